@@ -17,7 +17,7 @@ from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from kb_engine.embed.protocol import Vectors
+    from kb_engine.index.port import Vectors
 
 _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between attempts at embedding one batch."""

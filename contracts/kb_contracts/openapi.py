@@ -247,7 +247,18 @@ def _operation(operation: AnyOperation) -> Json:
     entry: Json = {"operationId": operation.id, "summary": operation.summary}
     if operation.public:
         entry["security"] = []
-    if parameters := _parameters(operation):
+    parameters = [
+        _parameter(name, "path", msgspec.json.schema(kind), required=True)
+        for name, kind in operation.path_parameters.items()
+    ]
+    if operation.query is not NoQuery:
+        schema = _own_schema(operation.query)
+        parameters += [
+            _parameter(name, "query", _without_null(part), required=name in schema["required"])
+            for name, part in schema["properties"].items()
+        ]
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
+    if parameters:
         entry["parameters"] = parameters
     if operation.body is not None:
         content: Json = {_JSON: {"schema": _reference(operation.body)}}
@@ -266,21 +277,6 @@ def _operation(operation: AnyOperation) -> Json:
         responses[str(status)] = {"$ref": f"#/components/responses/{'.'.join(codes)}"}
     entry["responses"] = responses
     return entry
-
-
-def _parameters(operation: AnyOperation) -> list[Json]:
-    parameters = [
-        _parameter(name, "path", msgspec.json.schema(kind), required=True)
-        for name, kind in operation.path_parameters.items()
-    ]
-    if operation.query is not NoQuery:
-        schema = _own_schema(operation.query)
-        parameters += [
-            _parameter(name, "query", _without_null(part), required=name in schema["required"])
-            for name, part in schema["properties"].items()
-        ]
-    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
-    return parameters
 
 
 def _headers(operation: AnyOperation) -> list[str]:

@@ -7,7 +7,7 @@ from html import escape
 from string import Template
 
 from kb_verify.requirements import load
-from kb_verify.results import Outcome, Promise, Results, Status
+from kb_verify.results import Promise, Results, Status
 
 _PAGE = Template("""\
 <!doctype html>
@@ -57,6 +57,10 @@ def html(results: Results) -> str:
         ]
         for each in promises
     ]
+    sections = "".join(
+        f"<h3>{escape(each.id)}</h3>\n<pre>{escape(each.details)}</pre>\n"
+        for each in results.of(Status.FAILED)
+    )
     return _PAGE.substitute(
         url=escape(results.url),
         status=Status.PASSED if results.passed else Status.FAILED,
@@ -66,12 +70,12 @@ def html(results: Results) -> str:
         promises=_table(["Family", "Promise", "Requirements", "Result", "Why"], by_promise),
         operations=_table(
             ["Operation", "Asked", "Succeeded"],
-            ([each.operation, str(each.asked), str(each.succeeded)] for each in results.operations),
+            ([each.operation, str(each.requests), str(each.succeeded)] for each in results.operations),
         ),
         links=_table(
             ["From", "To", "Taken"], ([each.source, each.target, str(each.taken)] for each in results.links)
         ),
-        failures=_failures(results.of(Status.FAILED)),
+        failures=f"<h2>What failed</h2>\n{sections}" if sections else "",
     )
 
 
@@ -100,15 +104,9 @@ def requirement_texts() -> dict[str, str]:
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
     columns = "".join(f"<th>{escape(column)}</th>" for column in head)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    body = ""
+    for row in rows:
+        marks = [f' class="{text}"' if text in set(Status) else "" for text in row]
+        cells = [f"<td{mark}>{escape(text)}</td>" for mark, text in zip(marks, row, strict=True)]
+        body += f"<tr>{''.join(cells)}</tr>\n"
     return f"<table>\n<tr>{columns}</tr>\n{body}</table>"
-
-
-def _cell(text: str) -> str:
-    mark = f' class="{text}"' if text in set(Status) else ""
-    return f"<td{mark}>{escape(text)}</td>"
-
-
-def _failures(failed: list[Outcome]) -> str:
-    sections = "".join(f"<h3>{escape(each.id)}</h3>\n<pre>{escape(each.details)}</pre>\n" for each in failed)
-    return f"<h2>What failed</h2>\n{sections}" if sections else ""

@@ -26,7 +26,7 @@ class OperationCount(msgspec.Struct, frozen=True):
     """How often an operation was asked, and how often it answered with a success."""
 
     operation: str
-    asked: int
+    requests: int
     succeeded: int
 
 
@@ -47,12 +47,12 @@ class Tally:
 
     def operation_counts(self) -> list[OperationCount]:
         """One count an operation of the contract, in its order."""
-        asked: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
         succeeded: Counter[str] = Counter()
         for (operation_id, status), count in self.statuses.items():
-            asked[operation_id] += count
+            requests[operation_id] += count
             succeeded[operation_id] += count if status in _SUCCESS else 0
-        return [OperationCount(each.id, asked[each.id], succeeded[each.id]) for each in OPERATIONS]
+        return [OperationCount(each.id, requests[each.id], succeeded[each.id]) for each in OPERATIONS]
 
     def link_counts(self) -> list[LinkCount]:
         """One count a link of the contract, in its order."""
@@ -141,7 +141,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """One line: how many operations were answered with a success, and how many links were taken."""
         succeeded = sum(count.succeeded > 0 for count in self.operations)
         taken = sum(count.taken > 0 for count in self.links)
-        requests = sum(count.asked for count in self.operations)
+        requests = sum(count.requests for count in self.operations)
         return (
             f"{requests} requests; {succeeded} of {len(self.operations)} operations answered with a success; "
             f"{taken} of {len(self.links)} links taken; seed {self.seed}"

@@ -50,8 +50,8 @@ def address_of(text: str) -> Address:
     user = f"{unquote(split.username)}@" if split.username else ""
     host = split.hostname or dict(parse_qsl(split.query)).get("host", "")
     place = f"[{host}]" if ":" in host else host
-    shown = f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
-    return Address(text, shown)
+    without_password = f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
+    return Address(text, without_password)
 
 
 def printable(text: str) -> str:

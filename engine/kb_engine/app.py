@@ -59,59 +59,10 @@ from kb_engine.store.store import Store
 from kb_engine.turns import places
 from kb_readers import Limits
 
+logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
 
-
-class AccessLogger(AbstractAccessLogger):
-    """A line a request, at level debug: the route and never its values, which may be tags or keys."""
-
-    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log one answered request; `time` is in seconds."""
-        match = request.match_info if isinstance(request, web.Request) else None
-        route = match.route.resource.canonical if match and match.route.resource else "unknown"
-        access.debug(
-            "request",
-            extra={
-                "method": request.method,
-                "route": route,
-                "status": response.status,
-                "milliseconds": round(time * 1000, 1),
-            },
-        )
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anybody reads these lines."""
-        return access.isEnabledFor(logging.DEBUG)
-
-
-logger = logging.getLogger(__name__)
-
 _SHUTDOWN_SECONDS = 10.0
-
-
-class StartError(Exception):
-    """The engine cannot start; the message is one line that says why and what to do."""
-
-
-class HomeNotWritable(StartError):
-    """The data folder cannot be made or written."""
-
-
-class EmbedderUnknown(StartError):
-    """`KB_EMBEDDER` names no embedder."""
-
-
-class DriverMissing(StartError):
-    """What `KB_STORE` needs is not installed."""
-
-
-class CannotListen(StartError):
-    """The address cannot be listened on."""
-
-
-class PortInUse(CannotListen):
-    """Somebody listens there already."""
 
 
 async def create_app(settings: EngineSettings) -> web.Application:
@@ -300,3 +251,50 @@ async def _stop_signal() -> AsyncIterator[asyncio.Event]:
     finally:
         for each in signals:
             loop.remove_signal_handler(each)
+
+
+class StartError(Exception):
+    """The engine cannot start; the message is one line that says why and what to do."""
+
+
+class HomeNotWritable(StartError):
+    """The data folder cannot be made or written."""
+
+
+class EmbedderUnknown(StartError):
+    """`KB_EMBEDDER` names no embedder."""
+
+
+class DriverMissing(StartError):
+    """What `KB_STORE` needs is not installed."""
+
+
+class CannotListen(StartError):
+    """The address cannot be listened on."""
+
+
+class PortInUse(CannotListen):
+    """Somebody listens there already."""
+
+
+class AccessLogger(AbstractAccessLogger):
+    """A line a request, at level debug: the route and never its values, which may be tags or keys."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one answered request; `time` is in seconds."""
+        match = request.match_info if isinstance(request, web.Request) else None
+        route = match.route.resource.canonical if match and match.route.resource else "unknown"
+        access.debug(
+            "request",
+            extra={
+                "method": request.method,
+                "route": route,
+                "status": response.status,
+                "milliseconds": round(time * 1000, 1),
+            },
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody reads these lines."""
+        return access.isEnabledFor(logging.DEBUG)

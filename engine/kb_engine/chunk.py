@@ -16,8 +16,8 @@ from kb_readers.markdown import Heading, headings
 CHUNK_CHARS = 1000
 """Characters of a chunk at most: about 230 tokens of English, under MiniLM's 256."""
 MAX_TOKENS = 256
+PAGE_BREAK = "\n\n"
 
-_PAGE_BREAK = "\n\n"
 _BREADCRUMB = " > "
 # The splitter's time grows with the square of its input when that has no spaces, only emoji or very many
 # headings. Cut into segments first, the whole is linear: at worst 0.2 s a million characters.
@@ -32,7 +32,10 @@ _Counted: TypeAlias = tuple[int, str, int]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One passage. `document_text(extraction)[start:end] == text`, and a chunk lies on one page."""
+    """One passage: `text[start:end]` of the document's text, which is its pages with `PAGE_BREAK` between.
+
+    A chunk lies on one page.
+    """
 
     index: int
     """From 0, in the order of the document."""
@@ -47,22 +50,6 @@ class Chunk(msgspec.Struct, frozen=True):
     """The code point after the last one."""
     tokens: int
     """As `count_tokens` has it; 0 where nobody counts."""
-
-
-def document_text(extraction: Extraction) -> str:
-    """The whole text that chunks point into: the pages with an empty line between them."""
-    return _PAGE_BREAK.join(page.text for page in extraction.pages)
-
-
-def chunk(
-    extraction: Extraction,
-    *,
-    capacity: int = CHUNK_CHARS,
-    count_tokens: Callable[[str], int] | None = None,
-    max_tokens: int = MAX_TOKENS,
-) -> list[Chunk]:
-    """The chunks of a document in order: all that `chunks` yields."""
-    return list(chunks(extraction, capacity=capacity, count_tokens=count_tokens, max_tokens=max_tokens))
 
 
 def chunks(
@@ -91,7 +78,7 @@ def chunks(
                 at = page_start + place
                 heading = trail.at(place, place + len(piece))
                 yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
-        page_start += len(page.text) + len(_PAGE_BREAK)
+        page_start += len(page.text) + len(PAGE_BREAK)
 
 
 def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int) -> Iterator[_Span]:
@@ -181,7 +168,11 @@ class _Trail:
         while self._next is not None and self._next.start < start:
             self._enter()
         body = start
-        while self._next is not None and self._next.start < end and self._is_blank(body, self._next.start):
+        while (
+            self._next is not None
+            and self._next.start < end
+            and not self._text[body : self._next.start].strip()
+        ):
             body = self._next.end
             self._enter()
         return _BREADCRUMB.join(heading.title for heading in self._open if heading.title) or None
@@ -193,6 +184,3 @@ class _Trail:
             self._open.pop()
         self._open.append(self._next)
         self._next = next(self._ahead, None)
-
-    def _is_blank(self, start: int, end: int) -> bool:
-        return not self._text[start:end].strip()

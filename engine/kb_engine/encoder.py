@@ -18,22 +18,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
-from kb_engine.index.port import Scoring
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
+from kb_engine.index.port import Vectors
 from kb_engine.turns import Turns
 
 A = TypeVar("A")
-P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -73,13 +71,13 @@ class Encoder:
     def __init__(
         self, embedder: Embedder, *, workers: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._embedder = embedder
+        self.embedder = embedder
         self._clock = clock
         self._queries = ThreadPoolExecutor(embedder.queries_at_once, thread_name_prefix="query")
         self._short = _TurnsPool(workers, "short", _SHORT_NICENESS)
         self._background = _TurnsPool(workers, "ingest", _NICENESS)
         self._workers = workers
-        self._loading: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[object] | None = None
         self._backoff_until: float | None = None
         self.failure: str | None = None
 
@@ -87,41 +85,16 @@ class Encoder:
     def model(self) -> m.ModelInfo:
         """The model, whether or not it is loaded."""
         return m.ModelInfo(
-            name=self._embedder.name,
-            dimensions=self._embedder.dimensions,
-            max_tokens=self._embedder.max_tokens,
-            loaded=self._embedder.loaded,
+            name=self.embedder.name,
+            dimensions=self.embedder.dimensions,
+            max_tokens=self.embedder.max_tokens,
+            loaded=self.embedder.loaded,
         )
 
     @property
     def device(self) -> m.DeviceInfo:
         """What it runs on; `threads` is how many passages are embedded at once."""
-        return m.DeviceInfo(type=self._embedder.device, threads=self._workers)
-
-    @property
-    def scoring(self) -> Scoring:
-        """The constants of the score, which belong to the embedder."""
-        weights = self._embedder.weights
-        return Scoring(
-            weight=weights.w,
-            saturation=weights.k,
-            floor=weights.floor,
-            cosine_floor=weights.cosine_floor,
-        )
-
-    def count_tokens(self, text: str) -> int:
-        """The embedder's own count; blocks."""
-        return self._embedder.count_tokens(text)
-
-    @property
-    def max_tokens(self) -> int:
-        """How many tokens of a passage the model reads."""
-        return self._embedder.max_tokens
-
-    @property
-    def batch_size(self) -> int:
-        """How many passages a call best has."""
-        return self._embedder.batch_size
+        return m.DeviceInfo(type=self.embedder.device, threads=self._workers)
 
     async def load(self) -> None:
         """Have the model at hand; callers at the same time share one attempt.
@@ -131,7 +104,7 @@ class Encoder:
         """
         if self._backing_off:
             raise self._unavailable()
-        if self._embedder.loaded:
+        if self.embedder.loaded:
             return
         self.begin_loading()
         if self._loading is not None:
@@ -141,7 +114,7 @@ class Encoder:
 
     def begin_loading(self) -> None:
         """Start to load the model and return at once; who needs it later joins the attempt."""
-        if not self._embedder.loaded and (self._loading is None or self._loading.done()):
+        if not self.embedder.loaded and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._load())
 
     def begin_recovery(self) -> None:
@@ -155,7 +128,7 @@ class Encoder:
             or (self._loading is not None and not self._loading.done())
         ):
             return
-        self._loading = asyncio.create_task(self._try() if self._embedder.loaded else self._load())
+        self._loading = asyncio.create_task(self.probe() if self.embedder.loaded else self._load())
 
     async def query(self, text: str) -> NDArray[np.float32]:
         """The vector of a query, shape (dimensions,).
@@ -165,12 +138,12 @@ class Encoder:
             EngineError: `embedder_unavailable`, it takes other texts.
         """
         await self.load()
-        return await self._run(self._queries.submit, self._embedder.embed_query, text)
+        return await self._run(self._queries.submit, self.embedder.embed_query, text)
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
         """The vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
         await self.load()
-        return await self._run(partial(self._pool(owner).submit, owner.caller), self._embedder.embed, texts)
+        return await self._run(partial(self._pool(owner).submit, owner.caller), self.embedder.embed, texts)
 
     async def probe(self) -> bool:
         """Whether the embedder takes a plain short text."""
@@ -180,15 +153,13 @@ class Encoder:
             return False
         return True
 
-    async def in_background(self, owner: Owner, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_background(self, owner: Owner, work: Callable[[], T]) -> T:
         """Run a slice of other work of an ingestion on the threads of low priority."""
-        return await asyncio.wrap_future(
-            self._pool(owner).submit(owner.caller, partial(work, *args, **kwargs))
-        )
+        return await asyncio.wrap_future(self._pool(owner).submit(owner.caller, work))
 
     async def close(self) -> None:
         """Let the threads end; what has not begun never does, and no endpoint is waited for."""
-        await asyncio.to_thread(self._embedder.close)
+        await asyncio.to_thread(self.embedder.close)
         if self._loading is not None:
             await asyncio.wait([self._loading])
         await asyncio.to_thread(self._queries.shutdown, cancel_futures=True)
@@ -197,7 +168,7 @@ class Encoder:
 
     async def _load(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._queries, self._embedder.load)
+            await asyncio.get_running_loop().run_in_executor(self._queries, self.embedder.load)
         except EmbedderUnavailable as error:
             self._failed(error, max(RETRY_SECONDS, error.retry_after))
         except Exception as error:  # a broken model can raise anything; the engine serves words without it
@@ -205,11 +176,6 @@ class Encoder:
             self._failed(error, RETRY_SECONDS)
         else:
             self._succeeded()
-
-    async def _try(self) -> None:
-        # Whatever it raises has been noted in `failure`, and nobody waits for this task.
-        with suppress(EngineError):
-            await self._run(self._queries.submit, self._embedder.embed_query, _PROBE)
 
     def _pool(self, owner: Owner) -> _TurnsPool:
         return self._short if owner.short else self._background

@@ -34,87 +34,15 @@ from kb_readers.model import (
     Task,
 )
 
-_READ_BYTES = 4096
-_MOST_BYTES = 1 << 16  # that wait to be looked at
-
-
-class ProgressPipe:
-    """The parent's end. `writer` is the child's descriptor; close it here once the child has it."""
-
-    def __init__(self, reader: int, writer: int, most_pages: int) -> None:
-        self._reader = reader
-        self._writer: int | None = writer
-        self._most_pages = most_pages
-        self._loop = asyncio.get_running_loop()
-        self._data = b""
-        self._ended = False
-        self._counted = False
-        self._last = -1
-        self._arrived = asyncio.Event()
-        self._loop.add_reader(reader, self._read)
-
-    @property
-    def writer(self) -> int:
-        """The child's end."""
-        assert self._writer is not None, "it was closed"
-        return self._writer
-
-    def close_writer(self) -> None:
-        """Close the child's end in this process, so that the pipe ends when the child does."""
-        if self._writer is not None:
-            os.close(self._writer)
-            self._writer = None
-
-    async def next(self) -> Progress | None:
-        """The number of pages, or the next page; None when the child has closed its end.
-
-        Raises ExtractionFailed when a record makes no sense, or would keep the child alive for ever.
-        """
-        while len(self._data) < RECORD_BYTES:
-            if self._ended:
-                return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
-        page = PageBegun.of(record)
-        if page == (0, page.pages, 0, 0) and page.pages and not self._counted and self._last < 0:
-            self._counted = True
-            return PagesCounted(page.pages)
-        if not (self._last < page.done < page.wanted <= self._most_pages and 0 < page.number <= page.pages):
-            raise crashed("it reported a page that does not exist")
-        self._last = page.done
-        return page
-
-    def _read(self) -> None:
-        data = os.read(self._reader, _READ_BYTES)
-        if not data:
-            self._ended = True
-            self._loop.remove_reader(self._reader)
-        self._data = (self._data + data)[:_MOST_BYTES]
-        self._arrived.set()
-
-
-@contextmanager
-def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
-    """A pipe, closed at the end. A child may report `most_pages` pages of OCR."""
-    reader, writer = os.pipe()
-    pipe = ProgressPipe(reader, writer, most_pages)
-    try:
-        yield pipe
-    finally:
-        pipe.close_writer()
-        asyncio.get_running_loop().remove_reader(reader)
-        os.close(reader)
-
-
-_WORKER = "kb_readers.worker"
-_ERROR_BYTES = 4096
-_REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-
-_MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
-
 OnProgress = Callable[[Progress], Awaitable[None]]
 """Called when the pages are counted, and before one is read by OCR; what it raises ends the reader."""
+
+_WORKER = "kb_readers.worker"
+_REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
+_READ_BYTES = 4096
+_MOST_BYTES = 1 << 16  # that wait to be looked at
+_ERROR_BYTES = 4096
+_MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 
 
 async def read_in_child(
@@ -264,3 +192,72 @@ def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> Ext
     if is_denied or -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
         return too_much_memory(limits.memory_bytes)
     return crashed(f"signal {-status}" if status < 0 else f"status {status}")
+
+
+@contextmanager
+def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
+    """A pipe, closed at the end. A child may report `most_pages` pages of OCR."""
+    reader, writer = os.pipe()
+    pipe = ProgressPipe(reader, writer, most_pages)
+    try:
+        yield pipe
+    finally:
+        pipe.close_writer()
+        asyncio.get_running_loop().remove_reader(reader)
+        os.close(reader)
+
+
+class ProgressPipe:
+    """The parent's end. `writer` is the child's descriptor; close it here once the child has it."""
+
+    def __init__(self, reader: int, writer: int, most_pages: int) -> None:
+        self._reader = reader
+        self._writer: int | None = writer
+        self._most_pages = most_pages
+        self._loop = asyncio.get_running_loop()
+        self._data = b""
+        self._ended = False
+        self._counted = False
+        self._last = -1
+        self._arrived = asyncio.Event()
+        self._loop.add_reader(reader, self._read)
+
+    @property
+    def writer(self) -> int:
+        """The child's end."""
+        assert self._writer is not None, "it was closed"
+        return self._writer
+
+    def close_writer(self) -> None:
+        """Close the child's end in this process, so that the pipe ends when the child does."""
+        if self._writer is not None:
+            os.close(self._writer)
+            self._writer = None
+
+    async def next(self) -> Progress | None:
+        """The number of pages, or the next page; None when the child has closed its end.
+
+        Raises ExtractionFailed when a record makes no sense, or would keep the child alive for ever.
+        """
+        while len(self._data) < RECORD_BYTES:
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
+        page = PageBegun.of(record)
+        if page == (0, page.pages, 0, 0) and page.pages and not self._counted and self._last < 0:
+            self._counted = True
+            return PagesCounted(page.pages)
+        if not (self._last < page.done < page.wanted <= self._most_pages and 0 < page.number <= page.pages):
+            raise crashed("it reported a page that does not exist")
+        self._last = page.done
+        return page
+
+    def _read(self) -> None:
+        data = os.read(self._reader, _READ_BYTES)
+        if not data:
+            self._ended = True
+            self._loop.remove_reader(self._reader)
+        self._data = (self._data + data)[:_MOST_BYTES]
+        self._arrived.set()

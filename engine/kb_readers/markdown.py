@@ -1,4 +1,8 @@
-"""Markdown, written and read: lines and tables that say what the file says, and the headings of a text."""
+"""Markdown, as the readers write it and as passages and titles are taken from it.
+
+Every reader gives Markdown, so that headings and tables stay what they are. What a file says must not become
+markup by that: `escaped` and `table_row` see to it, and `headings` finds what is a heading.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,28 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+_LONGEST_TITLE = 200
+_LONGEST_GIVEN = 500
+
 # The beginnings of lines that Markdown would take for a heading, a fence, an underline or a rule.
 _MARKUP = re.compile(r"(?=#{1,6}(?:\s|$)|`{3}|~{3}|=+\s*$|--+\s*$)", re.MULTILINE)
 _BAR = "\\|"
+
+# Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
+# many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
+_LINE = re.compile(
+    r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
+    r"|(?P<marks>\#{1,6})(?P<title>[ \t\r][^\n]*|$)"
+    r"|(?P<underline>=+|-+)[ \t\r]*$)",
+    re.MULTILINE,
+)
+_FRONT_MATTER = re.compile(
+    r"---[ \t\r]*\n(?:(?!---[ \t\r]*$)[^\n]{0,1000}\n){0,200}?---[ \t\r]*$", re.MULTILINE
+)
+_CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
+_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
+_EMPHASIS = re.compile(r"\*\*|`")
+_PARAGRAPH = re.compile(r" {0,3}[^\s#>|`~=*+-]")
 
 
 def escaped(line: str) -> str:
@@ -30,26 +53,6 @@ def table_row(cells: Sequence[str]) -> str:
 def table_rule(columns: int) -> str:
     """What stands below the first row of a table."""
     return f"|{' --- |' * columns}"
-
-
-_LONGEST_TITLE = 200
-_LONGEST_GIVEN = 500
-
-# Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
-# many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
-_LINE = re.compile(
-    r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
-    r"|(?P<marks>\#{1,6})(?P<title>[ \t\r][^\n]*|$)"
-    r"|(?P<underline>=+|-+)[ \t\r]*$)",
-    re.MULTILINE,
-)
-_FRONT_MATTER = re.compile(
-    r"---[ \t\r]*\n(?:(?!---[ \t\r]*$)[^\n]{0,1000}\n){0,200}?---[ \t\r]*$", re.MULTILINE
-)
-_CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
-_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
-_EMPHASIS = re.compile(r"\*\*|`")
-_PARAGRAPH = re.compile(r" {0,3}[^\s#>|`~=*+-]")
 
 
 class Heading(msgspec.Struct, frozen=True):

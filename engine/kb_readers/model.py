@@ -1,8 +1,10 @@
-"""What extraction gives and what bounds it; and how parent and child tell each other.
+"""The values of extraction: what a reader gives and what bounds it, and the messages of parent and child.
 
-A task goes as JSON on the command line and a report comes back as MessagePack; an extraction that a child
-starts from is sent as a report is. While it works, the child sends its progress in records of one size: how
-many pages a PDF has once it knows, and each page that it reads by OCR as it begins.
+    parent ── Task, as JSON on the command line ──────────────────────────▶ child
+           ◀─ Progress, in records of one size: the pages counted, each page of OCR begun ──
+           ◀─ Report, as MessagePack: an Extraction or a Failure ────────────
+
+An extraction that a child starts from is sent as a report is.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extracti
 """From the file's own text, by OCR, or some pages the one way and some the other."""
 
 PLAIN_TEXT = "text/plain"
+
+_RECORD = struct.Struct("<4I")
+RECORD_BYTES = _RECORD.size
+"""Of the progress that a child sends."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -152,9 +158,6 @@ class PagesCounted(NamedTuple):
 
 Progress: TypeAlias = PagesCounted | PageBegun
 """How far a child is."""
-
-_RECORD = struct.Struct("<4I")
-RECORD_BYTES = _RECORD.size
 
 
 class Context(NamedTuple):

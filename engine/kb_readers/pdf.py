@@ -30,7 +30,9 @@ from kb_readers.failures import ExtractionFailed, damaged, locked
 from kb_readers.markdown import escaped, given_title, table_row, table_rule, title_of
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
 
-_LABEL = "PDF"
+_FORMAT = FORMATS["pdf"]
+_NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)
+
 _LOCKED = (4, 5)  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
 # Where readers look for the marks of beginning and end.
 _HEAD_BYTES = 1024
@@ -38,6 +40,36 @@ _TAIL_BYTES = 2048
 _PADDING = b"\0 \t\r\n"
 _OBJECT_OR_KIDS = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+obj\b|/Kids\s*\[([^\]]*)\]")
 _REFERENCE = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+R\b")
+
+_HEADING_SIZE = 1.15  # of a heading at least, in sizes of the text
+_LONGEST_HEADING = 200
+_HEADING_LINES = 3
+_LEVELS = 6
+_CELL_GAP = 1.2  # between the columns of a table at least, in sizes of the text: no justified line is as wide
+_LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
+_PARAGRAPH_STEP = 1.25  # from one paragraph to the next at least, in steps from line to line
+_INDENTED = (0.8, 4.0)  # how far the first line of a paragraph may stand to the right, in sizes of the text
+_FULL = 0.75  # of the width of its column: a line that takes less was not broken for want of room
+_COLUMN_POINTS = 40.0  # lines that begin within so much of one another are of one column
+_SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
+_LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
+_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark where it joined what a hyphen broke
+# The hyphen of a word that PDFium joined, characters that are no text, and ligatures of one character.
+_CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
+    0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+}
+
+
+def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
+    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed."""
+    with open_pdf(data) as document:
+        if len(document):
+            context.report_progress(PagesCounted(len(document)))
+        found = [_lines(document, index) for index in range(len(document))]
+        levels = _heading_levels([line for lines in found for line in lines])
+        pages = [Page(number, "\n\n".join(_blocks(lines, levels))) for number, lines in enumerate(found, 1)]
+        title = declared_title(document) or (title_of(pages[0].text) if pages else None)
+    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
 
 
 @contextmanager
@@ -61,7 +93,9 @@ def open_pdf(data: bytes) -> Iterator[Any]:
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
-        raise (locked(_LABEL) if error.err_code in _LOCKED else damaged(_LABEL, str(error))) from None
+        raise (
+            locked(_FORMAT.label) if error.err_code in _LOCKED else damaged(_FORMAT.label, str(error))
+        ) from None
     with closing(document):
         yield document
 
@@ -102,32 +136,10 @@ def check_page_tree(data: bytes) -> None:
                 open_nodes.discard(node)
                 sound.add(node)
             elif child in open_nodes:
-                raise damaged(_LABEL, f"object {child} of its page tree holds itself")
+                raise damaged(_FORMAT.label, f"object {child} of its page tree holds itself")
             else:
                 open_nodes.add(child)
                 path.append((child, iter(kids[child])))
-
-
-_FORMAT = FORMATS["pdf"]
-_NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)
-
-_HEADING_SIZE = 1.15  # of a heading at least, in sizes of the text
-_LONGEST_HEADING = 200
-_HEADING_LINES = 3
-_LEVELS = 6
-_CELL_GAP = 1.2  # between the columns of a table at least, in sizes of the text: no justified line is as wide
-_LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
-_PARAGRAPH_STEP = 1.25  # from one paragraph to the next at least, in steps from line to line
-_INDENTED = (0.8, 4.0)  # how far the first line of a paragraph may stand to the right, in sizes of the text
-_FULL = 0.75  # of the width of its column: a line that takes less was not broken for want of room
-_COLUMN_POINTS = 40.0  # lines that begin within so much of one another are of one column
-_SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
-_LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
-_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark where it joined what a hyphen broke
-# The hyphen of a word that PDFium joined, characters that are no text, and ligatures of one character.
-_CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
-    0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
-}
 
 
 class _Line(NamedTuple):
@@ -145,18 +157,6 @@ class _Line(NamedTuple):
     @property
     def text(self) -> str:
         return " ".join(self.cells)
-
-
-def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
-    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed."""
-    with open_pdf(data) as document:
-        if len(document):
-            context.report_progress(PagesCounted(len(document)))
-        found = [_lines(document, index) for index in range(len(document))]
-        levels = _heading_levels([line for lines in found for line in lines])
-        pages = [Page(number, "\n\n".join(_blocks(lines, levels))) for number, lines in enumerate(found, 1)]
-        title = declared_title(document) or (title_of(pages[0].text) if pages else None)
-    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
 
 
 def _lines(document: Any, index: int) -> list[_Line]:
@@ -228,10 +228,6 @@ def _base(textpage: Any, character: int) -> float:
     return y.value
 
 
-def _rounded(size: float) -> float:
-    return round(size * 2) / 2 if math.isfinite(size) else 0.0
-
-
 def _heading_levels(lines: Sequence[_Line]) -> dict[float, int]:
     """The level of each size that is larger than that of most of the text."""
     characters: Counter[float] = Counter()
@@ -245,9 +241,8 @@ def _heading_levels(lines: Sequence[_Line]) -> dict[float, int]:
     return {size: min(level, _LEVELS) for level, size in enumerate(larger, 1)}
 
 
-def _may_be_heading(line: _Line) -> bool:
-    text = line.text
-    return len(line.cells) == 1 and len(text) <= _LONGEST_HEADING and any(map(str.isalpha, text))
+def _rounded(size: float) -> float:
+    return round(size * 2) / 2 if math.isfinite(size) else 0.0
 
 
 def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
@@ -275,14 +270,6 @@ def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
         group.append(line)
     if group:
         yield _block(group, levels, edges)
-
-
-def _column(line: _Line) -> int:
-    return int(line.left // _COLUMN_POINTS) if math.isfinite(line.left) else 0
-
-
-def _level(line: _Line, levels: dict[float, int]) -> int:
-    return levels.get(_rounded(line.size), 0) if _may_be_heading(line) else 0
 
 
 def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], usual_step: float) -> bool:
@@ -319,3 +306,16 @@ def _block(group: Sequence[_Line], levels: dict[float, int], edges: dict[int, fl
         is_full = before.right - before.left >= _FULL * (edge - before.left)
         text += f" {line.text}" if is_full or line.text[0].islower() else f"\n{escaped(line.text)}"
     return text
+
+
+def _level(line: _Line, levels: dict[float, int]) -> int:
+    return levels.get(_rounded(line.size), 0) if _may_be_heading(line) else 0
+
+
+def _may_be_heading(line: _Line) -> bool:
+    text = line.text
+    return len(line.cells) == 1 and len(text) <= _LONGEST_HEADING and any(map(str.isalpha, text))
+
+
+def _column(line: _Line) -> int:
+    return int(line.left // _COLUMN_POINTS) if math.isfinite(line.left) else 0

@@ -1,6 +1,7 @@
-"""XML element by element, to a handler that keeps what it wants, within bounds: the driver of SVG and Office.
+"""XML element by element, to a handler that keeps what it wants, within bounds: what SVG and Office share.
 
-An Office file is a ZIP of XML parts that point to one another, read without entities.
+A tree of a hostile file could fill the memory, so none is built. `parser_for` reads one document; `Package`
+reads an Office file, which is a ZIP of XML documents that point to one another, without entities.
 """
 
 from __future__ import annotations
@@ -18,13 +19,27 @@ from kb_contracts.api.formats import Format
 from kb_readers.failures import ExtractionFailed, damaged, locked, unsafe
 from kb_readers.markdown import one_line
 
-DEEPEST = 1000
-"""Elements in elements; the parser takes minutes for a million of them."""
-
-_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
-
+MOST_UNPACKED_BYTES = 256 << 20
+"""What the parts that are read may unpack to, all together, whatever the ZIP says of their sizes."""
 Attributes = Mapping[str, str]
 """Of an element; a name with a namespace is that, a space and the local name."""
+
+_DEEPEST = 1000  # elements in elements; the parser takes minutes for a million of them
+_ENCRYPTED = 1  # the bit of a zip member's flags
+# What the standard library lets through on an unsound file, and a handler on a number that is none.
+_BROKEN = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
+    expat.ExpatError,
+)  # fmt: skip
+_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
+_READ_BYTES = 1 << 18
+_LONGEST_TITLE = 500
+# How an Office file begins that is from before 2007 or locked with a password, and what a locked one holds.
+_OLE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
+# What a program names a presentation that nobody has named.
+_NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 
 class Handler:
@@ -57,8 +72,8 @@ def parser_for(
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
         depth += 1
-        if depth > DEEPEST:
-            raise unsafe(label, f"elements {DEEPEST:,} deep")
+        if depth > _DEEPEST:
+            raise unsafe(label, f"elements {_DEEPEST:,} deep")
         handler.start(name_of(name), attributes)
 
     def end(name: str) -> None:
@@ -72,42 +87,6 @@ def parser_for(
     parser.EndElementHandler = end
     parser.CharacterDataHandler = handler.characters
     return parser
-
-
-def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
-    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
-    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
-        return MemoryError()
-    return damaged(label, str(error))
-
-
-MOST_UNPACKED_BYTES = 256 << 20
-"""What the parts that are read may unpack to, all together, whatever the ZIP says of their sizes."""
-
-_READ_BYTES = 1 << 18
-_LONGEST_TITLE = 500
-ENCRYPTED = 1
-"""The bit of a zip member's flags."""
-# How an Office file begins that is from before 2007 or locked with a password, and what a locked one holds.
-_OLE = b"\xd0\xcf\x11\xe0"
-_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
-_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
-BROKEN = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
-    expat.ExpatError,
-)  # fmt: skip
-"""What the standard library lets through on an unsound file, and a handler on a number that is none."""
-
-# What a program names a presentation that nobody has named.
-_NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
-
-
-class Relationship(NamedTuple):
-    """Where a part points to."""
-
-    kind: str
-    """The last word of its type, as in "slide"."""
-    part: str
 
 
 class Package:
@@ -126,7 +105,7 @@ class Package:
         self._room = MOST_UNPACKED_BYTES
         try:
             self._archive = zipfile.ZipFile(io.BytesIO(data))
-        except BROKEN as error:
+        except _BROKEN as error:
             raise unsound(self._label, error) from None
         # Names of parts are equal whatever their case.
         self._members = {each.filename.lower(): each for each in self._archive.infolist()}
@@ -153,7 +132,7 @@ class Package:
         member = self._members.get(part.lower())
         if member is None:
             raise damaged(self._label, f"{part} is missing")
-        if member.flag_bits & ENCRYPTED:
+        if member.flag_bits & _ENCRYPTED:
             raise locked(self._label)
         if member.compress_type not in _PACKED_AS:
             raise damaged(self._label, "it is packed in an unknown way")
@@ -167,7 +146,7 @@ class Package:
                         raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
                     parser.Parse(piece, False)
             parser.Parse(b"", True)
-        except BROKEN as error:
+        except _BROKEN as error:
             raise unsound(self._label, error) from None
 
     def relationships(self, part: str) -> dict[str, Relationship]:
@@ -196,10 +175,12 @@ class Package:
         )
 
 
-def reference(attributes: Attributes, name: str = "id") -> str:
-    """The id of the relationship that an element names, as in `r:id`; "" where it names none."""
-    full = f"/relationships {name}"
-    return next((value for key, value in attributes.items() if key.endswith(full)), "")
+class Relationship(NamedTuple):
+    """Where a part points to."""
+
+    kind: str
+    """The last word of its type, as in "slide"."""
+    part: str
 
 
 class _Relationships(Handler):
@@ -251,3 +232,16 @@ class _Text(Handler):
     def characters(self, text: str) -> None:
         if self._inside and len(self.text) < _LONGEST_TITLE:
             self.text += text
+
+
+def reference(attributes: Attributes, name: str = "id") -> str:
+    """The id of the relationship that an element names, as in `r:id`; "" where it names none."""
+    full = f"/relationships {name}"
+    return next((value for key, value in attributes.items() if key.endswith(full)), "")
+
+
+def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
+    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
+    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
+        return MemoryError()
+    return damaged(label, str(error))

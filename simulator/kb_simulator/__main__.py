@@ -16,9 +16,15 @@ from kb_simulator.settings import SimulatorSettings
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. 0: stopped, 1: a port is taken, 2: a setting is wrong."""
-    flags = vars(_parser().parse_args(arguments))
+    parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
+    parser.add_argument("--seed", type=int, help="what every random decision derives from (7)")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
+    parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
+    parser.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
+    parser.add_argument("--jobs", metavar="POLICY", help=f"how jobs end: {POLICY_FORMS} (at-once)")
     try:
-        settings = SimulatorSettings.read(os.environ, **flags)
+        settings = SimulatorSettings.read(os.environ, **vars(parser.parse_args(arguments)))
     except SettingsError as error:
         print(f"kb_simulator: {error}", file=sys.stderr)  # noqa: T201  # what a command says
         return 2
@@ -35,9 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(settings: SimulatorSettings) -> None:
     """Listen until SIGINT or SIGTERM; one line on standard output says that it listens, and where."""
-    from kb_simulator.harness.app import (
-        Simulator,  # not before `main` has said which certificates to read
-    )
+    # Not before `main` has said which certificates to read.
+    from kb_simulator.harness.app import Simulator
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -47,17 +52,6 @@ async def serve(settings: SimulatorSettings) -> None:
         control = f", control plane {simulator.control_url}" if simulator.control_url else ""
         print(f"simulator ready: {simulator.url}{control}, seed {settings.seed}", flush=True)  # noqa: T201
         await stopped.wait()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
-    parser.add_argument("--seed", type=int, help="what every random decision derives from (7)")
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
-    parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
-    parser.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
-    parser.add_argument("--jobs", metavar="POLICY", help=f"how jobs end: {POLICY_FORMS} (at-once)")
-    return parser
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_simulator.engine.jobs import POLICY_FORMS, Policy, policy_of
-from kb_simulator.harness.namespaces import MOST
 
 MEBIBYTE = 1024 * 1024
+MOST_NAMESPACES = 1_000
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -32,7 +32,9 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
-    namespaces: Annotated[int, Setting("KB_SIM_NAMESPACES", "namespaces at once"), msgspec.Meta(ge=1)] = MOST
+    namespaces: Annotated[int, Setting("KB_SIM_NAMESPACES", "namespaces at once"), msgspec.Meta(ge=1)] = (
+        MOST_NAMESPACES
+    )
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE

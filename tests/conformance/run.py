@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,11 +117,6 @@ class Inspection:
     errors: list[str] = field(default_factory=list)
     warnings: int = 0
     """Those that are meant."""
-
-
-def toolset_paths(servers: Servers) -> list[str]:
-    paths: list[str] = httpx.get(servers.product, timeout=_SHORT_SECONDS).json()["mcp"]
-    return paths
 
 
 def inspect(servers: Servers, path: str, era: str) -> Inspection:
@@ -273,84 +268,77 @@ def main(argv: Sequence[str] | None = None) -> int:
             for target in ("example", "product")
             for version in VERSIONS
         ]
-        inspections = [inspect(running, path, era) for path in toolset_paths(running) for era in ERAS]
+        paths = httpx.get(running.product, timeout=_SHORT_SECONDS).json()["mcp"]
+        inspections = [inspect(running, path, era) for path in paths for era in ERAS]
         arrivals = [travel(trip, mode) for trip in trips(running) for mode in MODES]
         visited = visits(running)
-    _print_suite(console, verdicts)
-    _print_inspections(console, inspections)
-    _print_arrivals(console, arrivals)
-    _print_visits(console, visited)
+    wrong = report(console, verdicts, inspections, arrivals, visited)
     console.print(f"{monotonic() - installed:.0f} s, and {installed - started:.0f} s to install")
-    good = (
-        all(verdict.good for verdict in verdicts)
-        and not any(inspection.errors for inspection in inspections)
-        and not any(arrival.wrong for arrival in arrivals)
-        and all(visit.good for visit in visited)
-    )
-    return 0 if good else 1
+    return 1 if wrong else 0
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _print_suite(console: Console, verdicts: Sequence[Verdict]) -> None:
-    columns = ("scenarios", "passed", "not applicable", "expected to fail", "unexpected", "stale", "checks")
-    table = _table("The conformance suite", "server", "version", *columns)
-    for verdict in verdicts:
-        numbers = [
+def report(
+    console: Console,
+    verdicts: Sequence[Verdict],
+    inspections: Sequence[Inspection],
+    arrivals: Sequence[Arrival],
+    visited: Sequence[Visit],
+) -> list[str]:
+    """Print a table for each, with a line for whatever is not as it should be; those lines."""
+    counts = ("scenarios", "passed", "not applicable", "expected to fail", "unexpected", "stale", "checks")
+    rows = [
+        (
+            verdict.target,
+            verdict.version,
             verdict.scenarios,
             len(verdict.passed),
             len(verdict.inapplicable),
             len(verdict.expected),
             len({name.partition(":")[0] for name in verdict.unexpected}),
             len(verdict.stale),
-        ]
-        checks = f"{verdict.checks_passed} of {verdict.checks_passed + verdict.checks_failed}"
-        table.add_row(verdict.target, verdict.version, *map(str, numbers), checks)
+            f"{verdict.checks_passed} of {verdict.checks_passed + verdict.checks_failed}",
+        )
+        for verdict in verdicts
+    ]
+    failed = [
+        f"UNEXPECTED {verdict.target} {verdict.version} {name}: {message}"
+        for verdict in verdicts
+        for name, message in verdict.unexpected.items()
+    ] + [
+        f"STALE {verdict.target} {verdict.version} {name}: passes or does not run; strike it"
+        for verdict in verdicts
+        for name in verdict.stale
+    ]
+    _print(console, "The conformance suite", ("server", "version", *counts), rows, failed)
+    columns = ("endpoint", "era", "tools", "errors", "warnings that are meant")
+    inspected = [(each.path, each.era, each.tools, len(each.errors), each.warnings) for each in inspections]
+    errors = [f"ERROR {each.path} {each.era}: {error}" for each in inspections for error in each.errors]
+    _print(console, "The inspector, --strict", columns, inspected, errors)
+    arrived = [(each.name, each.mode, each.version, "wrong" if each.wrong else "good") for each in arrivals]
+    lost = [
+        f"WRONG {each.name} {each.mode} {what}: {how}"
+        for each in arrivals
+        for what, how in each.wrong.items()
+    ]
+    _print(console, "The TypeScript client", ("server", "mode", "version", "round trip"), arrived, lost)
+    guests = [(each.client, each.where, "yes" if each.good else "no") for each in visited]
+    turned_away = [
+        f"WRONG {each.client}, {each.where}: {each.said[-2000:]}" for each in visited if not each.good
+    ]
+    columns = ("client", "key", "as it should be")
+    _print(console, "Clients of the product with an engine", columns, guests, turned_away)
+    return [*failed, *errors, *lost, *turned_away]
+
+
+def _print(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], wrong: list[str]
+) -> None:
+    table = Table(*columns, title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row))
     console.print(table)
-    for verdict in verdicts:
-        where = f"{verdict.target} {verdict.version}"
-        for name, message in verdict.unexpected.items():
-            console.print(f"UNEXPECTED {where} {name}: {message}", markup=False)
-        for name in verdict.stale:
-            console.print(f"STALE {where} {name}: passes or does not run; strike it", markup=False)
-    console.print()
-
-
-def _print_inspections(console: Console, inspections: Sequence[Inspection]) -> None:
-    table = _table("The inspector, --strict", "endpoint", "era", "tools", "errors", "warnings that are meant")
-    for each in inspections:
-        table.add_row(each.path, each.era, str(each.tools), str(len(each.errors)), str(each.warnings))
-    console.print(table)
-    for each in inspections:
-        for error in each.errors:
-            console.print(f"ERROR {each.path} {each.era}: {error}", markup=False)
-    console.print()
-
-
-def _print_arrivals(console: Console, arrivals: Sequence[Arrival]) -> None:
-    table = _table("The TypeScript client", "server", "mode", "version", "round trip")
-    for arrival in arrivals:
-        table.add_row(arrival.name, arrival.mode, arrival.version, "wrong" if arrival.wrong else "good")
-    console.print(table)
-    for arrival in arrivals:
-        for what, how in arrival.wrong.items():
-            console.print(f"WRONG {arrival.name} {arrival.mode} {what}: {how}", markup=False)
-    console.print()
-
-
-def _print_visits(console: Console, visited: Sequence[Visit]) -> None:
-    table = _table("Clients of the product with an engine", "client", "key", "as it should be")
-    for visit in visited:
-        table.add_row(visit.client, visit.where, "yes" if visit.good else "no")
-    console.print(table)
-    for visit in visited:
-        if not visit.good:
-            console.print(f"WRONG {visit.client}, {visit.where}: {visit.said[-2000:]}", markup=False)
+    for line in wrong:
+        console.print(line, markup=False)
     console.print()
 
 

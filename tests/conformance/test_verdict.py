@@ -15,27 +15,23 @@ WIRE = Check("wire-schema-valid", "SUCCESS")
 
 
 def test_a_failure_that_nobody_expects_is_told_with_its_reason() -> None:
-    """The name is that of the check, the words are the suite's."""
     verdict = judge("example", "v", ["ping"], {"ping": [FAILED, WIRE]}, [])
     assert verdict.unexpected == {"ping:said": "no answer"}
     assert not verdict.good
 
 
 def test_a_warning_counts_as_a_failure() -> None:
-    """What a server should do is held against it as what it must do."""
     verdict = judge("example", "v", ["ping"], {"ping": [Check("said", "WARNING")]}, [])
     assert list(verdict.unexpected) == ["ping:said"]
 
 
 def test_an_expected_failure_is_good_and_counted_apart() -> None:
-    """Its scenario is neither passed nor unexpected."""
     verdict = judge("product", "v", ["ping"], {"ping": [FAILED, WIRE]}, ["ping:said"])
     assert verdict.good
     assert (verdict.passed, verdict.expected) == ([], ["ping"])
 
 
 def test_an_expected_failure_excuses_no_other_check_of_its_scenario() -> None:
-    """A second failure is unexpected."""
     other = Check("heard", "FAILURE")
     verdict = judge("product", "v", ["ping"], {"ping": [FAILED, other]}, ["ping:said"])
     assert list(verdict.unexpected) == ["ping:heard"]
@@ -57,13 +53,11 @@ def test_a_scenario_without_a_result_is_a_failure() -> None:
 
 
 def test_a_scenario_that_found_nothing_to_check_is_not_counted_as_passed() -> None:
-    """The check of the wire alone says nothing of the scenario."""
     verdict = judge("example", "v", ["ping"], {"ping": [Check("said", "INFO"), WIRE]}, [])
     assert (verdict.passed, verdict.inapplicable) == ([], ["ping"])
 
 
 def test_results_are_read_from_the_folders_of_the_suite(tmp_path: Path) -> None:
-    """A folder's name is the scenario's with a time behind it."""
     folder = tmp_path / "server-tools-list-2026-11-21T23-05-30-158Z"
     folder.mkdir()
     checks = [{"id": "said", "status": "FAILURE", "errorMessage": "no answer", "timestamp": "now"}]
@@ -72,7 +66,6 @@ def test_results_are_read_from_the_folders_of_the_suite(tmp_path: Path) -> None:
 
 
 def test_the_list_gives_each_expected_failure_a_reason(tmp_path: Path) -> None:
-    """An entry without one cannot be read."""
     file = tmp_path / "expected.yaml"
     file.write_text('- {targets: [product], versions: ["v"], reason: "", checks: ["ping:said"]}')
     with pytest.raises(msgspec.ValidationError, match="reason"):

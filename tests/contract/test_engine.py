@@ -18,38 +18,15 @@ from tests.support.engine_http import LONG, Caller, Json, answered, problem
 from tests.support.postgres import PASSWORD, new_server
 
 
-async def test_a_note_without_a_title_is_called_by_its_first_line(kb: Caller) -> None:
-    document = await kb.document(await kb.note("\n\n  The   first\tline \nand another"))
-    long = await kb.document(await kb.note("word " * 100))
-    assert document["title"] == "The first line"
-    assert len(long["title"]) <= 80
-    assert long["title"].endswith("…")
-
-
 async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
     markdown = await kb.document(await kb.file("a.md", b"# Stones of the valley\n\ngranite"))
     text = await kb.document(await kb.file("b.txt", b"granite"))
     assert (markdown["title"], text["title"]) == ("Stones of the valley", "b.txt")
 
 
-async def test_a_title_from_the_old_text_goes_with_it(kb: Caller) -> None:
-    untitled = await kb.note("granite")
-    titled = await kb.note("granite quarry", title="Stones")
-    assert answered(await kb.patch(untitled, text="basalt"))["title"] == "basalt"
-    assert answered(await kb.patch(titled, text="basalt columns"))["title"] == "Stones"
-
-
 async def test_an_unknown_path_is_told_the_nearest(kb: Caller) -> None:
     detail = problem(await kb.http.get("/api/v1/serch"), "route_not_found")["detail"]
     assert "/api/v1/search" in detail
-
-
-async def test_a_json_body_over_the_limit_is_refused_with_the_limit(kb: Caller) -> None:
-    content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
-    response = await kb.http.post(
-        "/api/v1/search", content=content, headers={"Content-Type": "application/json"}
-    )
-    assert "8388608" in problem(response, "payload_too_large")["detail"]
 
 
 async def test_health_goes_by_the_name_that_many_probes_use(start: Start) -> None:
@@ -101,35 +78,6 @@ async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> N
         assert b" 202 " in await raw.reader.readline()
 
 
-async def test_a_retry_after_a_restart_answers_as_it_did(start: Start) -> None:
-    kb = await start()
-    first = answered(await kb.http.post(JOBS, json={"text": "granite"}, headers=KEY), 202)
-    await kb.completed(first)
-    await start.stop()
-    again = await start()
-    assert answered(await again.http.post(JOBS, json={"text": "granite"}, headers=KEY), 202) == first
-
-
-async def test_a_queued_job_is_cancelled_and_never_done(kb: Caller) -> None:
-    before = await kb.hold()
-    second, third = [await kb.submit(f"{text} {LONG[:20_000]}") for text in ("granite", "basalt")]
-    for job in (second, *before):
-        cancelled = answered(await kb.http.delete(f"/api/v1/jobs/{job['id']}"))
-        assert cancelled["status"] == "cancelled"
-    await kb.completed(third)
-    assert await kb.found("granite") == []
-
-
-async def test_a_running_job_is_cancelled_and_leaves_nothing(kb: Caller) -> None:
-    """The worker is free for the next at once."""
-    job = await kb.submit(LONG)
-    await kb.started(job)
-    assert answered(await kb.http.delete(f"/api/v1/jobs/{job['id']}"))["status"] == "cancelled"
-    await kb.note("granite")
-    assert await kb.found("long7") == []
-    assert (await kb.documents())["total"] == 1
-
-
 async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
     job = await kb.submit(LONG)
     waiting = asyncio.create_task(kb.job(job["id"], wait=30))
@@ -137,13 +85,6 @@ async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
     async with asyncio.timeout(20):
         assert (await waiting)["status"] == "cancelled"
-
-
-async def test_a_note_does_not_wait_for_long_ones(kb: Caller) -> None:
-    """Of the same caller, who has sent more of them than are worked on at once."""
-    long = [*await kb.hold(), await kb.submit(f"granite {LONG}")]
-    await kb.note("basalt")
-    assert [(await kb.job(job["id"]))["status"] for job in long] == ["running", "running", "queued"]
 
 
 async def test_users_take_turns(kb: Caller) -> None:
@@ -290,12 +231,3 @@ async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest
     await kb.note("Bread is baked from flour and water")
     answer = await kb.search("two-wheeled vehicle near the trains", mode="vector", top=1)
     assert [result["document"]["id"] for result in answer["results"]] == [document]
-
-
-async def test_the_base_survives_a_restart(start: Start) -> None:
-    kb = await start()
-    document = await kb.note("granite quarry")
-    await start.stop()
-    again = await start()
-    assert await again.found("granite") == [document]
-    assert await again.found("granite quarry", mode="vector") == [document]

@@ -60,7 +60,7 @@ def entries(lines: list[list[object]], begun: int, ended: int) -> Iterator[tuple
 
 
 def test_a_search_runs_through_few_files_and_enters_none_again_and_again(walk: Counter[str]) -> None:
-    assert len(walk) <= MOST_FILES, sorted(walk)
+    assert len(walk) <= MOST_FILES, "\n".join(sorted(walk))
     assert {file: count for file, count in walk.items() if count > MOST_ENTRIES} == {}
 
 

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, to be killed, and notes that can be told apart."""
+"""Engines and servers in processes of their own, to be killed, and notes that can be told apart."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ SECONDS = 100.0
 
 
 class Running:
-    """An engine in a process of its own."""
+    """An engine."""
 
     def __init__(self, home: Path, **environment: str) -> None:
-        port = free_port()
+        self.port = port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
         settings = {"KB_HOME": str(home), "KB_ENGINE_PORT": str(port), "KB_EMBEDDER": "hash", **environment}
         self.process = Process.start("-m", "kb_engine", **settings)
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
-        wait_until_ready(f"http://127.0.0.1:{port}/readyz", self.process)
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+        self.is_killed = False
+        wait_until_ready(f"{self.url}/readyz", self.process)
 
     def post(self, path: str, **request: Any) -> dict[str, Any]:
         response = self.http.post(f"/api/v1{path}", **request)
@@ -39,24 +41,33 @@ class Running:
     def queue(self) -> Counter[str]:
         return Counter(self.get("/status")["queue"])
 
-    def all_ended(self) -> Counter[str]:
+    def all_ended(self, seconds: float = SECONDS) -> Counter[str]:
         """The states of the jobs, once none waits or runs."""
         return eventually(
             self.queue,
             lambda queue: queue["queued"] == queue["running"] == 0,
-            seconds=SECONDS,
+            seconds=seconds,
             what="the end of all jobs",
         )
 
+    def wait_until_running(self, job_id: str, step: str = "") -> None:
+        """Return when the job runs, and is at this step where one is named."""
+        eventually(
+            lambda: self.get(f"/jobs/{job_id}"),
+            lambda job: job["status"] == "running" and step in job["step"],
+            seconds=SECONDS,
+            what="the start of the job",
+        )
+
     def kill(self) -> None:
-        """`kill -9`; its last connections are closed."""
+        self.is_killed = True
         self.process.kill()
-        self.process.stop()
-        self.http.close()
+        self.stop()
 
     def stop(self) -> None:
         self.http.close()
-        assert self.process.stop() == 0, self.process.output()
+        status = self.process.stop()
+        assert self.is_killed or status == 0, self.process.output()
 
 
 @contextmanager
@@ -68,9 +79,23 @@ def running(home: Path, **environment: str) -> Iterator[Running]:
         engine.stop()
 
 
-def long_note(number: int) -> str:
-    """A note with one word that no other has, of enough chunks that storing a hundred takes a while."""
-    filling = " ".join(f"filling{word}of{number}" for word in range(1_000))
+@contextmanager
+def running_server(home: Path, **environment: str) -> Iterator[tuple[Process, int]]:
+    """A server, which needs no engine to be alive, and its port."""
+    port = free_port()
+    settings = {"KB_HOME": str(home), "KB_MCP_PORT": str(port), **environment}
+    process = Process.start("-m", "kb_cli.main", "serve", **settings)
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+        yield process, port
+    finally:
+        process.stop()
+
+
+def long_note(number: int, words: int = 1_000) -> str:
+    """A note with one word that no other has. Of 1,000 words it has so many chunks that storing a hundred
+    takes a while."""
+    filling = " ".join(f"filling{word}of{number}" for word in range(words))
     return f"unique{number}word {filling}"
 
 

@@ -81,10 +81,6 @@ class Bench:
         self.control.faults.disarm_all()
         self.server.clock.advance(_LONG_SECONDS)
 
-    def engine(self) -> dict[str, Any]:
-        settings = self.server.settings
-        return {"engine_url": settings.engine_url, "engine_api_key": settings.engine_api_key}
-
     def told(self, result: CallToolResult) -> dict[str, Any]:
         """What an error result says, which must say something, and have nothing of a success."""
         assert result.is_error

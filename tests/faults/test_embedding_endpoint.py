@@ -13,11 +13,10 @@ import pytest
 
 from kb_cli.main import main
 from kb_cli.output import Exit
-from tests.faults.test_engine_kill import SECONDS, Running, running
-from tests.support.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
+from tests.faults.engine_process import SECONDS, Running, running
+from tests.support.embedding_endpoint import EmbeddingEndpoint, always, endpoint, hanging
 from tests.support.eventually import eventually
 from tests.support.postgres import give_back, new_database
-from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
 
@@ -92,10 +91,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
             assert 0 < int(refused.headers["Retry-After"]) <= 5
         served.start()
         assert ended(engine) == {"completed": 1}
-        assert (
-            eventually(lambda: issues(engine), lambda told: told == [], seconds=SECONDS, what="good health")
-            == []
-        )
+        eventually(lambda: issues(engine), lambda seen: seen == [], seconds=SECONDS, what="good health")
         assert found(engine, "honey bees", "vector") == found(engine, "bees", "fts") == [1]
         model = engine.get("/status")["model"]
         assert (model["name"], model["dimensions"], model["loaded"]) == ("openai:hashing", 256, True)
@@ -152,21 +148,6 @@ def test_a_wrong_key_is_told_and_mended_by_a_restart(tmp_path: Path, served: Emb
     assert "a secret text" not in wrong + again.process.output()
 
 
-def test_a_document_that_is_refused_fails_alone(tmp_path: Path, served: EmbeddingEndpoint) -> None:
-    served.fault = containing("poison", 400)
-    with running(tmp_path, **served.environment) as engine:
-        bad = engine.post("/jobs", json={"text": "harmless words " * 500 + "poison " * 500})
-        good = engine.post("/jobs", json={"text": "honey bees"})
-        assert ended(engine) == {"completed": 1, "failed": 1}
-        error = job(engine, bad)["error"]
-        assert error["code"] == "embedder_unavailable"
-        assert "HTTP 400 for one text" in error["message"]
-        assert found(engine, "harmless", "fts") == []
-        assert found(engine, "bees") == [job(engine, good)["document_id"]]
-        assert issues(engine) == []
-    assert "poison" not in engine.process.output() + error["message"]
-
-
 def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: EmbeddingEndpoint) -> None:
     """SIGTERM ends the engine in order while a job waits for an answer; it is done after the next start."""
     with running(tmp_path, **served.environment) as engine:
@@ -181,31 +162,6 @@ def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: Embeddi
     served.fault = None
     with running(tmp_path, **served.environment) as again:
         assert ended(again) == {"completed": 2}
-
-
-def test_a_base_goes_from_one_embedder_to_another_and_back(
-    tmp_path: Path,
-    served: EmbeddingEndpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Refused with the command that re-embeds it, each way; the documents stay."""
-    for name, value in served.environment.items():
-        monkeypatch.setenv(name, value)
-    with running(tmp_path) as engine:
-        engine.post("/jobs", json={"text": "honey bees"})
-        assert ended(engine) == {"completed": 1}
-    for environment, name in ((served.environment, "openai:hashing"), ({"KB_EMBEDDER": "hash"}, "hash-256")):
-        process = Process.start("-m", "kb_engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", **environment)
-        assert process.popen.wait(30) == 1
-        process.stop()
-        assert "kb reindex" in process.output()
-        arguments = ["reindex", "--home", str(tmp_path), "--embedder", environment["KB_EMBEDDER"], "--json"]
-        assert main(arguments) == Exit.OK
-        assert json.loads(capsys.readouterr().out)["embedder"] == name
-        with running(tmp_path, **environment) as engine:
-            assert engine.get("/status")["model"]["name"] == name
-            assert found(engine, "honey bees", "vector") == [1]
 
 
 def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(

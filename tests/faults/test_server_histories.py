@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from kb_contracts.api.models import Document
-from kb_server.engine_client.transport import Breaker, RetryPolicy
 from kb_server.testing import MODES, Mode
-from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
-from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.process
 
@@ -280,81 +277,6 @@ def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(
         assert client.ok("kb_addnote", text="granite", wait_seconds=5)["deduplicated"] is True
         assert client.ok("kb_upload_finish", wait_seconds=5, **upload)["status"] == "completed"
         assert len(bench.documents()) == 2
-
-
-# --- deadlines --------------------------------------------------------------------------------------
-
-
-def test_a_call_gives_up_within_its_deadline_and_says_how_long_to_wait(made: Machine) -> None:
-    """Whatever the engine asks for; an hour is not waited for, and no request follows."""
-    with made.bench() as bench:
-        bench.client.ok("kb_jobs")
-        for seconds, requests in ((6.0, 4), (3_600.0, 1)):
-            began, asked = bench.server.clock.elapsed(), _asked(bench)
-            bench.control.faults.arm("slow down", RateLimit(seconds=seconds), operation="search", id="limit")
-            told = bench.client.refused("kb_search", query="granite")
-            bench.control.faults.disarm("limit")
-            assert told["error"] == "engine_busy"
-            assert told["retry_after"] == seconds
-            assert bench.server.clock.elapsed() - began < RetryPolicy().deadline
-            assert _asked(bench) - asked == requests
-
-
-def test_a_hanging_engine_is_given_up_after_one_attempt(made: Machine) -> None:
-    """Silence is not asked again: a tool ends with a timeout, and nobody is left hanging in the engine."""
-    with made.bench() as patient, made.bench(request_timeout_ms=500, **patient.engine()) as bench:
-        number = patient.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
-        asked = _asked(patient)
-        arm(patient, "hang", chance=1.0)
-        calls: list[tuple[str, dict[str, Any]]] = [
-            ("kb_search", {"query": "granite"}), ("kb_get", {"document_id": number}), ("kb_jobs", {}),
-            ("kb_update_note", {"document_id": number, "text": "basalt"}),
-        ]  # fmt: skip
-        for tool, arguments in calls:
-            bench.server.clock.advance(60)
-            assert bench.client.refused(tool, **arguments)["error"] == "engine_timeout"
-        # After silence the version is asked for again, before anything else.
-        assert _asked(patient) - asked == len(calls)
-        eventually(
-            lambda: patient.control.clock.read().sleeping,
-            lambda sleeping: sleeping == 0,
-            seconds=20,
-            what="the engine's letting go of callers who left",
-        )
-
-
-def _asked(bench: Bench) -> int:
-    return bench.control.overview().namespace.requests
-
-
-# --- the circuit ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fault", ["reset_before_headers", "lost_ack"])
-def test_the_circuit_opens_and_closes(made: Machine, fault: str) -> None:
-    """Open, it spares the engine; after its time a probe goes out, and the first success closes it."""
-    with made.bench() as bench:
-        bench.client.ok("kb_jobs")
-        armed = bench.control.faults.arm(fault, header=SERVER)
-        for _ in range(2):  # four attempts, and the fifth failure
-            bench.client.refused("kb_search", query="granite")
-        asked = _asked(bench)
-        for _ in range(5):
-            told = bench.client.refused("kb_search", query="granite")
-            assert told["error"] == "engine_unreachable"
-            assert 0 < told["retry_after"] <= Breaker().cooldown
-        assert _asked(bench) == asked, "an open circuit asks nothing"
-        bench.server.clock.advance(Breaker().cooldown)
-        bench.client.refused("kb_search", query="granite")
-        probed = _asked(bench)
-        # A probe asks for the version, and aiohttp sends a GET again whose connection broke.
-        assert asked < probed <= asked + 2
-        bench.control.faults.disarm(armed.id)
-        bench.client.refused("kb_search", query="granite")
-        assert _asked(bench) == probed
-        bench.server.clock.advance(Breaker().cooldown)
-        for _ in range(3):
-            bench.client.ok("kb_search", query="granite")
 
 
 # --- moves ------------------------------------------------------------------------------------------

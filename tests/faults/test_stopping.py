@@ -13,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.faults.engine_process import Running
+from kb_verify.files import END, MULTIPART, file_part
+from tests.faults.engine_process import Running, running, running_server
 from tests.support.eventually import eventually
+from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import BOTH, call
-from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
 
@@ -44,72 +46,49 @@ class Slow:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Running]:
-    running = Running(tmp_path)
-    yield running
-    running.process.stop()
+    with running(tmp_path) as started:
+        yield started
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[Process, int]]:
-    port = free_port()
-    process = Process.start(
-        *("-m", "kb_cli.main", "serve", "--port", str(port), "--home", str(tmp_path)), LOG_LEVEL="info"
-    )
-    wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
-    yield process, port
-    process.stop()
+    with running_server(tmp_path) as started:
+        yield started
 
 
-def told_to_stop(process: Process, port: int) -> None:
+def stop_listening(process: Process, port: int) -> None:
     """SIGTERM, and nobody is let in any more."""
-    process.popen.send_signal(signal.SIGTERM)
-    eventually(lambda: accepts(port), lambda open_: not open_, seconds=30, what="the end of listening")
 
-
-def accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionError:
+    def refuses() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except ConnectionError:
+            return True
         return False
-    return True
 
-
-def port_of(client: httpx.Client) -> int:
-    port = client.base_url.port
-    assert port is not None
-    return port
-
-
-def multipart(data: bytes) -> tuple[bytes, str]:
-    part = b'Content-Disposition: form-data; name="file"; filename="bees.txt"'
-    return b"--b\r\n" + part + b"\r\n\r\n" + data + b"\r\n--b--\r\n", "multipart/form-data; boundary=b"
+    process.popen.send_signal(signal.SIGTERM)
+    eventually(refuses, seconds=30, what="the end of listening")
 
 
 def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path: Path) -> None:
     """What was acknowledged is there when the engine is started again."""
-    body, kind = multipart(b"Bees sleep in winter. " * 1_000)
-    port = port_of(engine.http)
-    slow = Slow(port, "POST", "/api/v1/jobs", len(body), **{"Content-Type": kind, "Connection": "close"})
+    body = file_part(b"Bees sleep in winter. " * 1_000) + END
+    slow = Slow(engine.port, "POST", "/api/v1/jobs", len(body), **MULTIPART, Connection="close")
     slow.send(body[:-500])
-    told_to_stop(engine.process, port)
+    stop_listening(engine.process, engine.port)
     slow.send(body[-500:])
     status, job = slow.answer()
     assert (status, job["status"]) == (202, "queued")
     assert engine.process.popen.wait(30) == 0
-    again = Running(tmp_path)
-    try:
-        ended = again.get(f"/jobs/{job['id']}", wait=30)
-        assert ended["status"] == "completed"
-    finally:
-        again.stop()
+    with running(tmp_path) as again:
+        assert again.get(f"/jobs/{job['id']}", wait=30)["status"] == "completed"
 
 
 def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) -> None:
     """The engine does not wait for it for ever, and keeps nothing of it."""
-    port = port_of(engine.http)
-    slow = Slow(port, "POST", "/api/v1/jobs", len(NOTE), **{"Content-Type": "application/json"})
+    slow = Slow(engine.port, "POST", "/api/v1/jobs", len(NOTE), **{"Content-Type": "application/json"})
     slow.send(NOTE[:-1])
-    told_to_stop(engine.process, port)
+    stop_listening(engine.process, engine.port)
     status, problem = slow.answer()
     assert (status, problem["code"]) == (503, "not_ready")
     assert "Send it again" in problem["detail"]
@@ -119,13 +98,12 @@ def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) 
 def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, int]) -> None:
     """It would be forgotten with the server; nothing waits for it."""
     process, port = server
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-        message = call("kb_upload_start", filename="a.txt", total_size=1_000_000)
-        answer = http.post("/mcp", json=message, headers=BOTH).json()["result"]["structuredContent"]
-    path = httpx.URL(answer["upload_url"]).path
-    slow = Slow(port, "PUT", path, 1_000_000)
+    caller = Caller(f"http://127.0.0.1:{port}/mcp")
+    with caller.http:
+        upload = caller.ok("kb_upload_start", filename="a.txt", total_size=1_000_000)
+    slow = Slow(port, "PUT", httpx.URL(upload["upload_url"]).path, 1_000_000)
     slow.send(bytes(500_000))
-    told_to_stop(process, port)
+    stop_listening(process, port)
     status, refused = slow.answer()
     assert (status, refused["error"]) == (503, "server_stopping")
     assert "start again with kb_upload_start" in refused["message"]
@@ -137,7 +115,7 @@ def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int])
     message = json.dumps(call("kb_upload_start", filename="a.txt", total_size=3)).encode()
     slow = Slow(port, "POST", "/mcp", len(message), **BOTH, Connection="close")
     slow.send(message[:-1])
-    told_to_stop(process, port)
+    stop_listening(process, port)
     slow.send(message[-1:])
     status, answer = slow.answer()
     assert status == 200
@@ -149,7 +127,7 @@ def test_a_call_whose_message_stops_arriving_is_refused(server: tuple[Process, i
     process, port = server
     slow = Slow(port, "POST", "/mcp", 100, **BOTH)
     slow.send(b"{")
-    told_to_stop(process, port)
+    stop_listening(process, port)
     status, answer = slow.answer()
     assert (status, answer["error"]["data"]["error_type"]) == (503, "server_stopping")
     assert "Send it again" in answer["error"]["message"]

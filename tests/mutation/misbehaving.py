@@ -191,10 +191,6 @@ def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
     return EngineError("unauthorized", "Send the key.")
 
 
-def no_allow(*_args: Any) -> str:
-    return ""
-
-
 def united_in_nothing(_self: Any, stored: Any, *_args: Any) -> Any:
     return stored
 
@@ -204,7 +200,3 @@ _replace_note = Documents.replace_note
 
 def replaced_whatever_the_version(self: Documents, number: int, patch: m.NotePatch, now: int) -> Any:
     return _replace_note(self, number, msgspec.structs.replace(patch, expected_version=None), now)
-
-
-def searchable_always(_self: Any) -> None:
-    """Instead of a document's own look at whether it has a text."""

@@ -64,8 +64,9 @@ def _call_of(tool: Tool[Any, Any]) -> dict[str, Any]:
 
 
 def _least(schema: dict[str, Any]) -> Any:
-    least = {"integer": schema.get("minimum", 1), "string": "x", "boolean": True}[schema["type"]]
-    return schema.get("examples", [UUID if schema.get("format") == "uuid" else least])[0]
+    least = {"integer": schema.get("minimum", 1), "string": "x", "boolean": True, "object": {}}
+    given = UUID if schema.get("format") == "uuid" else least[schema["type"]]
+    return schema.get("examples", [given])[0]
 
 
 UUID = "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"

@@ -23,7 +23,6 @@ MAX_CLAIMS = 5
 SUITE = Path(kb_verify.__file__).with_name("suite")
 """The tests of the engine API that are installed with kb."""
 
-_MARK = "requirement"
 _NOT_OURS = frozenset({"node_modules"})
 
 
@@ -33,9 +32,6 @@ class Claim:
 
     test: str
     ids: tuple[str, ...]
-
-
-# --- claims ---------------------------------------------------------------------------------------
 
 
 def collect_claims(*roots: Path) -> list[Claim]:
@@ -63,7 +59,9 @@ def collect_claims(*roots: Path) -> list[Claim]:
 def _claims_in(
     body: Sequence[ast.stmt], prefix: str, inherited: tuple[str, ...], path: Path
 ) -> Iterator[Claim]:
-    ids = (*inherited, *_marks(_pytestmarks(body), path))
+    assigned = [node for node in body if isinstance(node, ast.Assign)]
+    pytestmarks = [node.value for node in assigned if "pytestmark" in map(ast.unparse, node.targets)]
+    ids = (*inherited, *_marks(pytestmarks, path))
     for node in body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             own = _marks(node.decorator_list, path)
@@ -74,51 +72,24 @@ def _claims_in(
                 yield Claim(f"{prefix}::{node.name}", claimed)
 
 
-def _pytestmarks(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
-    for node in body:
-        if isinstance(node, ast.Assign) and any(
-            ast.unparse(target) == "pytestmark" for target in node.targets
-        ):
-            yield node.value
+def _marks(expressions: Iterable[ast.expr], path: Path) -> Iterator[str]:
+    for expression in expressions:
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
+                for argument in node.args:
+                    if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                        raise RequirementsError(
+                            f"{path}:{argument.lineno}: a requirement mark takes literal strings"
+                        )
+                    yield argument.value
 
 
-def _marks(expressions: Iterable[ast.expr], path: Path) -> tuple[str, ...]:
-    return tuple(
-        _literal(argument, path)
-        for expression in expressions
-        for node in ast.walk(expression)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{_MARK}"
-        for argument in node.args
-    )
-
-
-def _literal(node: ast.expr, path: Path) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    raise RequirementsError(f"{path}:{node.lineno}: a requirement mark takes literal strings")
-
-
-# --- the check ------------------------------------------------------------------------------------
-
-
-def check(manifest: Manifest, claims: Iterable[Claim]) -> list[str]:
-    """Every disagreement between `manifest` and `claims`, one sentence each; empty when they agree."""
-    claims = list(claims)
+def check(manifest: Manifest, claims: Sequence[Claim]) -> Iterator[str]:
+    """Every disagreement between `manifest` and `claims`, one sentence each; none when they agree."""
     claimed = {id_ for claim in claims for id_ in claim.ids}
-    return [
-        *_duplicates(manifest),
-        *_misfits(manifest, claimed),
-        *_bad_claims(manifest, claims),
-        *_bad_capabilities(manifest),
-    ]
-
-
-def _duplicates(manifest: Manifest) -> Iterator[str]:
-    counts = Counter(entry.id for entry in manifest.requirements)
-    return (f"{id_} stands {count} times in the manifest" for id_, count in counts.items() if count > 1)
-
-
-def _misfits(manifest: Manifest, claimed: set[str]) -> Iterator[str]:
+    for id_, count in Counter(entry.id for entry in manifest.requirements).items():
+        if count > 1:
+            yield f"{id_} stands {count} times in the manifest"
     for entry in manifest.requirements:
         if entry.deferred is not None or entry.context:
             if not (entry.deferred or "").strip():
@@ -127,20 +98,13 @@ def _misfits(manifest: Manifest, claimed: set[str]) -> Iterator[str]:
                 yield f"{entry.id} is deferred and has a test: the deferral is stale"
         elif entry.id not in claimed:
             yield f"{entry.id} has no test: {entry.text}"
-
-
-def _bad_claims(manifest: Manifest, claims: Iterable[Claim]) -> Iterator[str]:
-    known = {entry.id for entry in manifest.requirements}
+    by_id = {entry.id: entry for entry in manifest.requirements}
     for claim in claims:
         for id_ in claim.ids:
-            if id_ not in known:
+            if id_ not in by_id:
                 yield f"{claim.test} names {id_}, which is not in the manifest"
         if len(claim.ids) > MAX_CLAIMS:
             yield f"{claim.test} claims {len(claim.ids)} requirements, more than {MAX_CLAIMS}"
-
-
-def _bad_capabilities(manifest: Manifest) -> Iterator[str]:
-    by_id = {entry.id: entry for entry in manifest.requirements}
     for capability in manifest.capabilities:
         for id_ in capability.requirements:
             if id_ not in by_id:

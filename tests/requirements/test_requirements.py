@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_every_requirement_has_a_test_and_every_test_a_known_requirement() -> None:
-    complaints = check(load(), collect_claims(TESTS, SUITE))
+    complaints = list(check(load(), collect_claims(TESTS, SUITE)))
     assert not complaints, "\n".join(complaints)
 
 
@@ -45,7 +45,6 @@ FLIGHT = Capability(name="flight", text="It flies", requirements=("K2", "K99"))
         (Manifest((K1, DEFERRED, CONTEXT)), [("K1",)], []),
         (Manifest((K1,)), [], ["K1 has no test: It works"]),
         (Manifest((K1,)), [("K1", "K99")], ["test 0 names K99, which is not in the manifest"]),
-        (Manifest((Requirement(id="K2", text="t", deferred=""),)), [], ["K2 is deferred without a reason"]),
         (Manifest((Requirement(id="K2", text="t", deferred="  "),)), [], ["K2 is deferred without a reason"]),
         (Manifest((Requirement(id="K3", text="t", context=True),)), [], ["K3 is deferred without a reason"]),
         (Manifest((DEFERRED,)), [("K2",)], ["K2 is deferred and has a test: the deferral is stale"]),
@@ -69,7 +68,7 @@ def test_every_disagreement_is_a_complaint(
     manifest: Manifest, claimed: list[tuple[str, ...]], complaints: list[str]
 ) -> None:
     claims = [Claim(f"test {number}", ids) for number, ids in enumerate(claimed)]
-    assert check(manifest, claims) == complaints
+    assert list(check(manifest, claims)) == complaints
 
 
 def test_marks_on_module_class_and_function_add_up(tmp_path: Path) -> None:

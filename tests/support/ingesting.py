@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,8 +14,9 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_engine.embed.hashing import HashEmbedder
-from kb_engine.embed.protocol import EmbedderUnavailable, Vectors
+from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import Encoder
+from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.spool import FolderSpool
@@ -98,8 +100,30 @@ class Parts:
         )
         return await self._queue(file)
 
+    async def hold(self) -> str:
+        """Queue a note that is held at its embedding, and wait until it is; the job's id."""
+        job_id = await self.accept(HELD)
+        await self.embedding()
+        return job_id
+
+    async def embedding(self) -> None:
+        """Wait until a held text is being embedded."""
+        assert await asyncio.to_thread(self.embedder.entered.wait, SECONDS)
+
+    async def cancel(self, job_id: str) -> None:
+        """Cancel a job as the handler of the API does."""
+        await self.store.once(None, jobs.cancel, job_id)
+        await self.workers.cancel(job_id)
+
+    async def done(self, text: str) -> m.Job:
+        """Queue a note; the job once it has ended."""
+        return await self.ended(await self.accept(text))
+
+    async def job(self, job_id: str) -> m.Job:
+        return await self.store.read(jobs.find, job_id)
+
     async def ended(self, job_id: str) -> m.Job:
-        job = await self.ends.wait(job_id, SECONDS, lambda job_id: self.store.read(jobs.find, job_id))
+        job = await self.ends.wait(job_id, SECONDS, self.job)
         assert job.finished_at is not None, job
         return job
 

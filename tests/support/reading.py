@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,3 @@ def refusal(read: Read, data: bytes) -> ExtractionFailed:
         read(data)
     assert failed.value.message.endswith(".")
     return failed.value
-
-
-def read_damaged(read: Read, sound: bytes, noise: bytes, place: int) -> None:
-    """Read a file with bytes overwritten: it gives a text, or fails with a code."""
-    data = bytearray(sound)
-    data[place : place + len(noise)] = noise
-    with suppress(ExtractionFailed):
-        assert isinstance(read(bytes(data)), Extraction)

@@ -24,9 +24,6 @@ ALLOWED: dict[str, str] = {}
 """Names that keep such a word, each with its reason: a library's or a protocol's own name, for instance."""
 
 PACKAGES = ("contracts", "server", "engine", "simulator", "cli", "load")
-LEFT = Path(__file__).with_name("language_left.txt")
-"""What is still to be renamed, a line a file: its path and the names. It only gets shorter."""
-
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -58,23 +55,10 @@ def refused(path: Path) -> set[str]:
     }
 
 
-def all_refused() -> dict[str, set[str]]:
-    """By file, relative to the top of the repository."""
-    paths = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): found for path in paths if (found := refused(path))}
-
-
 def test_no_name_speaks_the_old_dialect() -> None:
-    left = {path: set(found) for path, *found in (line.split() for line in LEFT.read_text().splitlines())}
-    now = all_refused()
-    added = {
-        path: found - left.get(path, set()) for path, found in now.items() if found - left.get(path, set())
-    }
-    gone = {
-        path: found - now.get(path, set()) for path, found in left.items() if found - now.get(path, set())
-    }
-    assert added == {}, "rename them: CONTRIBUTING.md has the glossary"
-    assert gone == {}, f"they are mended: take them out of {LEFT.name}"
+    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    found = {path.relative_to(ROOT).as_posix(): names for path in paths if (names := refused(path))}
+    assert found == {}, "rename them: CONTRIBUTING.md has the glossary"
 
 
 @pytest.mark.parametrize(
@@ -98,12 +82,3 @@ def test_each_kind_of_name_is_read(tmp_path: Path, source: str) -> None:
 def test_a_word_inside_another_is_none(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("essay = linear = untold = threshold = 1")
     assert refused(tmp_path / "module.py") == set()
-
-
-def write_left() -> None:
-    """Set down what is left, when many names have been mended: `python -m tests.unit.test_language`."""
-    LEFT.write_text("".join(f"{path} {' '.join(sorted(found))}\n" for path, found in all_refused().items()))
-
-
-if __name__ == "__main__":
-    write_left()

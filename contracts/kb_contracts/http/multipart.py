@@ -53,32 +53,29 @@ async def receive_file(
     Raises:
         EngineError: `invalid_request`, `payload_too_large`, or as the fields' models say.
     """
-    try:
-        return await _receive(await request.multipart(), open_sink, max_bytes)
-    except (ValueError, AssertionError, LookupError, RequestPayloadError) as error:
-        raise EngineError("invalid_request", f"The body is not valid multipart/form-data: {error}") from error
-
-
-async def _receive(
-    reader: MultipartReader, open_sink: Callable[[str], Awaitable[Sink]], max_bytes: int
-) -> ReceivedFile:
     fields: dict[str, Any] = {}
     file: tuple[str, int, str] | None = None
     parts = 0
-    while (part := await _next_part(reader)) is not None:
-        parts += 1
-        name = part.name if isinstance(part, BodyPartReader) else None
-        if not isinstance(part, BodyPartReader) or name is None or parts > _PARTS:
-            raise EngineError("invalid_request", "Send the part `file` and at most one part for each field.")
-        if name == "file":
-            if file is not None:
-                raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
-            filename = bare_name(part.filename)
-            file = (filename, *await _pour(part, await open_sink(filename), max_bytes))
-        elif name in fields:
-            raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
-        else:
-            fields[name] = await _field(part, name)
+    try:
+        reader = await request.multipart()
+        while (part := await _next_part(reader)) is not None:
+            parts += 1
+            name = part.name if isinstance(part, BodyPartReader) else None
+            if not isinstance(part, BodyPartReader) or name is None or parts > _PARTS:
+                raise EngineError(
+                    "invalid_request", "Send the part `file` and at most one part for each field."
+                )
+            if name == "file":
+                if file is not None:
+                    raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
+                filename = bare_name(part.filename)
+                file = (filename, *await _pour(part, await open_sink(filename), max_bytes))
+            elif name in fields:
+                raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
+            else:
+                fields[name] = await _field(part, name)
+    except (ValueError, AssertionError, LookupError, RequestPayloadError) as error:
+        raise EngineError("invalid_request", f"The body is not valid multipart/form-data: {error}") from error
     if file is None:
         raise EngineError("missing_parameter", "The part `file` is required.", parameter="file")
     try:

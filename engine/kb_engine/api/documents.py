@@ -124,9 +124,8 @@ class JobsApi:
             )
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
-            except (
-                EngineError
-            ):  # of another failure nobody knows whether it was accepted: the next start does
+            except EngineError:
+                # Of another failure nobody knows whether it was accepted: the next start does.
                 await spool.remove(job_id)
                 raise
         if accepted.id != job_id:  # a retry: the first request's job has the file

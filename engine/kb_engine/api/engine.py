@@ -27,6 +27,22 @@ from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.store import Store
 
+logger = logging.getLogger(__name__)
+
+_NEARLY_FULL_BYTES = 512 * 1024 * 1024
+_RETRY_SECONDS = 1.0
+# What is open to everybody names no address; `/status` says why.
+_WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
+# Before the first reading.
+_NO_COUNTS = Counts(
+    documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
+    chunks=0,
+    queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
+    originals_bytes=0,
+    database_bytes=0,
+    last_updated=None,
+)
+
 
 class Phase(StrEnum):
     """Where the engine is between its start and its end."""
@@ -68,25 +84,6 @@ def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idem
             None if file is None else (file.filename, file.sha256, file.fields),
         ),
     )
-
-
-logger = logging.getLogger(__name__)
-
-_NEARLY_FULL_BYTES = 512 * 1024 * 1024
-_RETRY_SECONDS = 1.0
-# What is open to everybody names no address; `/status` says why.
-_WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
-
-
-# Before the first reading.
-_NO_COUNTS = Counts(
-    documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
-    chunks=0,
-    queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
-    originals_bytes=0,
-    database_bytes=0,
-    last_updated=None,
-)
 
 
 class StateApi:

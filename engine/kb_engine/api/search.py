@@ -32,7 +32,31 @@ class SearchApi:
     async def search(self, incoming: Incoming) -> m.SearchResponse:
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
-        query = await self._query(request)
+        mode = mode_of(request)
+        filters = request.filters or m.Filters()
+        date_from, date_to = date_window(filters) if request.filters else (None, None)
+        selection = Selection(
+            tags=request.tags,
+            tags_any=request.tags_any,
+            doc_type=request.doc_type,
+            formats=[form.lower() for form in filters.format or ()],
+            source_types=filters.source_type or (),
+            source_path_prefix=filters.source_path_prefix,
+            date_field=filters.date_field,
+            date_from=date_from,
+            date_to=date_to,
+        )
+        query = Query(
+            text=request.query,
+            mode=mode,
+            vector=None if mode == "fts" else await self._encoder.query(request.query),
+            scoring=self._encoder.embedder.scoring,
+            top=request.top,
+            selection=selection,
+            min_score=request.min_score,
+            neighbors=request.neighbors,
+            explain=request.explain,
+        )
         found = await self._store.search(query)
         results, omitted = found.results, 0
         if request.max_chars is not None:
@@ -40,43 +64,11 @@ class SearchApi:
         return m.SearchResponse(
             results=results,
             total=found.total,
-            mode=query.mode,
+            mode=mode,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             weak=found.weak,
             omitted=omitted,
         )
-
-    async def _query(self, request: m.SearchRequest) -> Query:
-        mode = mode_of(request)
-        selection = selection_of(request)
-        return Query(
-            text=request.query,
-            mode=mode,
-            vector=None if mode == "fts" else await self._encoder.query(request.query),
-            scoring=self._encoder.scoring,
-            top=request.top,
-            selection=selection,
-            min_score=request.min_score,
-            neighbors=request.neighbors,
-            explain=request.explain,
-        )
-
-
-def selection_of(request: m.SearchRequest) -> Selection:
-    """Which documents may answer. Raises EngineError as `date_window`."""
-    filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters) if request.filters else (None, None)
-    return Selection(
-        tags=request.tags,
-        tags_any=request.tags_any,
-        doc_type=request.doc_type,
-        formats=[form.lower() for form in filters.format or ()],
-        source_types=filters.source_type or (),
-        source_path_prefix=filters.source_path_prefix,
-        date_field=filters.date_field,
-        date_from=date_from,
-        date_to=date_to,
-    )
 
 
 class RaglerApi:
@@ -97,7 +89,7 @@ class RaglerApi:
                 text=request.query,
                 mode="vector",
                 vector=await encoder.query(request.query),
-                scoring=encoder.scoring,
+                scoring=encoder.embedder.scoring,
                 top=request.limit,
                 selection=selection,
             )

@@ -14,8 +14,10 @@ from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kb_engine.embed.protocol import Embedder, ScoreWeights, Vectors
+from kb_engine.embed.protocol import Embedder
+from kb_engine.index.port import Scoring, Vectors
 
 _DIMENSIONS = 256
 _CHARACTERS_A_TOKEN = 4
@@ -37,7 +39,7 @@ class HashEmbedder(Embedder):
     # Measured like MiniLM's: nDCG@10 of keywords alone 0.362, of vectors alone 0.195, fused 0.369. The
     # best fused score was under the floor for 0 % of whole queries, 10 % of their 2 rarest words, 50 % of
     # questions on other subjects and 93 % of gibberish.
-    weights = ScoreWeights(w=0.15, k=6.0, floor=0.45, cosine_floor=0.35)
+    scoring = Scoring(weight=0.15, saturation=6.0, floor=0.45, cosine_floor=0.35)
 
     def count_tokens(self, text: str) -> int:
         """A quarter of the characters, rounded up: hashing reads all of a text, so this is a size only."""
@@ -58,6 +60,10 @@ class HashEmbedder(Embedder):
             else:
                 row[0] = 1.0  # a vector of zeros has no direction, and a cosine with it is not a number
         return vectors
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self.embed([text])[0]
+        return vector
 
 
 def _features(word: str) -> array[int]:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.own_model import PASSAGES, QUESTIONS, ModelSettings, weights_for
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, Vectors
+from kb_engine.embed.own_model import ModelSettings, as_setting, scoring_for
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.index.port import Vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,7 @@ class OnnxSettings(ModelSettings, frozen=True, kw_only=True):
     def check(self) -> None:
         if not self.embedding_folder.strip():
             raise SettingsError(f"KB_EMBEDDER={ONNX} needs KB_EMBEDDING_FOLDER, as in ~/models/e5-small")
-        _ = self.scoring
+        _ = self.chosen_scoring
 
     def warnings(self, *, chosen: bool) -> Iterator[str]:
         if not chosen and self.embedding_folder:
@@ -80,15 +81,13 @@ class OnnxEmbedder(Embedder):
         self._folder = Path(settings.embedding_folder).expanduser()
         self._lock = Lock()
         self._model: OnnxModel | None = None
-        prefix = settings.embedding_document_prefix  # changes vectors, so it is part of the name
-        model = f"onnx:{settings.embedding_model or self._folder.name}"
-        self.name = f"{model} with {prefix!r}" if prefix else model
+        self.name = settings.base_name(f"onnx:{settings.embedding_model or self._folder.name}")
         stated = [_members(self._folder / file).get(member) for file, member in _WINDOWS]
         windows = [each for each in stated if isinstance(each, int) and each > 2]
         self.max_tokens = min([settings.embedding_max_tokens, *windows])
         self.dimensions = 0
         self.loaded = False
-        self.weights = weights_for(None, settings.scoring)
+        self.scoring = scoring_for(None, settings.chosen_scoring)
 
     def expect(self, dimensions: int) -> None:
         self.dimensions = dimensions
@@ -134,15 +133,14 @@ class OnnxEmbedder(Embedder):
             raise EmbedderUnavailable(f"KB_EMBEDDING_FOLDER: no tokenizer.json to read: {error}") from error
         pooling = self._settings.embedding_pooling or self._pooling()
         model = OnnxModel(open_session(found), tokenizer, max_tokens=self.max_tokens, pooling=pooling)
-        questions = model.embed([self._settings.embedding_query_prefix + text for text in QUESTIONS])
-        passages = model.embed([self._settings.embedding_document_prefix + text for text in PASSAGES])
+        questions, passages = map(model.embed, self._settings.probes())
         if self.dimensions not in (0, passages.shape[1]):
             raise EmbedderUnavailable(
                 f"the model in {self._folder} makes vectors of {passages.shape[1]} numbers, and the base has "
                 f"some of {self.dimensions}: set KB_EMBEDDING_FOLDER to its model, or run kb reindex"
             )
         self.dimensions = passages.shape[1]
-        self.weights = weights_for(questions @ passages.T, self._settings.scoring)
+        self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
         self.loaded = True
         logger.info(
             "the model is loaded",
@@ -150,7 +148,7 @@ class OnnxEmbedder(Embedder):
                 "model": self.name,
                 "dimensions": self.dimensions,
                 "pooling": pooling,
-                **msgspec.structs.asdict(self.weights),
+                "scoring": as_setting(self.scoring),
             },
         )
         return model

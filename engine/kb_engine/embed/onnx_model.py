@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_config.installing import install_command
-from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused, Vectors
+from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
+from kb_engine.index.port import Vectors
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.protocol import OwnSettings, ScoreWeights
+from kb_engine.embed.protocol import OwnSettings
+from kb_engine.index.port import Scoring
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,8 +92,18 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
         Setting("KB_EMBEDDING_SCORING", "constants of the score, like cosine_floor=0.7,w=0.6; else measured"),
     ] = ""
 
+    def base_name(self, model: str) -> str:
+        """What a base calls the model: the prefix of passages changes their vectors, so it is part."""
+        prefix = self.embedding_document_prefix
+        return f"{model} with {prefix!r}" if prefix else model
+
+    def probes(self) -> tuple[list[str], list[str]]:
+        """QUESTIONS and PASSAGES with their prefixes."""
+        questions = [self.embedding_query_prefix + text for text in QUESTIONS]
+        return questions, [self.embedding_document_prefix + text for text in PASSAGES]
+
     @property
-    def scoring(self) -> dict[str, float]:
+    def chosen_scoring(self) -> dict[str, float]:
         """The constants that were set, by name. Raises SettingsError."""
         found: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in self.embedding_scoring.split(","))):
@@ -109,28 +120,32 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
         return found
 
 
-def weights_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> ScoreWeights:
+def as_setting(scoring: Scoring) -> str:
+    """The constants as `KB_EMBEDDING_SCORING` takes them, so that those in the log can be set."""
+    weights = f"w={scoring.weight:g},k={scoring.saturation:g}"
+    return f"{weights},floor={scoring.floor:g},cosine_floor={scoring.cosine_floor:g}"
+
+
+def scoring_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> Scoring:
     """The constants from the cosines of QUESTIONS (rows) and PASSAGES; those in `chosen` stand over them."""
     import numpy as np  # with MiniLM, only here: the settings are read by every command
 
     from kb_engine.embed.minilm import MiniLM
 
-    base = MiniLM.weights
-    words_at_floor = (base.floor - base.w * base.cosine_floor) / (
-        1 - base.w
-    )  # what the words contribute there
-    w, cosine_floor = base.w, base.cosine_floor
+    base = MiniLM.scoring
+    w, cosine_floor = base.weight, base.cosine_floor
+    words_at_floor = (base.floor - w * cosine_floor) / (1 - w)  # what the words contribute there
     if cosines is not None:
         same = np.eye(len(QUESTIONS), dtype=np.bool_)
         far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
         if (step := near - far) >= _LEAST_STEP:
-            w = min(_MOST_W, max(base.w, _BASE_STEP / (_BASE_STEP + step)))
+            w = min(_MOST_W, max(w, _BASE_STEP / (_BASE_STEP + step)))
             cosine_floor = max(0.0, far + _FLOOR_SHARE * step)
     w = chosen.get("w", round(w, 2))
     cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
-    return ScoreWeights(
-        w=w,
-        k=chosen.get("k", base.k),
+    return Scoring(
+        weight=w,
+        saturation=chosen.get("k", base.saturation),
         floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * words_at_floor, 2)),
         cosine_floor=cosine_floor,
     )

@@ -7,43 +7,14 @@ is used: `kb config` and the start of every command read all settings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kb_config.settings import Settings
+from kb_engine.index.port import Scoring, Vectors
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-Vectors: TypeAlias = "NDArray[np.float32]"
-"""Shape (number of texts, dimensions); each row has the length 1."""
-
-
-class ScoreWeights(msgspec.Struct, frozen=True):
-    """The constants of the fused score, which belong to the embedder that they were measured with.
-
-    `score = w * max(0, cosine) + (1 - w) * bm25 / (bm25 + k)`, where bm25 is positive and larger is
-    better (SQLite's `bm25()` with its sign turned), so a score lies in 0 to 1 and means the same from
-    one query to the next.
-    """
-
-    w: float
-    """The vector's share, 0 to 1."""
-    k: float
-    """The bm25 at which the keyword part reaches a half; above 0."""
-    floor: float
-    """A best fused score below this says that nothing matches well. In a base of a few documents every
-    bm25 is near 0; a cosine above `cosine_floor` then speaks against it."""
-    cosine_floor: float
-    """A cosine below this is what two texts on different subjects have."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.w <= 1:
-            raise ValueError(f"w is a share from 0 to 1, got {self.w}")
-        if self.k <= 0:
-            raise ValueError(f"k is above 0, got {self.k}")
 
 
 class EmbedderUnavailable(Exception):
@@ -88,7 +59,7 @@ class Embedder:
     device: str = "cpu"
     loaded: bool
     """Whether the first use has happened, or `load` was called."""
-    weights: ScoreWeights
+    scoring: Scoring
     batch_size: int = 4
     """How many texts a call of `embed` best has. Between calls a stop takes effect."""
     queries_at_once: int
@@ -112,9 +83,8 @@ class Embedder:
         raise NotImplementedError
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question, shape (dimensions,). As a passage, unless the model tells them apart."""
-        vector: NDArray[np.float32] = self.embed([text])[0]
-        return vector
+        """The vector of a question, shape (dimensions,). Raises as `embed`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of what is held outside this process, and end calls that are under way."""

@@ -30,36 +30,12 @@ from kb_readers import (
 )
 from kb_readers.text import has_few_letters
 
-
-def no_ocr(package: str) -> ExtractionFailed:
-    """The extra `ocr` is not installed."""
-    return ExtractionFailed(
-        "ocr_failed",
-        f"This engine cannot read pictures: the package {package} is missing. "
-        f"Install it with {install_command('ocr')}, then send the file again.",
-    )
-
-
-_NAMED = 8
-
-
-def pages_listed(numbers: Sequence[int]) -> str:
-    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
-    ordered = sorted(numbers)
-    if len(ordered) == 1:
-        return f"Page {ordered[0]:,}"
-    if len(ordered) > _NAMED:
-        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
-    else:
-        named, last = ordered[:-1], f"{ordered[-1]:,}"
-    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"
-
-
 _PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True)
 _SCANS = Reader(
     "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
 )
 _OCR_PACKAGE = "rapidocr"
+_NAMED = 8
 
 
 async def extract(
@@ -96,41 +72,54 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
     if not any(has_few_letters(page.text) for page in known.pages):
         return known
     if not _has_ocr():
-        return _without_ocr(known)
+        silent = _silent(known)
+        if not silent:
+            return known
+        where = pages_listed(silent).lower()
+        if len(silent) == len(known.pages):
+            where = f"its pages ({len(silent):,})"
+        return replace(
+            known,
+            remark=f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
+            f"{install_command('ocr')}, remove this document and add the file again.",
+        )
     source.seek(0)
     try:
         return await read_in_child(source, fmt, _SCANS, limits, on_progress, known)
     except ExtractionFailed as failed:
-        return _in_spite_of(failed, known)
+        # What is known stays where it is half of the pages or more: a few figures are not worth the text.
+        silent = _silent(known)
+        if 2 * len(silent) > len(known.pages):
+            raise
+        if not silent:
+            return known
+        return replace(known, remark=f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
+
+
+def no_ocr(package: str) -> ExtractionFailed:
+    """The extra `ocr` is not installed."""
+    return ExtractionFailed(
+        "ocr_failed",
+        f"This engine cannot read pictures: the package {package} is missing. "
+        f"Install it with {install_command('ocr')}, then send the file again.",
+    )
 
 
 def _has_ocr() -> bool:
     return find_spec(_OCR_PACKAGE) is not None
 
 
-def _without_ocr(known: Extraction) -> Extraction:
-    silent = _silent(known)
-    if not silent:
-        return known
-    where = (
-        f"its pages ({len(silent):,})" if len(silent) == len(known.pages) else pages_listed(silent).lower()
-    )
-    return replace(
-        known,
-        remark=f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
-        f"{install_command('ocr')}, remove this document and add the file again.",
-    )
-
-
-def _in_spite_of(failed: ExtractionFailed, known: Extraction) -> Extraction:
-    """What is known, where that is half of the pages or more: a few figures are not worth the whole text."""
-    silent = _silent(known)
-    if 2 * len(silent) > len(known.pages):
-        raise failed
-    if not silent:
-        return known
-    return replace(known, remark=f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
-
-
 def _silent(known: Extraction) -> list[int]:
     return [number for number, page in enumerate(known.pages, 1) if not page.text.strip()]
+
+
+def pages_listed(numbers: Sequence[int]) -> str:
+    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
+    ordered = sorted(numbers)
+    if len(ordered) == 1:
+        return f"Page {ordered[0]:,}"
+    if len(ordered) > _NAMED:
+        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
+    else:
+        named, last = ordered[:-1], f"{ordered[-1]:,}"
+    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"

@@ -15,10 +15,9 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,149 +34,16 @@ if TYPE_CHECKING:
 
 Pixels: TypeAlias = NDArray[np.uint8]
 """Of shape (height, width, 3); blue, green, red."""
-
-_LEAST_CERTAINTY = 0.8  # what is recognized with less is as often wrong as right
-_STANDING = 1.5  # the height of a line that stands, in widths
-_HALF = 0.5  # of the area of all lines: a picture of which so much is read well is not turned
-_SAMPLE = 8  # lines that are read in another direction before the whole picture is turned
-_LEGIBLE = 1 / 3  # of the area of all lines: where less is certain, that too is chance
-
-_SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
-_WIDEST_GAP = 2.0  # between pieces of one line, in heights
-_PARAGRAPH_GAP = 1.0  # between lines, in heights
-
-
-class Line(NamedTuple):
-    """One piece of text, how sure its reader is of it (0 to 1), and the box around it, in pixels."""
-
-    text: str
-    certainty: float
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it was read, rather than guessed."""
-        return self.certainty >= _LEAST_CERTAINTY
-
-    @property
-    def stands(self) -> bool:
-        """Whether it runs from the top to the bottom, or the other way."""
-        return self.height > _STANDING * (self.right - self.left)
-
-    @property
-    def height(self) -> float:
-        """In pixels."""
-        return self.bottom - self.top
-
-    @property
-    def area(self) -> float:
-        """In square pixels."""
-        return self.height * (self.right - self.left)
-
-
-Recognize: TypeAlias = Callable[[Pixels], list[Line]]
-"""Finds the lines of a picture, certain or not."""
-
-
-def upright_lines(
-    pixels: Pixels, pieces: Callable[[Pixels], Iterable[Pixels]], recognize: Recognize
-) -> list[list[Line]]:
-    """The lines of each piece of a picture, which is turned as the first piece with lines tells.
-
-    The recognizer finds the lines of a picture that lies on its side or upside down too. It reads those that
-    stand as if they had been turned to the left, so that they come out right in the wrong order, or not at
-    all. What it is certain of, and how its lines lie, tells which way up the picture is.
-    """
-    found: list[list[Line]] = []
-    for piece in pieces(pixels):
-        lines = recognize(piece)
-        if lines and not any(found) and (turns := _quarter_turns(piece, lines, recognize)):
-            return [recognize(turned) for turned in pieces(np.rot90(pixels, turns))]
-        found.append(lines)
-    return found
-
-
-def is_legible(lines: Sequence[Line]) -> bool:
-    """Whether enough of what looks like text was read that the rest is not chance."""
-    return not lines or _share(lines, lambda line: line.is_certain) >= _LEGIBLE
-
-
-def as_markdown(lines: Iterable[Line]) -> str:
-    """The certain ones: neighbours in a row on one line, an empty line where there is a gap."""
-    texts: list[str] = []
-    before: Line | None = None
-    for line in lines:
-        if not line.is_certain:
-            continue
-        if before is not None and _continues(before, line):
-            texts[-1] += f" {line.text}"
-        else:
-            if before is not None and line.top - before.bottom > _PARAGRAPH_GAP * line.height:
-                texts.append("")
-            texts.append(line.text)
-        before = line
-    return "\n".join(map(escaped, texts))
-
-
-def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) -> int:
-    """How many quarters to the left the picture is to be turned, so that its lines run from left to right."""
-    if _well_read(lines) >= _HALF:
-        return 0
-    if _share(lines, lambda line: line.stands) <= _HALF:
-        turns = 2
-    else:
-        # What stands was read as if it were turned to the left once.
-        turns = 1 if _share(lines, lambda line: line.is_certain) >= _HALF else 3
-    sample = sorted(lines, key=lambda line: line.area, reverse=True)[:_SAMPLE]
-    tried = recognize(_stacked([np.rot90(part, turns) for part in _parts(pixels, sample)]))
-    return turns if _well_read(tried) >= max(_HALF, _well_read(sample)) else 0
-
-
-def _parts(pixels: Pixels, lines: Iterable[Line]) -> Iterator[Pixels]:
-    """Where the lines are, with some ground around."""
-    for line in lines:
-        margin = min(line.height, line.right - line.left) / 2
-        top, left = max(0, int(line.top - margin)), max(0, int(line.left - margin))
-        yield pixels[top : int(line.bottom + margin) + 1, left : int(line.right + margin) + 1]
-
-
-def _stacked(parts: Sequence[Pixels]) -> Pixels:
-    """One picture of all: a recognizer takes longer for a flat one than for a page."""
-    width = max(part.shape[1] for part in parts)
-    height = max(sum(part.shape[0] for part in parts), width // 2)
-    stack: Pixels = np.empty((height, width, 3), dtype=np.uint8)
-    stack[:] = parts[0][0, 0]
-    top = 0
-    for part in parts:
-        stack[top : top + part.shape[0], : part.shape[1]] = part
-        top += part.shape[0]
-    return stack
-
-
-def _well_read(lines: Sequence[Line]) -> float:
-    return _share(lines, lambda line: line.is_certain and not line.stands)
-
-
-def _share(lines: Sequence[Line], counts: Callable[[Line], bool]) -> float:
-    """Of the area of all lines, that of those which count; a headline says more than a footnote."""
-    area = sum(line.area for line in lines)
-    return sum(line.area for line in lines if counts(line)) / area if area else 0.0
-
-
-def _continues(before: Line, line: Line) -> bool:
-    """Whether it goes on with the line; other columns are lines of their own."""
-    beside = min(before.bottom, line.bottom) - max(before.top, line.top)
-    lower = min(before.height, line.height)
-    return beside > _SAME_ROW * lower and abs(line.left - before.right) < _WIDEST_GAP * lower
-
-
 MOST_PIXELS = 50_000_000
 """Of a picture as it is read: an A4 page at 600 dots an inch has 35 million. A larger one is scaled down."""
 MOST_DECODED_BYTES = 800_000_000
 """Of a picture while it is scaled down: 200 million pixels in colour, 800 million in grey."""
+LONGEST_SIDE = 2000
+"""In pixels; what is larger is shrunk before it is read, and of a tall picture nothing would be legible."""
+TALLEST = 1.5
+"""The height of a piece that is longer than that, in widths."""
+
+_MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
 _DECODERS = {"jpg": "JPEG", "png": "PNG"}
 # What the decoders let through on a file that is not sound.
@@ -187,6 +53,46 @@ _SCALABLE = {"1": "L", "P": "RGBA"}  # modes in which Pillow takes one pixel of 
 _PIXEL_BYTES = {"L": 1, "1": 2, "I;16": 2, "RGBA": 8, "LA": 8, "P": 9}
 _COLOUR_BYTES = 4
 _PROGRESSIVE_BYTES = 6  # a pixel: the decoder holds the coefficients of all until the last has come
+
+_GROUND_NOISE = 10  # how far a colour of the ground may be from its first pixel's, of 255
+_MARGIN = 40  # in pixels, that is left around what is not ground
+_LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
+_WIDEST = 3.0  # the width of a piece that is longer than `LONGEST_SIDE`, in heights
+_NARROWEST = 8  # the height of a piece, in widths
+_CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
+_MEMORY_SIGNS = ("alloc", "insufficient memory")
+
+_LEAST_CERTAINTY = 0.8  # what is recognized with less is as often wrong as right
+_STANDING = 1.5  # the height of a line that stands, in widths
+_HALF = 0.5  # of the area of all lines: a picture of which so much is read well is not turned
+_SAMPLE = 8  # lines that are read in another direction before the whole picture is turned
+_LEGIBLE = 1 / 3  # of the area of all lines: where less is certain, that too is chance
+_SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
+_WIDEST_GAP = 2.0  # between pieces of one line, in heights
+_PARAGRAPH_GAP = 1.0  # between lines, in heights
+
+
+def read_picture(data: bytes, context: Context) -> Extraction:
+    """The words in a picture as one page without a number. Raises ExtractionFailed."""
+    fmt = FORMATS[context.format]
+    if not data.startswith(_MARKS[fmt.name]):
+        raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
+    pixels, remarks = decode_picture(data, fmt)
+    seen = load_recognizer()(pixels)
+    if not seen.is_legible:
+        remarks.append(illegible("In the picture"))
+    elif remarks and not seen.text:
+        remarks.append("No words were recognized in it.")
+    page = Page(None, seen.text)
+    return Extraction([page], None, "image_analysis", fmt.mime_type, " ".join(remarks) or None)
+
+
+def illegible(where: str) -> str:
+    """For people: that there are lines of which nothing was taken."""
+    return (
+        f"{where} there are lines that could not be read with certainty, and nothing was taken of them: "
+        "they may be blurred, too small, or in a script that is not known."
+    )
 
 
 def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
@@ -239,50 +145,11 @@ def _size(picture: Image.Image) -> str:
     return f"{picture.width:,} x {picture.height:,} pixels, and {MOST_PIXELS:,} are the most that are read"
 
 
-_MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-_MEMORY_SIGNS = ("alloc", "insufficient memory")
-
-# The recognizer shrinks a picture to a longest side of 2,000 pixels: of a tall one nothing would be legible.
-LONGEST_SIDE = 2000
-"""In pixels; what is larger is shrunk before it is read."""
-TALLEST = 1.5
-"""The height of a piece that is longer than that, in widths."""
-_LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
-_GROUND_NOISE = 10  # how far a colour of the ground may be from its first pixel's, of 255
-_MARGIN = 40  # in pixels, that is left around what is not ground
-_WIDEST = 3.0  # the width of a piece that is longer than `LONGEST_SIDE`, in heights
-_NARROWEST = 8  # the height of a piece, in widths
-_CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
-
-
-def read_picture(data: bytes, context: Context) -> Extraction:
-    """The words in a picture as one page without a number. Raises ExtractionFailed."""
-    fmt = FORMATS[context.format]
-    if not data.startswith(_MARKS[fmt.name]):
-        raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
-    pixels, remarks = decode_picture(data, fmt)
-    seen = load_recognizer()(pixels)
-    if not seen.is_legible:
-        remarks.append(illegible("In the picture"))
-    elif remarks and not seen.text:
-        remarks.append("No words were recognized in it.")
-    page = Page(None, seen.text)
-    return Extraction([page], None, "image_analysis", fmt.mime_type, " ".join(remarks) or None)
-
-
 class Seen(NamedTuple):
     """The words of a picture as Markdown; none where what looks like text is not `is_legible`."""
 
     text: str
     is_legible: bool
-
-
-def illegible(where: str) -> str:
-    """For people: that there are lines of which nothing was taken."""
-    return (
-        f"{where} there are lines that could not be read with certainty, and nothing was taken of them: "
-        "they may be blurred, too small, or in a script that is not known."
-    )
 
 
 def load_recognizer() -> Callable[[Pixels], Seen]:
@@ -335,26 +202,39 @@ def _load_models() -> Recognize:
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
     )
-    return partial(_found, engine)
+
+    def recognize(pixels: Pixels) -> list[Line]:
+        try:
+            result = engine(pixels)
+        except Exception as error:  # noqa: BLE001 - three libraries, which share no kind of error
+            if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
+                raise MemoryError from None
+            raise ExtractionFailed(
+                "ocr_failed",
+                f"The recognizer broke on this picture ({type(error).__name__}). "
+                "Save it again, or a part of it, and try once more.",
+            ) from None
+        if result.txts is None:
+            return []
+        return [
+            Line(one_line(text), certainty, *box.min(axis=0), *box.max(axis=0))
+            for text, certainty, box in zip(result.txts, result.scores, result.boxes, strict=True)
+        ]
+
+    return recognize
 
 
-def _found(engine: Callable[[Pixels], Any], pixels: Pixels) -> list[Line]:
-    try:
-        result = engine(pixels)
-    except Exception as error:  # noqa: BLE001 - three libraries, which share no kind of error
-        if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
-            raise MemoryError from None
-        raise ExtractionFailed(
-            "ocr_failed",
-            f"The recognizer broke on this picture ({type(error).__name__}). "
-            "Save it again, or a part of it, and try once more.",
-        ) from None
-    if result.txts is None:
-        return []
-    return [
-        Line(one_line(text), certainty, *box.min(axis=0), *box.max(axis=0))
-        for text, certainty, box in zip(result.txts, result.scores, result.boxes, strict=True)
-    ]
+def _trimmed(pixels: Pixels) -> Pixels:
+    """Without the bare ground around, as the first pixel is: a lone line on much of it is overlooked."""
+    visible = np.zeros(pixels.shape[:2], dtype=np.bool_)
+    for colour in range(3):
+        plane, ground = pixels[:, :, colour], pixels[0, 0, colour]
+        visible |= np.maximum(plane, ground) - np.minimum(plane, ground) > _GROUND_NOISE
+    rows, columns = np.flatnonzero(visible.any(axis=1)), np.flatnonzero(visible.any(axis=0))
+    if not rows.size:
+        return pixels[:0]
+    top, left = max(0, rows[0] - _MARGIN), max(0, columns[0] - _MARGIN)
+    return pixels[top : rows[-1] + _MARGIN, left : columns[-1] + _MARGIN]
 
 
 def _pieces(pixels: Pixels) -> Iterator[Pixels]:
@@ -382,14 +262,120 @@ def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
     yield pixels[top:]
 
 
-def _trimmed(pixels: Pixels) -> Pixels:
-    """Without the bare ground around, as the first pixel is: a lone line on much of it is overlooked."""
-    visible = np.zeros(pixels.shape[:2], dtype=np.bool_)
-    for colour in range(3):
-        plane, ground = pixels[:, :, colour], pixels[0, 0, colour]
-        visible |= np.maximum(plane, ground) - np.minimum(plane, ground) > _GROUND_NOISE
-    rows, columns = np.flatnonzero(visible.any(axis=1)), np.flatnonzero(visible.any(axis=0))
-    if not rows.size:
-        return pixels[:0]
-    top, left = max(0, rows[0] - _MARGIN), max(0, columns[0] - _MARGIN)
-    return pixels[top : rows[-1] + _MARGIN, left : columns[-1] + _MARGIN]
+class Line(NamedTuple):
+    """One piece of text, how sure its reader is of it (0 to 1), and the box around it, in pixels."""
+
+    text: str
+    certainty: float
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it was read, rather than guessed."""
+        return self.certainty >= _LEAST_CERTAINTY
+
+    @property
+    def stands(self) -> bool:
+        """Whether it runs from the top to the bottom, or the other way."""
+        return self.height > _STANDING * (self.right - self.left)
+
+    @property
+    def height(self) -> float:
+        return self.bottom - self.top
+
+    @property
+    def area(self) -> float:
+        return self.height * (self.right - self.left)
+
+
+Recognize: TypeAlias = Callable[[Pixels], list[Line]]
+"""Finds the lines of a picture, certain or not."""
+
+
+def upright_lines(
+    pixels: Pixels, pieces: Callable[[Pixels], Iterable[Pixels]], recognize: Recognize
+) -> list[list[Line]]:
+    """The lines of each piece of a picture, which is turned as the first piece with lines tells.
+
+    The recognizer finds the lines of a picture that lies on its side or upside down too. It reads those that
+    stand as if they had been turned to the left, so that they come out right in the wrong order, or not at
+    all. What it is certain of, and how its lines lie, tells which way up the picture is.
+    """
+    found: list[list[Line]] = []
+    for piece in pieces(pixels):
+        lines = recognize(piece)
+        if lines and not any(found) and (turns := _quarter_turns(piece, lines, recognize)):
+            return [recognize(turned) for turned in pieces(np.rot90(pixels, turns))]
+        found.append(lines)
+    return found
+
+
+def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) -> int:
+    """How many quarters to the left the picture is to be turned, so that its lines run from left to right."""
+    if _well_read(lines) >= _HALF:
+        return 0
+    if _share(lines, lambda line: line.stands) <= _HALF:
+        turns = 2
+    else:
+        # What stands was read as if it were turned to the left once.
+        turns = 1 if _share(lines, lambda line: line.is_certain) >= _HALF else 3
+    sample = sorted(lines, key=lambda line: line.area, reverse=True)[:_SAMPLE]
+    parts = []
+    for line in sample:  # where it is, with some ground around
+        margin = min(line.height, line.right - line.left) / 2
+        top, left = max(0, int(line.top - margin)), max(0, int(line.left - margin))
+        part = pixels[top : int(line.bottom + margin) + 1, left : int(line.right + margin) + 1]
+        parts.append(np.rot90(part, turns))
+    # One picture of all: a recognizer takes longer for a flat one than for a page.
+    width = max(part.shape[1] for part in parts)
+    height = max(sum(part.shape[0] for part in parts), width // 2)
+    stack: Pixels = np.empty((height, width, 3), dtype=np.uint8)
+    stack[:] = parts[0][0, 0]
+    top = 0
+    for part in parts:
+        stack[top : top + part.shape[0], : part.shape[1]] = part
+        top += part.shape[0]
+    tried = recognize(stack)
+    return turns if _well_read(tried) >= max(_HALF, _well_read(sample)) else 0
+
+
+def is_legible(lines: Sequence[Line]) -> bool:
+    """Whether enough of what looks like text was read that the rest is not chance."""
+    return not lines or _share(lines, lambda line: line.is_certain) >= _LEGIBLE
+
+
+def as_markdown(lines: Iterable[Line]) -> str:
+    """The certain ones: neighbours in a row on one line, an empty line where there is a gap."""
+    texts: list[str] = []
+    before: Line | None = None
+    for line in lines:
+        if not line.is_certain:
+            continue
+        if before is None:
+            texts.append(line.text)
+            before = line
+            continue
+        beside = min(before.bottom, line.bottom) - max(before.top, line.top)
+        lower = min(before.height, line.height)
+        gap = abs(line.left - before.right)
+        if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # other columns are lines of their own
+            texts[-1] += f" {line.text}"
+        else:
+            if line.top - before.bottom > _PARAGRAPH_GAP * line.height:
+                texts.append("")
+            texts.append(line.text)
+        before = line
+    return "\n".join(map(escaped, texts))
+
+
+def _well_read(lines: Sequence[Line]) -> float:
+    return _share(lines, lambda line: line.is_certain and not line.stands)
+
+
+def _share(lines: Sequence[Line], counts: Callable[[Line], bool]) -> float:
+    """Of the area of all lines, that of those which count; a headline says more than a footnote."""
+    area = sum(line.area for line in lines)
+    return sum(line.area for line in lines if counts(line)) / area if area else 0.0

@@ -9,7 +9,7 @@ A page takes 3 to 25 seconds on one core, by the number of its lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -33,121 +33,12 @@ T = TypeVar("T")
 MOST_HEIGHT = 10_000
 """Of a page as a picture, in pixels."""
 
-_DOTS_A_POINT = 200 / 72
-_MOST_OBJECTS = 10_000  # looked at on one page
-_DEEPEST = 8  # of forms inside one another
-
-
-class Look(NamedTuple):
-    """What a page has on it."""
-
-    is_bare: bool
-    """Nothing at all."""
-    covered: float
-    """The part of it, 0 to 1, that its largest picture takes."""
-
-
-@contextmanager
-def open_pages(data: bytes) -> Iterator[Pages]:
-    """The pages of a PDF. Raises ExtractionFailed: not a PDF, locked or damaged."""
-    with open_pdf(data) as document:
-        if document.get_formtype():
-            document.init_forms()  # what was filled in is drawn with it
-        yield Pages(document)
-
-
-class Pages:
-    """The pages of an open PDF, numbered from 1."""
-
-    def __init__(self, document: Any) -> None:
-        self._document = document
-        self.title = declared_title(document)
-
-    def __len__(self) -> int:
-        return len(self._document)
-
-    def look(self, number: int) -> Look | None:
-        """What is on a page; None where PDFium cannot show it."""
-
-        def look(page: Any) -> Look:
-            is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
-            largest = max(self._pictures(page), default=_NO_PICTURE)
-            return Look(is_bare, largest.area / _area(page.get_bbox()))
-
-        return self._of_page(number, look)
-
-    def pixels(self, number: int) -> Pixels | None:
-        """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
-
-        def render(page: Any) -> Pixels:
-            width, height = page.get_size()
-            fineness = max(self._pictures(page), default=_NO_PICTURE).fineness
-            with closing(page.render(scale=scale(width, height, fineness))) as bitmap:
-                return np.array(bitmap.to_numpy())
-
-        return self._of_page(number, render)
-
-    def _of_page(self, number: int, use: Callable[[Any], T]) -> T | None:
-        try:
-            with closing(self._document[number - 1]) as page:
-                return use(page)
-        except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
-            return None
-
-    def _pictures(self, page: Any) -> Iterator[_Picture]:
-        frame: _Box = page.get_bbox()
-        placed: Any = None
-        for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
-            if item.level == 0:
-                placed = item  # what is inside a form is placed within that form
-            if item.type != raw.FPDF_PAGEOBJ_IMAGE:
-                continue
-            try:
-                width, height = item.get_px_size()
-                box: _Box = placed.get_bounds()
-            except pypdfium2.PdfiumError:
-                yield _NO_PICTURE
-                continue
-            area = _area(box)
-            fineness = math.sqrt(width * height / area) if area > 0 else 0.0
-            left, bottom = map(max, box[:2], frame[:2])
-            right, top = map(min, box[2:], frame[2:])
-            yield _Picture(_area((left, bottom, right, top)), fineness)
-
-
-_Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
-
-
-class _Picture(NamedTuple):
-    """A picture on a page: what it takes of it, in square points, and how fine it is, in pixels a point."""
-
-    area: float
-    fineness: float
-
-
-_NO_PICTURE = _Picture(0.0, 0.0)
-
-
-def scale(width: float, height: float, fineness: float) -> float:
-    """How many pixels a point of a page is to have.
-
-    The page is `width` by `height` points large, and its picture has `fineness` pixels a point. 200 dots an
-    inch, or as fine as the picture, but no more than the recognizer looks at: that also bounds a page of any
-    size to `LONGEST_SIDE` by `MOST_HEIGHT` pixels.
-    """
-    tall = min(max(height / width, 1.0), TALLEST)
-    return min(max(_DOTS_A_POINT, fineness), LONGEST_SIDE / tall / width, MOST_HEIGHT / height)
-
-
-def _area(box: _Box) -> float:
-    left, bottom, right, top = box
-    return max(0.0, right - left) * max(0.0, top - bottom)
-
-
 _FORMAT = FORMATS["pdf"]
 _COVERED = 0.5  # the part of a page that a picture takes where the page is a scan
 _TIMES_THE_TEXT = 2  # what OCR must find to stand for the text of a page
+_DOTS_A_POINT = 200 / 72
+_MOST_OBJECTS = 10_000  # looked at on one page
+_DEEPEST = 8  # of forms inside one another
 
 
 def read_scans(data: bytes, context: Context) -> Extraction:
@@ -220,14 +111,117 @@ class _Scans:
             remarks.append(f"{pages_listed(self.hidden)} cannot be shown and were not read.")
         if self.illegible:
             remarks.append(illegible(f"On {pages_listed(self.illegible).lower()}"))
-        remark = " ".join(remarks) or None
-        return Extraction(pages, title, self._method(found), _FORMAT.mime_type, remark)
+        sources = {chosen == text for chosen, text in zip(found, self.texts, strict=True) if chosen}
+        method: Method = "text_extraction"
+        if self.forced or (self.seen and True not in sources):
+            method = "image_analysis"
+        elif sources == {True, False}:
+            method = "mixed_extraction"
+        return Extraction(pages, title, method, _FORMAT.mime_type, " ".join(remarks) or None)
 
-    def _method(self, found: Sequence[str]) -> Method:
-        if self.forced:
-            return "image_analysis"
-        by_text = any(chosen and chosen == text for chosen, text in zip(found, self.texts, strict=True))
-        by_ocr = any(chosen and chosen != text for chosen, text in zip(found, self.texts, strict=True))
-        if by_text:
-            return "mixed_extraction" if by_ocr else "text_extraction"
-        return "image_analysis" if self.seen else "text_extraction"
+
+@contextmanager
+def open_pages(data: bytes) -> Iterator[Pages]:
+    """The pages of a PDF. Raises ExtractionFailed: not a PDF, locked or damaged."""
+    with open_pdf(data) as document:
+        if document.get_formtype():
+            document.init_forms()  # what was filled in is drawn with it
+        yield Pages(document)
+
+
+class Pages:
+    """The pages of an open PDF, numbered from 1."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self.title = declared_title(document)
+
+    def __len__(self) -> int:
+        return len(self._document)
+
+    def look(self, number: int) -> Look | None:
+        """What is on a page; None where PDFium cannot show it."""
+
+        def look(page: Any) -> Look:
+            is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
+            largest = max(self._pictures(page), default=_NO_PICTURE)
+            return Look(is_bare, largest.area / _area(page.get_bbox()))
+
+        return self._of_page(number, look)
+
+    def pixels(self, number: int) -> Pixels | None:
+        """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
+
+        def render(page: Any) -> Pixels:
+            width, height = page.get_size()
+            fineness = max(self._pictures(page), default=_NO_PICTURE).fineness
+            with closing(page.render(scale=scale(width, height, fineness))) as bitmap:
+                return np.array(bitmap.to_numpy())
+
+        return self._of_page(number, render)
+
+    def _of_page(self, number: int, use: Callable[[Any], T]) -> T | None:
+        try:
+            with closing(self._document[number - 1]) as page:
+                return use(page)
+        except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
+            return None
+
+    def _pictures(self, page: Any) -> Iterator[_Picture]:
+        frame: _Box = page.get_bbox()
+        placed: Any = None
+        for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
+            if item.level == 0:
+                placed = item  # what is inside a form is placed within that form
+            if item.type != raw.FPDF_PAGEOBJ_IMAGE:
+                continue
+            try:
+                width, height = item.get_px_size()
+                box: _Box = placed.get_bounds()
+            except pypdfium2.PdfiumError:
+                yield _NO_PICTURE
+                continue
+            area = _area(box)
+            fineness = math.sqrt(width * height / area) if area > 0 else 0.0
+            left, bottom = map(max, box[:2], frame[:2])
+            right, top = map(min, box[2:], frame[2:])
+            yield _Picture(_area((left, bottom, right, top)), fineness)
+
+
+class Look(NamedTuple):
+    """What a page has on it."""
+
+    is_bare: bool
+    """Nothing at all."""
+    covered: float
+    """The part of it, 0 to 1, that its largest picture takes."""
+
+
+_Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
+
+
+class _Picture(NamedTuple):
+    """A picture on a page: what it takes of it, in square points, and how fine it is, in pixels a point."""
+
+    area: float
+    fineness: float
+
+
+_NO_PICTURE = _Picture(0.0, 0.0)
+
+
+def scale(width: float, height: float, fineness: float) -> float:
+    """How many pixels a point of a page is to have.
+
+    The page is `width` by `height` points large, and its picture has `fineness` pixels a point. 200 dots an
+    inch, or as fine as the picture, but no more than the recognizer looks at: that also bounds a page of any
+    size to `LONGEST_SIDE` by `MOST_HEIGHT` pixels.
+    """
+    tall = min(max(height / width, 1.0), TALLEST)
+    return min(max(_DOTS_A_POINT, fineness), LONGEST_SIDE / tall / width, MOST_HEIGHT / height)
+
+
+def _area(box: _Box) -> float:
+    left, bottom, right, top = box
+    return max(0.0, right - left) * max(0.0, top - bottom)

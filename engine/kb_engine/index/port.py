@@ -24,18 +24,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kb_contracts.api import models as m
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the settings, which every command reads, import this module and no numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kb_engine.settings import EngineSettings
 
-Ids = NDArray[np.int64]
-Vectors = NDArray[np.float32]
+Ids: TypeAlias = "NDArray[np.int64]"
+Vectors: TypeAlias = "NDArray[np.float32]"
 """Shape (n, dimensions), each row of length 1."""
 
 
@@ -66,16 +66,28 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
+    """The constants of the fused score, which belong to the embedder that they were measured with.
 
-    A vector matches from `cosine_floor` on. An answer is weak when its best score is under `floor` and no
-    vector matches: in a base of a few documents every bm25 is small, and a near meaning speaks against it.
+    `score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`, where bm25 is positive and
+    larger is better (SQLite's `bm25()` with its sign turned), so a score lies in 0 to 1 and means the same
+    from one query to the next.
     """
 
     weight: float
+    """The vector's share, 0 to 1; `w` in settings."""
     saturation: float
+    """The bm25 at which the keyword part reaches a half, above 0; `k` in settings."""
     floor: float
+    """An answer is weak when its best score is under this and no vector matches: in a base of a few documents
+    every bm25 is near 0, and a near meaning speaks against it."""
     cosine_floor: float
+    """A vector matches from here on; below lie two texts on different subjects."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"the weight is a share from 0 to 1, got {self.weight}")
+        if self.saturation <= 0:
+            raise ValueError(f"the saturation is above 0, got {self.saturation}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.chunk import chunks
-from kb_engine.embed.protocol import Vectors
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from kb_engine.extract import extract
+from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
 from kb_readers import Extraction, Limits, PageBegun, PagesCounted, format_of
@@ -29,82 +29,12 @@ from kb_readers import Extraction, Limits, PageBegun, PagesCounted, format_of
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
 
-_AROUND = 3  # steps of a job with pages beside these: see above
-
-
-class Steps:
-    """How far a job is, in steps that never go back, reported to `progress`.
-
-        no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating 0..n of n + 1, Storing
-        n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2, Storing
-        n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating ...
-
-    Where pages are read by OCR they are most of the work, so that what follows counts as two steps more,
-    however many passages come of it. Where their text is taken, most of the work is in its vectors: a page is
-    done when its passages have them.
-    """
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._pages = 0
-        self._text_pages = 0
-        self._at = (0, 1)
-
-    async def extracting(self) -> None:
-        await self._report("Extracting text", 0, 1)
-
-    async def page(self, page: PagesCounted | PageBegun) -> None:
-        if isinstance(page, PagesCounted):
-            self._text_pages = page.pages
-            await self._report("Extracting text", 1, _AROUND + page.pages)
-            return
-        self._pages = page.wanted
-        step = f"Processing page {page.number} of {page.pages}"
-        await self._report(step, 1 + page.done, _AROUND + page.wanted)
-
-    async def splitting(self) -> None:
-        """How much there is to do is known only afterwards; until then progress stays where it is."""
-        await self._after_pages("Splitting into chunks", 0, 0, (0, 1))
-
-    async def embedding(self, done: int, passages: int, page: int | None = None) -> None:
-        """So many passages have their vectors; the next one begins on this page."""
-        await self._after_pages("Generating embeddings", 0, (page or 1) - 1, (done, passages + 1))
-
-    async def storing(self, passages: int) -> None:
-        await self._after_pages("Storing", 1, self._text_pages, (passages, passages + 1))
-
-    async def waiting(self) -> None:
-        """The embedder is out of order; the job stays where it is."""
-        await self._report("Waiting for the embedding model", *self._at)
-
-    async def _after_pages(self, step: str, later: int, done: int, alone: tuple[int, int]) -> None:
-        """So many steps after the pages by OCR, or pages of text done; else as far as it is `alone`."""
-        if self._pages:
-            at = (1 + self._pages + later, self._pages + _AROUND)
-        elif self._text_pages:
-            at = (2 + min(done, self._text_pages), self._text_pages + _AROUND)
-        else:
-            at = alone
-        await self._report(step, *at)
-
-    async def _report(self, step: str, done: int, total: int) -> None:
-        self._at = (done, total)
-        await self._progress(step, done, total)
-
-
 T = TypeVar("T")
 
 _MOST_WAIT_SECONDS = 30.0
 _SLICE = 64  # chunks that are split off at a time: their tokens are counted within a tenth of a second
 _BLAMED = 5  # failures of a batch while the embedder takes other texts: then the batch is at fault
-
-
-class LeaseVoid(Exception):
-    """The job was cancelled, or another worker has it: stop, and store nothing."""
-
-
-class ManyPages(Exception):
-    """More pages would have to be read by OCR than the caller of the pipeline allows."""
+_AROUND = 3  # steps of a job with pages beside these: see `Steps`
 
 
 class Pipeline:
@@ -186,9 +116,9 @@ class Pipeline:
             # A thread cannot be cancelled: it asks with every passage whether anybody still wants it.
             if stopped.is_set():
                 raise LeaseVoid
-            return self._encoder.count_tokens(passage)
+            return self._encoder.embedder.count_tokens(passage)
 
-        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens)
+        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.embedder.max_tokens)
         pieces: list[PreparedChunk] = []
 
         def next_pieces() -> list[PreparedChunk]:
@@ -214,7 +144,7 @@ class Pipeline:
     async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps, owner: Owner) -> Vectors:
         texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
-        size = self._encoder.batch_size
+        size = self._encoder.embedder.batch_size
         for start in range(0, len(texts), size):
             await steps.embedding(start, len(texts), chunks[start].page)
             batch = _Batch(self._encoder, texts[start : start + size], owner)
@@ -232,6 +162,74 @@ class Pipeline:
                 await steps.waiting()
                 await self._pause(max(wait, error.seconds))
                 wait = min(2 * wait, _MOST_WAIT_SECONDS)
+
+
+class LeaseVoid(Exception):
+    """The job was cancelled, or another worker has it: stop, and store nothing."""
+
+
+class ManyPages(Exception):
+    """More pages would have to be read by OCR than the caller of the pipeline allows."""
+
+
+class Steps:
+    """How far a job is, in steps that never go back, reported to `progress`.
+
+        no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating 0..n of n + 1, Storing
+        n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2, Storing
+        n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating ...
+
+    Where pages are read by OCR they are most of the work, so that what follows counts as two steps more,
+    however many passages come of it. Where their text is taken, most of the work is in its vectors: a page is
+    done when its passages have them.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._pages = 0
+        self._text_pages = 0
+        self._at = (0, 1)
+
+    async def extracting(self) -> None:
+        await self._report("Extracting text", 0, 1)
+
+    async def page(self, page: PagesCounted | PageBegun) -> None:
+        if isinstance(page, PagesCounted):
+            self._text_pages = page.pages
+            await self._report("Extracting text", 1, _AROUND + page.pages)
+            return
+        self._pages = page.wanted
+        step = f"Processing page {page.number} of {page.pages}"
+        await self._report(step, 1 + page.done, _AROUND + page.wanted)
+
+    async def splitting(self) -> None:
+        """How much there is to do is known only afterwards; until then progress stays where it is."""
+        await self._after_pages("Splitting into chunks", 0, 0, (0, 1))
+
+    async def embedding(self, done: int, passages: int, page: int | None = None) -> None:
+        """So many passages have their vectors; the next one begins on this page."""
+        await self._after_pages("Generating embeddings", 0, (page or 1) - 1, (done, passages + 1))
+
+    async def storing(self, passages: int) -> None:
+        await self._after_pages("Storing", 1, self._text_pages, (passages, passages + 1))
+
+    async def waiting(self) -> None:
+        """The embedder is out of order; the job stays where it is."""
+        await self._report("Waiting for the embedding model", *self._at)
+
+    async def _after_pages(self, step: str, later: int, done: int, alone: tuple[int, int]) -> None:
+        """So many steps after the pages by OCR, or pages of text done; else as far as it is `alone`."""
+        if self._pages:
+            at = (1 + self._pages + later, self._pages + _AROUND)
+        elif self._text_pages:
+            at = (2 + min(done, self._text_pages), self._text_pages + _AROUND)
+        else:
+            at = alone
+        await self._report(step, *at)
+
+    async def _report(self, step: str, done: int, total: int) -> None:
+        self._at = (done, total)
+        await self._progress(step, done, total)
 
 
 class _Batch:

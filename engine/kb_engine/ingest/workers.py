@@ -11,6 +11,9 @@ hours, hold no place of the other files. While the store is not ready the worker
 is committed once it is, if the lease is still good.
 A spool file goes when its job has ended. It stays when the process ends before the job, and when the job
 failed: then it can be tried again, until `kept.py` lets go of it.
+
+Callers that wait for a job are woken by its end (`JobEnds`), which this process or another one may bring:
+what the store reports of that arrives at `StoreEventHandler`.
 """
 
 from __future__ import annotations
@@ -36,70 +39,15 @@ from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
 from kb_readers import ExtractionFailed
 
-
-class JobEnds:
-    """Long polls on jobs. Every end in this process is announced here; nobody asks in a loop."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._closed = False
-
-    def announce(self, job_id: str) -> None:
-        for event in self._waiting.get(job_id, ()):
-            event.set()
-
-    def announce_all(self) -> None:
-        """Wake everybody: many jobs may have ended at once."""
-        for job_id in self._waiting:
-            self.announce(job_id)
-
-    def close(self) -> None:
-        """Answer everybody now, and from now on nobody waits."""
-        self._closed = True
-        self.announce_all()
-
-    async def wait(self, job_id: str, seconds: float, read: Callable[[str], Awaitable[m.Job]]) -> m.Job:
-        """The job as `read` tells it, once it has ended or after `seconds`."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        changed = asyncio.Event()
-        self._waiting.setdefault(job_id, set()).add(changed)
-        try:
-            while True:
-                changed.clear()  # before reading, so that an end in between is not missed
-                job = await read(job_id)
-                left = deadline - asyncio.get_running_loop().time()
-                if job.status in m.FINAL_STATUSES or left <= 0 or self._closed:
-                    return job
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
-                        await changed.wait()
-        finally:
-            events = self._waiting[job_id]
-            events.discard(changed)
-            if not events:
-                del self._waiting[job_id]
-
-
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _POLL_SECONDS = 15.0  # acceptance wakes the workers; this finds what another process put into the base
 _REPORT_SECONDS = 0.2
 _RETRY_SECONDS = 5.0
 _STORE_SECONDS = 1.0
 _MOST_PAGES = 3  # that are read by OCR among the other files; with more a job is a scan
-
-T = TypeVar("T")
-
-
-@dataclass
-class _Line:
-    """The workers of one lane, as many as it has `places`, and the callers of what they have in hand."""
-
-    lane: Lane
-    places: int
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    in_hand: list[str] = field(default_factory=list)
 
 
 class Workers:
@@ -198,7 +146,15 @@ class Workers:
     async def _work(self, leased: LeasedJob) -> bool:
         """Whether the job goes on in another lane."""
         try:
-            await self._attempt(leased)
+            if not await self._closed_as_duplicate(leased):
+                prepared = await self._prepare(leased)
+                job = await self._retry_while_not_ready(
+                    lambda: self._store.write(documents.commit, leased, prepared)
+                )
+                logger.info(
+                    "job given up" if job is None else "job completed",
+                    extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
+                )
         except LeaseVoid:
             logger.info("job given up", extra={"job": leased.job.id})
         except ManyPages:
@@ -218,16 +174,6 @@ class Workers:
                 leased, "internal", "The engine failed on this; its log says why. Submit it again."
             )
         return False
-
-    async def _attempt(self, leased: LeasedJob) -> None:
-        if await self._closed_as_duplicate(leased):
-            return
-        prepared = await self._prepare(leased)
-        job = await self._retry_while_not_ready(lambda: self._store.write(documents.commit, leased, prepared))
-        logger.info(
-            "job given up" if job is None else "job completed",
-            extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
-        )
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
@@ -282,9 +228,8 @@ class Workers:
             if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
                 return
             reported = (step, now)
-            store = self._store
             if not await self._retry_while_not_ready(
-                lambda: store.write(jobs.report, leased.lease, leased.job.id, step, done, total)
+                lambda: self._store.write(jobs.report, leased.lease, leased.job.id, step, done, total)
             ):
                 raise LeaseVoid
 
@@ -322,37 +267,58 @@ class Workers:
         if job.spool is None:
             return
         try:
-            if not await self._is_kept(job.id):
+            now = await self._store.read(jobs.find, job.id)
+            is_kept = now.retryable or now.finished_at is None  # it has been queued again by now
+        except EngineError as error:
+            is_kept = error.code != "job_not_found"
+        try:
+            if not is_kept:
                 await self._spool.remove(job.spool)
         except (OSError, EngineError):  # the next start sweeps it; the worker goes on
             logger.exception("a file stays in the spool", extra={"job": job.id})
 
-    async def _is_kept(self, job_id: str) -> bool:
-        """Whether a job can be tried again, or has been queued for that by now."""
+
+class JobEnds:
+    """Long polls on jobs. Every end in this process is announced here; nobody asks in a loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._closed = False
+
+    def announce(self, job_id: str) -> None:
+        for event in self._waiting.get(job_id, ()):
+            event.set()
+
+    def announce_all(self) -> None:
+        """Wake everybody: many jobs may have ended at once."""
+        for job_id in self._waiting:
+            self.announce(job_id)
+
+    def close(self) -> None:
+        """Answer everybody now, and from now on nobody waits."""
+        self._closed = True
+        self.announce_all()
+
+    async def wait(self, job_id: str, seconds: float, read: Callable[[str], Awaitable[m.Job]]) -> m.Job:
+        """The job as `read` gives it, once it has ended or after `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        changed = asyncio.Event()
+        self._waiting.setdefault(job_id, set()).add(changed)
         try:
-            job = await self._store.read(jobs.find, job_id)
-        except EngineError as error:
-            return error.code != "job_not_found"
-        return job.retryable or job.finished_at is None
-
-
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`; a cancellation takes effect when it has ended."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
-async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks and wait until they have ended."""
-    waiting = [task for task in tasks if not task.done()]
-    for task in waiting:
-        task.cancel()
-    if waiting:
-        await asyncio.wait(waiting)
+            while True:
+                changed.clear()  # before reading, so that an end in between is not missed
+                job = await read(job_id)
+                left = deadline - asyncio.get_running_loop().time()
+                if job.status in m.FINAL_STATUSES or left <= 0 or self._closed:
+                    return job
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await changed.wait()
+        finally:
+            events = self._waiting[job_id]
+            events.discard(changed)
+            if not events:
+                del self._waiting[job_id]
 
 
 class StoreEventHandler:
@@ -379,3 +345,33 @@ class StoreEventHandler:
         task = asyncio.ensure_future(stopping)
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
+
+
+@dataclass
+class _Line:
+    """The workers of one lane, as many as it has `places`, and the callers of what they have in hand."""
+
+    lane: Lane
+    places: int
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    in_hand: list[str] = field(default_factory=list)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`; a cancellation takes effect when it has ended."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait until they have ended."""
+    waiting = [task for task in tasks if not task.done()]
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -4,4 +4,5 @@ import sys
 
 from kb_load.bench import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

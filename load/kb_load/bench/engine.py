@@ -33,7 +33,6 @@ from faker import Faker
 
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
-from kb_engine.encoder import Encoder
 from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
@@ -240,7 +239,7 @@ def run(
         taken.append((time.perf_counter() - started) * 1000)
     p50, p95, p99 = _percentiles([taken])
     note(f"a query's embedding: {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
-    scoring = Encoder(model, workers=1).scoring
+    scoring = model.scoring
     queries = {
         (mode, bool(tags)): [
             Query(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     LIST_TAGS,
     RETRY_JOB,
+    SET_METADATA,
     WITHOUT_CHUNKS,
     TagsQuery,
 )
@@ -23,7 +24,7 @@ from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import A, Annotations, Call, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
 from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
-from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.state import JobView, job_view
 
 
@@ -54,7 +55,7 @@ Example: {"document_id": 42, "collection": "memory"}"""
         moved = await collection_moves.move(
             self.engine, document, arguments.collection, clock=self.services.clock
         )
-        return DocumentView(**shown(moved))
+        return DocumentView(**document_members(moved))
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -87,6 +88,35 @@ Example: {"document_id": 42}"""
             chunks=removed.chunks,
             bytes=removed.bytes,
         )
+
+
+class KbSetMetadataArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: DocumentId
+    metadata: Annotated[
+        dict[str, Any], Meta(description="all of it: what is left out is gone; at most 64 KiB as JSON")
+    ]
+    expected_version: Annotated[int, Meta(ge=1, description="refuse if the version is another")] | None = None
+
+
+class KbSetMetadataTool(_ExtraTool[KbSetMetadataArguments, DocumentView]):
+    name = "kb_set_metadata"
+    title = "Replace a document's metadata"
+    description = """\
+Replace the metadata of a document, a note or a file: its text, title and tags stay. Read it with kb_get \
+first, and send its version as expected_version, so that what somebody else changed meanwhile is not lost. \
+kb_search filters by the member source_type.
+
+Example: {"document_id": 42, "metadata": {"source_type": "wiki", "author": "Ann"}, "expected_version": 3}"""
+    annotations = Annotations(destructive=True, idempotent=True)
+
+    async def run(self, arguments: KbSetMetadataArguments, _call: Call) -> DocumentView:
+        changed = await self.engine.call(
+            SET_METADATA,
+            path={"document_id": arguments.document_id},
+            body=m.MetadataRequest(metadata=arguments.metadata),
+            if_match=arguments.expected_version,
+        )
+        return DocumentView(**document_members(changed))
 
 
 class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -209,8 +239,8 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
-            "and uploads, try failed jobs again."
+            "Keep a knowledge base in order: move and delete documents, replace their metadata, see what "
+            "tags there are, cancel jobs and uploads, try failed jobs again."
         ),
         tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

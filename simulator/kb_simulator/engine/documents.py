@@ -35,6 +35,13 @@ from kb_readers import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of
 
+NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
+
+DedupKey = tuple[str, str, str]
+"""Kind, SHA-256 and scope: what two submissions of the same thing have in common."""
+
+_CHARACTERS_A_TOKEN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -123,12 +130,6 @@ def _submission(
         dedup_scope=sent.dedup_scope,
         **members,
     )
-
-
-NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
-
-DedupKey = tuple[str, str, str]
-"""Kind, SHA-256 and scope: what two submissions of the same thing have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,8 +419,6 @@ def _status(chunks: Sequence[m.Chunk]) -> dict[str, Any]:
 
 
 # --- collections ----------------------------------------------------------------------------------
-
-_CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)

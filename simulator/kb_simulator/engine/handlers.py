@@ -101,12 +101,19 @@ async def read_body(
     if request.content_type == "multipart/form-data":
         if operation is None or operation.multipart is None:
             return b"", None
-        upload = await _receive(request, max_upload_bytes)
+        if (request.content_length or 0) > max_upload_bytes + _ENVELOPE_BYTES:
+            raise EngineError("payload_too_large", f"The file is over the limit of {max_upload_bytes} bytes.")
+        memory = _Memory()
+        formats: list[Format] = []
+
+        async def open_sink(filename: str) -> _Memory:
+            formats.append(_format(filename))  # before the first byte: an unknown kind is refused at once
+            return memory
+
+        received = await receive_file(request, open_sink, max_bytes=max_upload_bytes)
         # What two uploads of the same have in common: not the boundary, nor the order of the parts.
-        received = upload.received
-        fields = msgspec.structs.asdict(received.fields)
-        parts = {**fields, "file": [received.filename, received.sha256]}
-        return msgspec.json.encode(parts, order="sorted"), upload
+        parts = {**msgspec.structs.asdict(received.fields), "file": [received.filename, received.sha256]}
+        return msgspec.json.encode(parts, order="sorted"), Upload(received, formats[0], bytes(memory))
     if not request.can_read_body:
         return b"", None
     try:
@@ -118,20 +125,6 @@ async def read_body(
 class _Memory(bytearray):
     async def write(self, data: bytes) -> None:
         self.extend(data)
-
-
-async def _receive(request: web.Request, max_bytes: int) -> Upload:
-    if (request.content_length or 0) > max_bytes + _ENVELOPE_BYTES:
-        raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
-    memory = _Memory()
-    formats: list[Format] = []
-
-    async def open_sink(filename: str) -> _Memory:
-        formats.append(_format(filename))  # before the first byte: an unknown kind is refused at once
-        return memory
-
-    received = await receive_file(request, open_sink, max_bytes=max_bytes)
-    return Upload(received, formats[0], bytes(memory))
 
 
 def _format(filename: str) -> Format:

@@ -26,6 +26,7 @@ from kb_contracts.semantics.search import (
 )
 from kb_simulator.determinism import microseconds_of
 from kb_simulator.engine.documents import Collections, Documents, Stored
+from kb_simulator.engine.index import Scores
 
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}
@@ -37,9 +38,6 @@ TOOK_MS = 0.001
 DATE_FIELD: m.DateField = "updated_at"
 """Which dates of a document the filters of RAGler's search are about."""
 _DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
-
-Scores = Mapping[int, float]
-"""By chunk id."""
 
 Test = Callable[[Stored], bool]
 
@@ -61,7 +59,12 @@ def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] 
     scores = _mixed(bm25, cosines)
     if allowed is not None:
         scores = {key: score for key, score in scores.items() if owners[key][0] in allowed}
-    best, total = _best(scores, request.top, request.min_score)
+    if (least := request.min_score) > 0:
+        scores = {key: score for key, score in scores.items() if round(score, _DECIMALS) >= least}
+    # Rounding all would take longer than finding them: only what can be among the best is rounded.
+    edge = min(sorted(scores.values(), reverse=True)[: request.top], default=0.0) - 10**-_DECIMALS
+    near = sorted((-round(score, _DECIMALS), key) for key, score in scores.items() if score >= edge)
+    best = [(-negative, key) for negative, key in near[: request.top]]
     if mode != "fts" and request.min_score == 0.0:
         # Chunks that share nothing with the query: by meaning, something is always the nearest.
         far = (
@@ -93,7 +96,9 @@ def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] 
 
     kept, omitted = within_budget([result(key, score) for score, key in best], request.max_chars)
     weak = not best or best[0][0] < FLOOR
-    return m.SearchResponse(results=kept, total=total, mode=mode, took_ms=TOOK_MS, weak=weak, omitted=omitted)
+    return m.SearchResponse(
+        results=kept, total=len(scores), mode=mode, took_ms=TOOK_MS, weak=weak, omitted=omitted
+    )
 
 
 def _mixed(bm25: Scores | None, cosines: Scores | None) -> Scores:
@@ -105,16 +110,6 @@ def _mixed(bm25: Scores | None, cosines: Scores | None) -> Scores:
     for key, words in bm25.items():
         scores[key] += (1.0 - WEIGHT) * words / (words + SATURATION)
     return scores
-
-
-def _best(scores: Scores, top: int, min_score: float) -> tuple[list[tuple[float, int]], int]:
-    """The best `top` scores with their chunks, equals by id, and how many reach `min_score`."""
-    if min_score > 0:
-        scores = {key: score for key, score in scores.items() if round(score, _DECIMALS) >= min_score}
-    # Rounding all would take longer than finding them: only what can be among the best is rounded.
-    edge = min(sorted(scores.values(), reverse=True)[:top], default=0.0) - 10**-_DECIMALS
-    near = sorted((-round(score, _DECIMALS), key) for key, score in scores.items() if score >= edge)
-    return [(-negative, key) for negative, key in near[:top]], len(scores)
 
 
 def _tests(request: m.SearchRequest) -> list[Test]:

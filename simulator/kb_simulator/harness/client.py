@@ -9,8 +9,9 @@ with ControlClient("http://127.0.0.1:8901") as control:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import httpx
 import msgspec
@@ -19,12 +20,11 @@ from kb_contracts.api.errors import Problem
 from kb_simulator.determinism import ClockMode
 from kb_simulator.engine.jobs import Policy
 from kb_simulator.harness import control as c
-from kb_simulator.harness.control import BASE
 from kb_simulator.harness.faults import AnyEffect, ArmedFault, Fault, When
 from kb_simulator.harness.journal import Data, Expectation, Match, Record, Verdict, Verification
 from kb_simulator.harness.namespaces import DEFAULT, HEADER
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -73,53 +73,51 @@ class ControlClient:
         With an `api_key` the namespace wants that bearer key, and the key alone chooses it.
         """
         wanted = c.NamespaceRequest(name=name, api_key=api_key, clock=clock, seed=seed)
-        self.ask("POST", "/namespaces", c.NamespaceInfo, wanted)
+        self.ask(c.set_namespace, wanted)
         return ControlClient(self._url, name, http=self._http)
 
     def remove(self) -> None:
-        self.ask("DELETE", f"/namespaces/{self.name}", c.NamespaceList)
+        self.ask(c.remove_namespace, name=self.name)
 
     def overview(self) -> c.Overview:
         """The simulator and this namespace in short."""
-        return self.ask("GET", "", c.Overview)
+        return self.ask(c.overview)
 
     def reset(self, seed: int | None = None) -> c.Overview:
         """Begin anew, under another seed where one is given."""
-        return self.ask("POST", "/reset", c.Overview, c.ResetRequest(seed=seed))
+        return self.ask(c.reset, c.ResetRequest(seed=seed))
 
     def state(self) -> c.StateInfo:
-        return self.ask("GET", "/state", c.StateInfo)
+        return self.ask(c.get_state)
 
     def snapshot(self) -> str:
         """Keep the state; its id."""
-        return self.ask("POST", "/snapshots", c.Snapshot).id
+        return self.ask(c.snapshot).id
 
     def restore(self, snapshot_id: str) -> None:
         """Go back to a state that was kept; clock, faults and journal go on."""
-        self.ask("POST", f"/snapshots/{snapshot_id}/restore", c.Overview)
+        self.ask(c.restore, snapshot_id=snapshot_id)
 
     def set_policy(self, policy: Policy) -> None:
         """Say how jobs end that are accepted from here on."""
-        self.ask("POST", "/policy", c.JobPolicy, c.JobPolicy(policy=policy))
+        self.ask(c.set_policy, c.JobPolicy(policy=policy))
 
-    def ask(self, method: str, path: str, kind: type[T], body: Data | None = None, **query: Any) -> T:
-        """Any operation of the control plane, `path` after its base.
+    def ask(self, endpoint: Callable[[c.Call], T], body: Data | None = None, **parameters: str | int) -> T:
+        """Any endpoint of the control plane; `parameters` are those of its path and its query.
 
         Raises:
             ControlError: it was refused.
         """
-        return msgspec.json.decode(self.ask_raw(method, path, body, **query), type=kind)
+        operation = c.ENDPOINTS[endpoint].operation
+        path = operation.fill_path({name: parameters.pop(name) for name in operation.path_parameters})
+        answer = self.send(operation.method, path, body, **parameters)
+        return cast("T", msgspec.json.decode(answer, type=operation.response_model))
 
-    def ask_raw(self, method: str, path: str, body: Data | None = None, **query: Any) -> bytes:
-        """As `ask`, the answer as it came."""
-        headers = {str(HEADER): self.name}
-        content = None
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            content = msgspec.json.encode(body)
-        answer = self._http.request(
-            method, f"{BASE}{path}", content=content, headers=headers, params=query or None
-        )
+    def send(self, method: str, path: str, body: Data | None = None, **query: str | int) -> bytes:
+        """A request about this namespace; the answer as it came. Raises ControlError where it is refused."""
+        headers = {HEADER: self.name, "Content-Type": "application/json"}
+        content = None if body is None else msgspec.json.encode(body)
+        answer = self._http.request(method, path, content=content, headers=headers, params=query or None)
         if answer.is_error:
             raise ControlError(msgspec.json.decode(answer.content, type=Problem))
         return answer.content
@@ -132,7 +130,7 @@ class ClockControl:
         self._control = control
 
     def read(self) -> c.ClockInfo:
-        return self._control.ask("GET", "/clock", c.ClockInfo)
+        return self._control.ask(c.get_clock)
 
     def elapsed(self) -> float:
         """Seconds since the clock started."""
@@ -140,10 +138,10 @@ class ClockControl:
 
     def advance(self, seconds: float) -> c.ClockInfo:
         """Move time on; whoever slept until then is awake."""
-        return self._control.ask("POST", "/clock/advance", c.ClockInfo, c.AdvanceRequest(seconds=seconds))
+        return self._control.ask(c.advance, c.AdvanceRequest(seconds=seconds))
 
     def set_mode(self, mode: ClockMode | Literal["autojump", "manual", "real"]) -> c.ClockInfo:
-        return self._control.ask("POST", "/clock", c.ClockInfo, c.ClockRequest(mode=ClockMode(mode)))
+        return self._control.ask(c.set_clock, c.ClockRequest(mode=ClockMode(mode)))
 
 
 class FaultsControl:
@@ -187,16 +185,16 @@ class FaultsControl:
         )
 
     def arm_fault(self, fault: Fault) -> ArmedFault:
-        return self._control.ask("POST", "/faults", ArmedFault, fault)
+        return self._control.ask(c.arm, fault)
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        return self._control.ask("DELETE", f"/faults/{fault_id}", ArmedFault)
+        return self._control.ask(c.disarm, fault_id=fault_id)
 
     def disarm_all(self) -> list[ArmedFault]:
-        return self._control.ask("DELETE", "/faults", c.FaultList).faults
+        return self._control.ask(c.disarm_all).faults
 
     def list(self) -> list[ArmedFault]:
-        return self._control.ask("GET", "/faults", c.FaultList).faults
+        return self._control.ask(c.list_faults).faults
 
 
 class JournalControl:
@@ -207,16 +205,16 @@ class JournalControl:
 
     def entries(self, limit: int = 1_000) -> list[Record]:
         """The newest entries, in the order of arrival."""
-        return self._control.ask("GET", "/journal", c.JournalPage, limit=limit).entries
+        return self._control.ask(c.journal, limit=limit).entries
 
     def canonical(self) -> bytes:
         """The entries as two runs of one seed have them in common."""
-        return self._control.ask_raw("GET", "/journal/canonical")
+        return self._control.send("GET", f"{c.BASE}/journal/canonical")
 
     def verify(self, *expectations: Expectation, in_order: tuple[Match, ...] = ()) -> Verdict:
         """Hold the journal to what is wanted; the verdict also names faults that never fired."""
         wanted = Verification(expectations=expectations, in_order=in_order)
-        return self._control.ask("POST", "/journal/verify", Verdict, wanted)
+        return self._control.ask(c.verify, wanted)
 
     def expect(
         self,

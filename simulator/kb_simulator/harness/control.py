@@ -157,27 +157,6 @@ def namespace_info(namespace: Namespace) -> NamespaceInfo:
     )
 
 
-def clock_info(namespace: Namespace) -> ClockInfo:
-    clock = namespace.clock
-    return ClockInfo(
-        mode=clock.mode,
-        elapsed=clock.elapsed(),
-        now=rfc3339(clock.microseconds()),
-        sleeping=clock.sleeping,
-    )
-
-
-def state_info(namespace: Namespace, count: int) -> StateInfo:
-    """What a namespace holds, the newest `count` of each kind."""
-    state = namespace.state
-    return StateInfo(
-        status=state.status(),
-        documents=state.documents.page(DocumentsQuery(limit=count, sort_by="id")).documents,
-        jobs=state.job_page(None, count, 0).jobs,
-        tags=state.documents.tags("", count, 0).tags,
-    )
-
-
 # --- endpoints ------------------------------------------------------------------------------------
 
 
@@ -202,8 +181,8 @@ class Endpoint:
     message: str
 
 
-ENDPOINTS: dict[str, Endpoint] = {}
-"""Every endpoint by the id of its operation, in the contract's own form."""
+ENDPOINTS: dict[Callable[[Call], msgspec.Struct], Endpoint] = {}
+"""Every endpoint by its function, its operation in the contract's own form."""
 
 A = TypeVar("A", bound=Callable[[Call], msgspec.Struct])
 
@@ -221,7 +200,7 @@ def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -
             path_parameters={name: str for _, name, _, _ in Formatter().parse(path) if name},
             **members,
         )
-        ENDPOINTS[operation.id] = Endpoint(operation, act, message)
+        ENDPOINTS[act] = Endpoint(operation, act, message)
         return act
 
     return declare
@@ -266,21 +245,23 @@ def restore(call: Call) -> Overview:
 @_endpoint(Method.GET, "/clock")
 def get_clock(call: Call) -> ClockInfo:
     """What time it is."""
-    return clock_info(call.namespace)
+    clock = call.namespace.clock
+    now = rfc3339(clock.microseconds())
+    return ClockInfo(mode=clock.mode, elapsed=clock.elapsed(), now=now, sleeping=clock.sleeping)
 
 
 @_endpoint(Method.POST, "/clock", body=ClockRequest, message="The clock is in mode {mode}.")
 def set_clock(call: Call) -> ClockInfo:
     """How time passes."""
     call.namespace.clock.mode = call.body.mode
-    return clock_info(call.namespace)
+    return get_clock(call)
 
 
 @_endpoint(Method.POST, "/clock/advance", body=AdvanceRequest, message="Moved on to {elapsed:g} seconds.")
 def advance(call: Call) -> ClockInfo:
     """Move time on."""
     call.namespace.clock.advance(call.body.seconds)
-    return clock_info(call.namespace)
+    return get_clock(call)
 
 
 @_endpoint(Method.GET, "/faults")
@@ -336,7 +317,13 @@ def set_policy(call: Call) -> JobPolicy:
 @_endpoint(Method.GET, "/state")
 def get_state(call: Call) -> StateInfo:
     """What the namespace holds."""
-    return state_info(call.namespace, _STATE_ENTRIES)
+    state, count = call.namespace.state, _STATE_ENTRIES
+    return StateInfo(
+        status=state.status(),
+        documents=state.documents.page(DocumentsQuery(limit=count, sort_by="id")).documents,
+        jobs=state.job_page(None, count, 0).jobs,
+        tags=state.documents.tags("", count, 0).tags,
+    )
 
 
 @_endpoint(Method.GET, "/journal", query=JournalQuery)
@@ -409,7 +396,7 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
         return web.Response(body=named(request).journal.canonical(), content_type="application/x-ndjson")
 
     app = build_application(
-        {operation_id: handler_of(endpoint) for operation_id, endpoint in ENDPOINTS.items()},
+        {endpoint.operation.id: handler_of(endpoint) for endpoint in ENDPOINTS.values()},
         operations=tuple(endpoint.operation for endpoint in ENDPOINTS.values()),
     )
     app.middlewares.insert(0, _own_callers_only)

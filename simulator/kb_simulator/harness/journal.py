@@ -24,7 +24,13 @@ from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.http.mount import holds_too_many_values
 
-_CACHED_BODY_BYTES = 4096
+MOST_ENTRIES = 20_000
+"""Entries kept; older ones are dropped and counted."""
+
+_BODY_BYTES = 4096  # of a body: what an entry keeps, and the longest whose digest is remembered
+_STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
+
+Number = Annotated[int, Meta(ge=0)]
 
 _decode = msgspec.json.Decoder().decode
 
@@ -71,7 +77,7 @@ def record_request(
 ) -> RecordedRequest:
     """A request as it came; `body` is JSON, or anything else taken as it is."""
     if_match = headers.get("If-Match", "")
-    digest = _digest if len(body) <= _CACHED_BODY_BYTES else _digest.__wrapped__
+    digest = _digest if len(body) <= _BODY_BYTES else _digest.__wrapped__
     fingerprint, tags = digest(method, path, query, if_match, body)
     return RecordedRequest(method, path, query, operation, headers, body, tags, fingerprint)
 
@@ -148,12 +154,6 @@ class Match(Data, frozen=True):
         path = self.path or (operation.path if operation else "request")
         rest = [f"{name} {value!r}" for name in ("body", "tag", "header") if (value := getattr(self, name))]
         return f"{method} {path}" + (f" with {', '.join(rest)}" if rest else "")
-
-
-MOST_ENTRIES = 20_000
-"""Entries kept; older ones are dropped and counted."""
-
-_BODY_BYTES = 4096
 
 
 class Entry(msgspec.Struct):
@@ -266,11 +266,6 @@ def _record_of(entry: Entry) -> Record:
         delay=entry.delay,
         done=entry.done,
     )
-
-
-_STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
-
-Number = Annotated[int, Meta(ge=0)]
 
 
 class Expectation(Data, frozen=True):

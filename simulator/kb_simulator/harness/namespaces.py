@@ -20,9 +20,14 @@ from kb_simulator.engine.jobs import AtOnce, Policy
 from kb_simulator.engine.state import State
 from kb_simulator.harness.faults import FaultRegistry
 from kb_simulator.harness.journal import Journal
+from kb_simulator.settings import MOST_NAMESPACES
 
-KEPT_BYTES = 32 << 20
-"""Of requests and answers together; over it, all are forgotten."""
+HEADER = "X-Sim-Namespace"
+DEFAULT = "default"
+
+_HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
+_NAME_CHARS = 100
+_CACHED_BYTES = 32 << 20  # of searches and their answers together; over it, all are forgotten
 
 
 @dataclass(slots=True)
@@ -40,23 +45,13 @@ class SearchCache:
             return None
         return self._answers.get(body)
 
-    def keep(self, state: State, body: bytes, answer: object) -> None:
-        """Remember an answer that was encoded whole."""
-        if not isinstance(answer, bytes):
-            return
-        if state is not self._state or state.documents.revision != self._revision or self._bytes > KEPT_BYTES:
+    def keep(self, state: State, body: bytes, answer: bytes) -> None:
+        revision = state.documents.revision
+        if state is not self._state or revision != self._revision or self._bytes > _CACHED_BYTES:
             self._answers.clear()
-            self._state, self._revision, self._bytes = state, state.documents.revision, 0
+            self._state, self._revision, self._bytes = state, revision, 0
         self._answers[body] = answer
         self._bytes += len(body) + len(answer)
-
-
-HEADER = "X-Sim-Namespace"
-DEFAULT = "default"
-
-_HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
-MOST = 1_000
-_NAME_CHARS = 100
 
 
 @dataclass(slots=True)
@@ -147,7 +142,7 @@ class Namespaces:
     mode: ClockMode = ClockMode.AUTOJUMP
     api_key: str = ""
     policy: Policy = field(default_factory=AtOnce)
-    most: int = MOST
+    most: int = MOST_NAMESPACES
     _by_name: dict[str, Namespace] = field(default_factory=dict)
     _by_key: dict[str, Namespace] = field(default_factory=dict)
 
@@ -159,7 +154,19 @@ class Namespaces:
 
     def get(self, name: str) -> Namespace:
         """A namespace by its name. Raises EngineError: `invalid_parameter`."""
-        return self._by_name.get(name) or self._create(name)
+        if (known := self._by_name.get(name)) is not None:
+            return known
+        if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
+            detail = f"{HEADER} takes 1 to {_NAME_CHARS} printable ASCII characters."
+            raise EngineError("invalid_parameter", detail, parameter=HEADER)
+        if len(self._by_name) >= self.most:
+            detail = f"There are {self.most} namespaces, the limit. "
+            detail += "Delete some by the control plane, or raise KB_SIM_NAMESPACES."
+            raise EngineError("invalid_parameter", detail, parameter=HEADER)
+        api_key = self.api_key if name == DEFAULT else ""
+        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
+        self._by_name[name] = namespace
+        return namespace
 
     def key_for(self, headers: Mapping[str, str]) -> str:
         """The key that a request must send to the namespace that it asks for, empty where that needs none."""
@@ -200,22 +207,6 @@ class Namespaces:
     def release(self) -> None:
         for namespace in self:
             namespace.release()
-
-    def _create(self, name: str) -> Namespace:
-        if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
-            raise EngineError(
-                "invalid_parameter",
-                f"{HEADER} takes 1 to {_NAME_CHARS} printable ASCII characters.",
-                parameter=HEADER,
-            )
-        if len(self._by_name) >= self.most:
-            detail = f"There are {self.most} namespaces, the limit. "
-            detail += "Delete some by the control plane, or raise KB_SIM_NAMESPACES."
-            raise EngineError("invalid_parameter", detail, parameter=HEADER)
-        api_key = self.api_key if name == DEFAULT else ""
-        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
-        self._by_name[name] = namespace
-        return namespace
 
 
 def bearer(headers: Mapping[str, str]) -> str:

@@ -21,16 +21,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.operations import BY_ID, DocumentsQuery
 from kb_contracts.http.mount import misfit
-from kb_simulator.determinism import ClockMode
-from kb_simulator.harness.control import ENDPOINTS, Call, Endpoint, clock_info, state_info
+from kb_simulator.determinism import ClockMode, rfc3339
+from kb_simulator.harness.control import ENDPOINTS, Call, Endpoint
 from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.harness.journal import Record
 from kb_simulator.harness.namespaces import DEFAULT, Namespace, Namespaces
 
-_DOCUMENTS = 6
-_JOBS = 6
+_NEWEST = 6  # documents, and jobs
 _ENTRIES = 30
 
 _PAGE, STYLE, SCRIPT = (
@@ -70,9 +69,9 @@ def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> N
 
     app.router.add_get("/", page)
     app.router.add_get("/live", live)
-    for operation_id, endpoint in ENDPOINTS.items():
+    for endpoint in ENDPOINTS.values():
         if endpoint.message:
-            app.router.add_post(f"/{operation_id}", submit(endpoint))
+            app.router.add_post(f"/{endpoint.operation.id}", submit(endpoint))
 
 
 def _body(fields: dict[str, str], kind: type[msgspec.Struct] | None) -> msgspec.Struct | None:
@@ -169,7 +168,8 @@ def render(namespace: Namespace, names: list[str], engine_url: str, message: str
 def render_live(namespace: Namespace) -> Html:
     """The part of the page that changes by itself."""
     records, requests = namespace.journal.latest(_ENTRIES), len(namespace.journal) + namespace.journal.dropped
-    status, clock = namespace.state.status(), clock_info(namespace)
+    state, clock = namespace.state, namespace.clock
+    status, now = state.status(), rfc3339(clock.microseconds())
     asleep = f", {clock.sleeping} asleep" if clock.sleeping else ""
     counts: list[tuple[object, str]] = [
         (status.documents.total, "documents"),
@@ -177,7 +177,7 @@ def render_live(namespace: Namespace) -> Html:
         (status.queue.queued + status.queue.running, "jobs running"),
         (status.queue.failed, "jobs failed"),
         (requests, "requests"),
-        (f"{clock.elapsed:.3f} s", f"{clock.now[:19]}Z{asleep}, {clock.mode}"),
+        (f"{clock.elapsed():.3f} s", f"{now[:19]}Z{asleep}, {clock.mode}"),
     ]
     figure = "<div><b>{value}</b><span class=dim>{what}</span></div>"
     figures = _joined(_html(figure, value=value, what=what) for value, what in counts)
@@ -210,7 +210,7 @@ def render_live(namespace: Namespace) -> Html:
     ]
     documents: list[list[object]] = [
         [each.id, each.title, each.doc_type, ", ".join(each.tags), each.chunk_count, each.version]
-        for each in state_info(namespace, _DOCUMENTS).documents
+        for each in state.documents.page(DocumentsQuery(limit=_NEWEST, sort_by="id")).documents
     ]
     jobs: list[list[object]] = [
         [
@@ -221,7 +221,7 @@ def render_live(namespace: Namespace) -> Html:
             f"{each.progress:.0%}",
             each.error.code if each.error else "",
         ]
-        for each in state_info(namespace, _JOBS).jobs
+        for each in state.job_page(None, _NEWEST, 0).jobs
     ]
     newest = f"Journal, the newest {len(records)} of {requests}"
     return _joined(

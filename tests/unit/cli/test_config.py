@@ -28,7 +28,10 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, object]]:
     assert main(["config", "--json", *arguments]) == 0
-    return {row["variable"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = json.loads(capsys.readouterr().out)
+    by_variable = {row["variable"]: row for row in rows}
+    assert len(by_variable) == len(rows)
+    return by_variable
 
 
 def test_every_setting_of_every_part_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

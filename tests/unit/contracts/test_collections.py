@@ -1,20 +1,52 @@
-"""Which id a collection may be described under, and where the fields of RAGler's results come from."""
+"""Which names and ids a collection may have, and who may describe it."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
-from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.ragler import ENGINE_USER, collection_id
+from kb_contracts.api.ragler import PREFIX, CollectionName, collection_id, may_have_id, names_in
 from kb_contracts.semantics.collections import check_description, check_may_describe, check_same_collection
-from kb_contracts.semantics.search import first_collections, source_types, vector_result
 
 OWN, FREE = collection_id("guides"), "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+
+
+def test_an_id_is_derived_from_the_name_alone() -> None:
+    """The same on every engine, for ever: clients may keep it."""
+    assert collection_id("documents") == "abb825c1-876b-5092-8385-2428449cf392"
+    assert UUID(collection_id("größe & co")).version == 5
+    assert collection_id("a") != collection_id("A")
+
+
+def test_only_its_own_derived_id_belongs_to_a_name() -> None:
+    assert may_have_id("a", collection_id("a"))
+    assert not may_have_id("a", collection_id("b"))
+    assert may_have_id("a", "00000000-0000-4000-8000-000000000000")
+
+
+def test_names_are_what_follows_the_prefix() -> None:
+    tags = ["x", "collection:b", "collection:", "collections:c", "collection:collection:a"]
+    assert names_in(tags) == ["b", "collection:a"]
+
+
+@pytest.mark.parametrize("name", ["a", " a", "API Documentation", "..", "x" * 189, "a:b", "日本語"])
+def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
+    assert msgspec.convert(name, CollectionName) == name
+    assert msgspec.convert(PREFIX + name, m.Tag)
+
+
+@pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
+def test_what_makes_no_tag_is_no_name(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(name, CollectionName)
+    if name:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(PREFIX + name, m.Tag)
 
 
 @pytest.mark.parametrize(
@@ -51,55 +83,3 @@ def test_a_name_beside_an_id_is_the_same_collections() -> None:
     check_same_collection("guides", "guides")
     with pytest.raises(EngineError, match="send one"):
         check_same_collection("news", "guides")
-
-
-def result(metadata: dict[str, Any], *, tags: list[str], path: str | None = None) -> m.SearchResult:
-    chunk = m.Chunk(id=1, uid="c", index=0, text="Bees.", page=None, heading=None, start=0, end=5)
-    document = m.DocumentSummary(
-        id=1,
-        uid="u",
-        title="t",
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=path,
-        metadata=metadata,
-        version=1,
-        created_at="2026-01-01",
-        updated_at="2026-01-02",
-    )
-    return m.SearchResult(chunk=chunk, score=0.5, document=document, tags=tags)
-
-
-def test_what_is_not_known_is_the_default_or_absent() -> None:
-    found = vector_result(result({"url": 5, "source_type": None}, tags=["x"]), {})
-    assert (found.source_url, found.metadata.collection_id) == ("urn:uuid:u", None)
-    assert (found.metadata.source_type, found.metadata.last_modified_by) == ("manual", ENGINE_USER)
-    assert (found.metadata.heading, found.metadata.context_breadcrumbs) == (UNSET, UNSET)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "path", "source"),
-    [
-        ({"source_url": "s", "url": "u"}, "p", "s"),
-        ({"source_url": " ", "url": "u"}, "p", "u"),
-        ({}, "p", "p"),
-    ],
-)
-def test_the_source_is_the_first_that_is_known(metadata: dict[str, Any], path: str, source: str) -> None:
-    assert vector_result(result(metadata, tags=[], path=path), {}).source_url == source
-
-
-def test_the_collection_is_the_first_that_has_an_id_and_no_tag() -> None:
-    found = result({}, tags=["collection:a", "x", "collection:guides"])
-    mapped = vector_result(found, {"guides": OWN})
-    assert (mapped.metadata.collection_id, mapped.metadata.tags) == (OWN, ["x"])
-    assert first_collections([found, result({}, tags=["x"])]) == ["a"]
-
-
-def test_a_document_without_a_source_type_is_manual() -> None:
-    assert (source_types(None), source_types("web"), source_types("manual")) == (
-        (),
-        ("web",),
-        ("manual", None),
-    )

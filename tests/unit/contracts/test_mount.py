@@ -1,28 +1,17 @@
-"""The adapter: bodies that JSON Schema takes and a strict decoder would not; ids, names, and Retry-After."""
+"""The adapter: bodies that a strict decoder would not take, what does not fit, and Retry-After."""
 
 from __future__ import annotations
 
 import json
 from typing import Annotated
-from uuid import UUID
 
-import msgspec
 import pytest
 from msgspec import Meta
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NoteRequest, SearchRequest
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
-from kb_contracts.api.ragler import (
-    LIMITS,
-    PREFIX,
-    CollectionName,
-    VectorSearchRequest,
-    collection_id,
-    may_have_id,
-    names_in,
-)
+from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
 from kb_contracts.http.mount import convert_path, decode_body, problem_response
 
 
@@ -87,39 +76,6 @@ def test_members_are_told_by_their_names_on_the_wire(body: str, code: str, words
         decode_body(body.encode(), VectorSearchRequest)
     assert refused.value.code == code
     assert words in refused.value.detail
-
-
-def test_an_id_is_derived_from_the_name_alone() -> None:
-    """The same on every engine, for ever: clients may keep it."""
-    assert collection_id("documents") == "abb825c1-876b-5092-8385-2428449cf392"
-    assert UUID(collection_id("größe & co")).version == 5
-    assert collection_id("a") != collection_id("A")
-
-
-def test_only_its_own_derived_id_belongs_to_a_name() -> None:
-    assert may_have_id("a", collection_id("a"))
-    assert not may_have_id("a", collection_id("b"))
-    assert may_have_id("a", "00000000-0000-4000-8000-000000000000")
-
-
-def test_names_are_what_follows_the_prefix() -> None:
-    tags = ["x", "collection:b", "collection:", "collections:c", "collection:collection:a"]
-    assert names_in(tags) == ["b", "collection:a"]
-
-
-@pytest.mark.parametrize("name", ["a", " a", "API Documentation", "..", "x" * 189, "a:b", "日本語"])
-def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
-    assert msgspec.convert(name, CollectionName) == name
-    assert msgspec.convert(PREFIX + name, m.Tag)
-
-
-@pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
-def test_what_makes_no_tag_is_no_name(name: str) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(name, CollectionName)
-    if name:
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.convert(PREFIX + name, m.Tag)
 
 
 @pytest.mark.parametrize(("wait", "seconds"), [(0.001, "1"), (30.0, "30"), (30.4, "31"), (59.983, "60")])

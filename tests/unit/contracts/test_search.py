@@ -1,17 +1,31 @@
-"""What a search asks for, and the bound on the characters of its answer."""
+"""What a search asks for, the bound on the characters of its answer, and RAGler's form of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Filters, Mode, SearchRequest
-from kb_contracts.semantics.search import date_window, longest_prefix, mode_of, within_budget
+from kb_contracts.api.ragler import ENGINE_USER, collection_id
+from kb_contracts.semantics.search import (
+    date_window,
+    first_collections,
+    longest_prefix,
+    mode_of,
+    source_types,
+    vector_result,
+    within_budget,
+)
+
+GUIDES = collection_id("guides")
 
 
 @pytest.mark.parametrize(
@@ -80,31 +94,37 @@ def test_an_end_before_the_start_is_told() -> None:
         date_window(Filters(date_from="2025-01-02", date_to="2025-01-01"))
 
 
-DOCUMENT = m.DocumentSummary(
-    id=1,
-    uid="u",
-    title="t",
-    doc_type="note",
-    format=None,
-    filename=None,
-    source_path=None,
-    metadata={},
-    version=1,
-    created_at="",
-    updated_at="",
-)
-
-
 def chunk(length: int) -> m.Chunk:
     return m.Chunk(id=1, uid="u", index=0, text="x" * length, page=None, heading=None, start=0, end=length)
 
 
-def result(length: int, before: int = 0, after: int = 0) -> m.SearchResult:
+def result(
+    length: int = 5,
+    before: int = 0,
+    after: int = 0,
+    *,
+    tags: Sequence[str] = (),
+    metadata: dict[str, Any] | None = None,
+    source_path: str | None = None,
+) -> m.SearchResult:
+    document = m.DocumentSummary(
+        id=1,
+        uid="u",
+        title="t",
+        doc_type="note",
+        format=None,
+        filename=None,
+        source_path=source_path,
+        metadata=metadata or {},
+        version=1,
+        created_at="2026-01-01",
+        updated_at="2026-01-02",
+    )
     return m.SearchResult(
         chunk=chunk(length),
         score=0.5,
-        document=DOCUMENT,
-        tags=[],
+        document=document,
+        tags=list(tags),
         before=[chunk(before)] if before else [],
         after=[chunk(after)] if after else [],
     )
@@ -151,3 +171,37 @@ def test_as_many_are_kept_as_fit_together(sizes: list[int], budget: int) -> None
     assert kept == sizes[: len(kept)]
     assert sum(kept) <= budget
     assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > budget
+
+
+def test_what_is_not_known_is_the_default_or_absent() -> None:
+    found = vector_result(result(metadata={"url": 5, "source_type": None}, tags=["x"]), {})
+    assert (found.source_url, found.metadata.collection_id) == ("urn:uuid:u", None)
+    assert (found.metadata.source_type, found.metadata.last_modified_by) == ("manual", ENGINE_USER)
+    assert (found.metadata.heading, found.metadata.context_breadcrumbs) == (UNSET, UNSET)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "path", "source"),
+    [
+        ({"source_url": "s", "url": "u"}, "p", "s"),
+        ({"source_url": " ", "url": "u"}, "p", "u"),
+        ({}, "p", "p"),
+    ],
+)
+def test_the_source_is_the_first_that_is_known(metadata: dict[str, Any], path: str, source: str) -> None:
+    assert vector_result(result(metadata=metadata, source_path=path), {}).source_url == source
+
+
+def test_the_collection_is_the_first_that_has_an_id_and_no_tag() -> None:
+    found = result(tags=["collection:a", "x", "collection:guides"])
+    mapped = vector_result(found, {"guides": GUIDES})
+    assert (mapped.metadata.collection_id, mapped.metadata.tags) == (GUIDES, ["x"])
+    assert first_collections([found, result(tags=["x"])]) == ["a"]
+
+
+def test_a_document_without_a_source_type_is_manual() -> None:
+    assert (source_types(None), source_types("web"), source_types("manual")) == (
+        (),
+        ("web",),
+        ("manual", None),
+    )

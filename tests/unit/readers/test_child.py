@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ import pytest
 
 from kb_contracts.api.formats import FORMATS, Format
 from kb_readers import ExtractionFailed, Limits, child
-from tests.support.documents import large_pdf, nested_pdf, sentence_of_page
+from tests.support.documents import large_pdf, nested_pdf
 from tests.support.reading import read_path
 from tests.support.stack import own_children
 
@@ -62,15 +63,6 @@ async def failure(path: Path, fmt: Format, limits: Limits | None = None) -> Extr
     return failed.value
 
 
-async def test_a_file_is_read_in_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(large_pdf(2))
-    extraction = await read_path(path, PDF)
-    assert sentence_of_page(2) in extraction.pages[1].text
-    assert extraction.method == "text_extraction"
-    assert extraction.mime_type == "application/pdf"
-
-
 async def test_a_failure_inside_is_the_same_failure_outside(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"no PDF")
@@ -81,15 +73,6 @@ async def test_a_reader_that_takes_too_long_is_ended(endless: tuple[Path, int]) 
     failed = await failure(endless[0], HTML, Limits(wall_seconds=0.5))
     assert failed.code == "extraction_timeout"
     assert "0.5 seconds" in failed.message
-
-
-async def test_a_small_pdf_that_leads_its_reader_in_circles_is_ended_soon(tmp_path: Path) -> None:
-    """Long before a large one would be: what it may compute goes by its size."""
-    path = tmp_path / "x"
-    path.write_bytes(nested_pdf())
-    failed = await failure(path, PDF, Limits(cpu_seconds=0.5))
-    assert failed.code == "extraction_timeout"
-    assert "far more work than its size" in failed.message
 
 
 async def test_cancelling_ends_the_reader(endless: tuple[Path, int]) -> None:
@@ -182,29 +165,30 @@ async def test_every_way_to_die_has_a_clear_code(
     assert (await failure(path, HTML)).code == code
 
 
-@pytest.mark.parametrize("name", ["html", "pdf"])
-async def test_a_reader_without_memory_says_so(tmp_path: Path, name: str) -> None:
+def page_of(megabytes: float) -> bytes:
+    return b"<p>" + b"word " * int(megabytes * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "limits", "code", "message"),
+    [
+        (partial(page_of, 0.05), "html", Limits(text_bytes=20_000), "extraction_failed", "20,000 bytes"),
+        (partial(page_of, 64), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
+        (partial(page_of, 64), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
+        (nested_pdf, "pdf", Limits(memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
+        # Long before a large one would be: what it may compute goes by its size.
+        (nested_pdf, "pdf", Limits(cpu_seconds=0.5), "extraction_timeout", "far more work than its size"),
+    ],
+    ids=["text", "memory of HTML", "memory of PDF", "memory without end", "work in circles"],
+)
+async def test_what_is_over_a_limit_says_which(
+    tmp_path: Path, make: Callable[[], bytes], name: str, limits: Limits, code: str, message: str
+) -> None:
     path = tmp_path / "x"
-    path.write_bytes(b"<p>" + b"x" * (64 << 20))
-    failed = await failure(path, FORMATS[name], Limits(memory_bytes=100 << 20))
-    assert failed.code == "extraction_memory"
-    assert "100 MiB" in failed.message
-
-
-async def test_a_pdf_that_grows_without_end_says_that_it_takes_too_much_memory(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(nested_pdf())
-    failed = await failure(path, PDF, Limits(memory_bytes=200 << 20))
-    assert failed.code == "extraction_memory"
-    assert "200 MiB" in failed.message
-
-
-async def test_more_text_than_the_limit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"<p>" + b"word " * 10_000)
-    failed = await failure(path, HTML, Limits(text_bytes=20_000))
-    assert failed.code == "extraction_failed"
-    assert "20,000 bytes" in failed.message
+    path.write_bytes(make())
+    failed = await failure(path, FORMATS[name], limits)
+    assert failed.code == code
+    assert message in failed.message
 
 
 async def test_many_at_once_do_not_mix(tmp_path: Path) -> None:

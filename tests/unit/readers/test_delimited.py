@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import csv
-from contextlib import suppress
 from functools import partial
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts.api.formats import FORMATS
-from kb_readers import Extraction, ExtractionFailed, Limits, delimited
+from kb_readers import Limits, delimited
 from kb_readers.delimited import read_delimited, separator_of
 from kb_readers.markdown import one_line
-from tests.support.reading import only_text, read_path, refusal
+from tests.support.reading import only_text, refusal
 
 text = partial(only_text, read_delimited)
 refused = partial(refusal, read_delimited)
@@ -76,13 +73,6 @@ def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert "bytes of text" in refused(b"a,b" + b"," * 20 + b"c").message
 
 
-async def test_a_file_is_read_in_a_child_by_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "stones.tsv"
-    path.write_text("Stone\tWeight\nfeldspar\t12.5", "utf-8")
-    extraction = await read_path(path, FORMATS["csv"])
-    assert [page.text for page in extraction.pages] == [STONES]
-
-
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
@@ -93,9 +83,3 @@ def test_no_value_of_a_written_file_is_lost(rows: list[list[str]]) -> None:
     if separator_of(written.getvalue()) == ",":
         read = text(written.getvalue().encode()).replace("\\|", "|")
         assert [value for row in rows for value in row if one_line(value) not in read] == []
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    with suppress(ExtractionFailed):
-        assert isinstance(read_delimited(data), Extraction)

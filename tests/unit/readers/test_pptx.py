@@ -5,23 +5,19 @@ from __future__ import annotations
 import zipfile
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pptx import Presentation
 from pptx.util import Inches
 
-from kb_contracts.api.formats import FORMATS
-from kb_engine.chunk import chunk
+from kb_engine.chunk import chunks
 from kb_readers import ExtractionFailed, xml_files
 from kb_readers.pptx import read_pptx
 from kb_readers.xml_files import unsound
-from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
-from tests.support.reading import read_damaged, read_path, refusal
+from tests.support.documents import LOCKED_OFFICE, encrypted, laughs, outside, rewritten, with_part
+from tests.support.reading import refusal
 
 refused = partial(refusal, read_pptx)
 
@@ -77,7 +73,7 @@ def test_a_passage_knows_its_slide_and_heading() -> None:
     """So that a hit in the notes is told from one on the slide."""
     presentation = Presentation()
     titled(presentation, "Granite", "word " * 150, "note " * 150)
-    passages = chunk(read_pptx(saved(presentation)))
+    passages = chunks(read_pptx(saved(presentation)))
     assert {(each.page, each.heading) for each in passages} == {(1, "Granite"), (1, "Granite > Notes")}
 
 
@@ -124,6 +120,7 @@ def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
 
 
 def test_what_only_older_programs_show_is_not_read_twice() -> None:
+    """A newer shape has a copy of itself for them."""
     both = (
         b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
         b"<mc:Choice><a:r><a:t>once</a:t></a:r></mc:Choice>"
@@ -168,7 +165,6 @@ def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
         (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
         (LOCKED_OFFICE, "file_encrypted", "without one"),
         (encrypted(ONE, SLIDE), "file_encrypted", "password"),
-        (docx_of([("", "words")]), "file_corrupt", "no PPTX"),
         (with_part(ONE, SLIDE, b"<p:sld"), "file_corrupt", "damaged"),
         (rewritten(ONE, {SLIDE: None}), "file_corrupt", "slide1.xml is missing"),
         (rewritten(ONE, {"ppt/_rels/presentation.xml.rels": None}), "file_corrupt", "is missing"),
@@ -205,19 +201,6 @@ def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPa
 def repeated(xml: bytes) -> bytes:
     slide = xml[xml.index(b"<p:sldId ") : xml.index(b"</p:sldIdLst>")]
     return xml.replace(slide, slide * 1000)
-
-
-async def test_a_pptx_is_read_in_the_child(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(ONE)
-    extraction = await read_path(path, FORMATS["pptx"])
-    assert extraction == read_pptx(ONE)
-    assert "pale feldspar" in extraction.pages[0].text
-
-
-@given(st.binary(max_size=200), st.integers(0, 40_000))
-def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    read_damaged(read_pptx, ONE, noise, place)
 
 
 def broken_by(code: str) -> expat.ExpatError:

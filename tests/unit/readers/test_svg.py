@@ -7,13 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, Limits
 from kb_readers.svg import read_svg
-from tests.support.reading import only_text, read_damaged, read_path, refusal
+from tests.support.reading import only_text, read_path, refusal
 
 text = partial(only_text, read_svg)
 refused = partial(refusal, read_svg)
@@ -142,19 +140,3 @@ def test_a_drawing_deeper_than_any_is_refused() -> None:
     """The parser would take minutes for it."""
     failure = refused(svg("<g>" * (20 << 20)))
     assert (failure.code, "1,000 deep" in failure.message) == ("extraction_failed", True)
-
-
-async def test_an_svg_is_read_in_the_child(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(svg("<text>gate</text>"))
-    assert await read_path(path, FORMATS["svg"]) == read_svg(path.read_bytes())
-
-
-@given(st.binary(max_size=100), st.integers(0, 200))
-def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    read_damaged(
-        read_svg,
-        svg("<title>a</title><switch><text>b<tspan x='1' y='2'>c</tspan></text></switch>"),
-        noise,
-        place,
-    )

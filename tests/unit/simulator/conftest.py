@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
-from kb_simulator.harness.app import Simulator
-from kb_simulator.settings import SimulatorSettings
-from tests.unit.simulator.parts import Running
+from tests.unit.simulator.parts import Running, serving
 
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    async with (
-        Simulator(SimulatorSettings(port=0, control=0)) as simulator,
-        # Without certificates to load, a client is made in a tenth of the time.
-        httpx.AsyncClient(base_url=simulator.url, timeout=20, verify=False) as http,
-    ):
-        yield Running(simulator, http)
+    async with serving(control=0) as running:
+        yield running

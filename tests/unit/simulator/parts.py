@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from kb_simulator.harness.app import Simulator
 from kb_simulator.harness.faults import AnyEffect, Fault, When
 from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import DEFAULT, Namespace
+from kb_simulator.settings import SimulatorSettings
+from tests.support.eventually import eventually_async
 
 
 class Base:
@@ -81,8 +84,6 @@ class Base:
 
 API = "/api/v1"
 
-_TURNS = 100_000
-
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -103,11 +104,8 @@ class Running:
 
     async def sleeping(self, count: int) -> None:
         """Let the loop run until so many sleep."""
-        for _ in range(_TURNS):
-            if self.namespace.clock.sleeping == count:
-                return
-            await asyncio.sleep(0)
-        raise AssertionError(f"{self.namespace.clock.sleeping} sleep, not {count}")
+        clock = self.namespace.clock
+        await eventually_async(lambda: clock.sleeping, lambda sleeping: sleeping == count)
 
     async def note(
         self, text: str, headers: Mapping[str, str] | None = None, **fields: Any
@@ -137,3 +135,14 @@ class Running:
             return bytes(received), False
         finally:
             writer.close()
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Running]:
+    """A simulator of these settings on free ports, and a client of its engine."""
+    async with (
+        Simulator(SimulatorSettings(port=0, **settings)) as simulator,
+        # Without certificates to load, a client is made in a tenth of the time.
+        httpx.AsyncClient(base_url=simulator.url, timeout=20, verify=False) as http,
+    ):
+        yield Running(simulator, http)

@@ -10,38 +10,17 @@ import pytest
 
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.operations import OPERATIONS
-from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
+from kb_contracts.api.ragler import LIMITS, collection_id
 from kb_readers import ExtractionFailed, readers
 from kb_simulator.determinism import ClockMode
 from kb_simulator.engine.handlers import extract
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
-from kb_simulator.harness.app import Simulator, build_app
-from kb_simulator.harness.control import BASE
+from kb_simulator.harness.app import build_app
 from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
-from kb_simulator.harness.journal import Match, record_request
-from kb_simulator.harness.namespaces import DEFAULT, HEADER, Namespace, Namespaces
-from kb_simulator.settings import SimulatorSettings
-from tests.support.documents import docx_of, large_pdf, looping_pdf, sentence_of_page
-from tests.unit.simulator.parts import API, Running
-
-
-async def test_a_note_is_taken_in_found_changed_and_removed(running: Running) -> None:
-    job = (await running.note("granite quarry", tags=["a"])).json()
-    ended = (await running.http.get(f"{API}/jobs/{job['id']}")).json()
-    number = ended["document_id"]
-    found = (await running.search("granite")).json()["results"]
-    assert [result["document"]["id"] for result in found] == [number]
-    patched = await running.http.patch(f"{API}/notes/{number}", json={"text": "copper mine"})
-    assert (patched.json()["version"], patched.headers["ETag"]) == (2, '"2"')
-    tagged = await running.http.post(
-        f"{API}/documents/{number}/tags", json={"tags": ["b"]}, headers={"If-Match": "2"}
-    )
-    assert tagged.json()["tags"] == ["a", "b"]
-    assert (await running.http.delete(f"{API}/documents/{number}/tags/a")).json()["tags"] == ["b"]
-    by_uid = await running.http.get(f"{API}/documents/{tagged.json()['uid']}")
-    assert by_uid.json()["chunks"][0]["text"] == "copper mine"
-    assert (await running.http.delete(f"{API}/documents/{number}")).json()["documents"] == 1
-    assert (await running.http.get(f"{API}/documents")).json()["total"] == 0
+from kb_simulator.harness.journal import Match
+from kb_simulator.harness.namespaces import HEADER, Namespace, Namespaces
+from tests.support.documents import docx_of, large_pdf, sentence_of_page
+from tests.unit.simulator.parts import API, Running, serving
 
 
 @pytest.mark.parametrize(
@@ -64,29 +43,9 @@ async def test_a_file_is_taken_in_whatever_its_size(
     assert (document["tags"], document["size_bytes"]) == (["t"], len(data))
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "code"),
-    [
-        ("a.xyz", {}, "unsupported_format"),
-        ("a.txt", {"tags": "no json"}, "invalid_parameter"),
-        ("a.txt", {"surplus": "x"}, "unknown_parameter"),
-        ("a.txt", {"metadata": '{"x": "' + "y" * 70_000 + '"}'}, "invalid_parameter"),
-    ],
-)
-async def test_a_file_that_does_not_fit_is_refused(
-    running: Running, name: str, fields: dict[str, str], code: str
-) -> None:
-    response = await running.http.post(f"{API}/jobs", files={"file": (name, b"x")}, data=fields)
-    assert response.json()["code"] == code
-    assert running.namespace.journal.latest(1)[0].code == code
-
-
 async def test_a_file_over_the_limit_is_refused() -> None:
-    async with (
-        Simulator(SimulatorSettings(port=0, max_upload_bytes=10)) as simulator,
-        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
-    ):
-        response = await http.post(f"{API}/jobs", files={"file": ("a.txt", b"x" * 11)})
+    async with serving(max_upload_bytes=10) as running:
+        response = await running.http.post(f"{API}/jobs", files={"file": ("a.txt", b"x" * 11)})
         assert (response.json()["code"], "10 bytes" in response.text) == ("payload_too_large", True)
 
 
@@ -225,23 +184,17 @@ async def test_a_search_that_is_known_does_not_pass_by_the_check_of_its_headers(
 
 
 async def test_namespaces_are_bounded() -> None:
-    async with (
-        Simulator(SimulatorSettings(port=0, namespaces=3)) as simulator,
-        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
-    ):
-        answers = [await http.get(f"{API}/status", headers={HEADER: str(number)}) for number in range(3)]
+    async with serving(namespaces=3) as running:
+        answers = [await running.http.get(f"{API}/status", headers={HEADER: name}) for name in "abc"]
         assert [answer.status_code for answer in answers] == [200, 200, 422]
         assert "3 namespaces" in answers[2].json()["detail"]
         assert "KB_SIM_NAMESPACES" in answers[2].json()["detail"]
 
 
 async def test_the_key_of_the_settings_is_that_of_the_default_namespace() -> None:
-    async with (
-        Simulator(SimulatorSettings(port=0, api_key="secret")) as simulator,
-        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
-    ):
-        assert (await http.get(f"{API}/status")).status_code == 401
-        keyed = await http.get(f"{API}/status", headers={"Authorization": "Bearer secret"})
+    async with serving(api_key="secret") as running:
+        assert (await running.http.get(f"{API}/status")).status_code == 401
+        keyed = await running.http.get(f"{API}/status", headers={"Authorization": "Bearer secret"})
         assert keyed.status_code == 200
 
 
@@ -252,14 +205,15 @@ async def test_the_journal_tells_each_request_and_its_answer(running: Running) -
     await running.note("granite", tags=["a"])
     await running.http.get(f"{API}/documents", params={"tag": "b"})
     await running.http.get(f"{API}/documents/99")
-    told = [
-        (record.operation, record.target, record.tags, record.status, record.done)
+    await running.http.post(f"{API}/jobs", files={"file": ("a.xyz", b"x")})
+    assert [
+        (record.operation, record.target, record.tags, record.status, record.code, record.done)
         for record in running.namespace.journal.latest(10)
-    ]
-    assert told == [
-        ("createJob", "/api/v1/jobs", ("a",), 202, True),
-        ("listDocuments", "/api/v1/documents?tag=b", ("b",), 200, True),
-        ("getDocument", "/api/v1/documents/99", (), 404, False),
+    ] == [
+        ("createJob", "/api/v1/jobs", ("a",), 202, None, True),
+        ("listDocuments", "/api/v1/documents?tag=b", ("b",), 200, None, True),
+        ("getDocument", "/api/v1/documents/99", (), 404, "document_not_found", False),
+        ("createJob", "/api/v1/jobs", (), 415, "unsupported_format", False),
     ]
 
 
@@ -281,38 +235,12 @@ def test_every_operation_is_told_from_its_route() -> None:
     assert routes == promised | {("GET", "/health")}
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "text"),
-    [
-        ("txt", b"# granite", "# granite"),
-        ("html", b"<h1>Stones</h1><p>granite</p>", "# Stones\n\ngranite"),
-        ("svg", b'<svg xmlns="http://www.w3.org/2000/svg"><text>granite</text></svg>', "granite"),
-        ("docx", docx_of([("Heading2", "Stones"), ("", "granite")]), "## Stones\n\ngranite"),
-    ],
-)
-async def test_a_file_gives_its_text(name: str, data: bytes, text: str) -> None:
-    assert [page.text for page in (await extract(data, FORMATS[name])).pages] == [text]
-
-
-async def test_a_pdf_has_pages() -> None:
-    found = await extract(large_pdf(2), FORMATS["pdf"])
-    assert found.page_count == 2
-    assert sentence_of_page(2) in found.pages[1].text
-
-
 @pytest.mark.parametrize(("name", "force_ocr"), [("jpg", False), ("png", False), ("pdf", True)])
 async def test_nothing_is_read_by_ocr(name: str, force_ocr: bool) -> None:
     """As by an engine that lacks the extra for it."""
     with pytest.raises(ExtractionFailed) as failed:
         await extract(large_pdf(1), FORMATS[name], force_ocr=force_ocr)
     assert failed.value.code == "ocr_failed"
-
-
-async def test_a_hostile_file_fails_alone() -> None:
-    """What reads it is another process."""
-    with pytest.raises(ExtractionFailed) as failed:
-        await extract(looping_pdf(), FORMATS["pdf"])
-    assert failed.value.code == "file_corrupt"
 
 
 async def test_a_format_whose_package_is_missing_is_refused_when_it_comes(
@@ -327,9 +255,8 @@ async def test_a_format_whose_package_is_missing_is_refused_when_it_comes(
 GUIDES = collection_id("guides")
 
 
-async def lists(running: Running, count: int, **headers: str) -> list[httpx.Response]:
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    return [await running.http.get("/collections", headers=sent) for _ in range(count)]
+async def lists(running: Running, count: int, headers: dict[str, str] | None = None) -> list[httpx.Response]:
+    return [await running.http.get("/collections", headers=headers) for _ in range(count)]
 
 
 async def describe(running: Running, description: str) -> None:
@@ -355,7 +282,7 @@ async def test_a_window_ends_when_virtual_time_has_passed(running: Running) -> N
 
 async def test_limits_are_a_namespaces_own(running: Running) -> None:
     assert (await lists(running, 21))[-1].status_code == 429
-    assert (await lists(running, 1, **{HEADER: "other"}))[0].status_code == 200
+    assert (await lists(running, 1, {HEADER: "other"}))[0].status_code == 200
     running.namespace.reset()
     assert (await lists(running, 1))[0].status_code == 200
 
@@ -378,52 +305,6 @@ async def test_a_stale_read_knows_no_later_description(running: Running) -> None
     await describe(running, "after")
     assert await description(running) == "before"
     assert await description(running) == "after"
-
-
-@pytest.mark.parametrize("operation", [*LIMITS, "putCollection"])
-async def test_faults_are_armed_by_operation(running: Running, operation: str) -> None:
-    running.arm("not_ready", operation=operation, times=1)
-    if operation == "vectorSearch":
-        response = await running.http.post("/vector/search", json={"query": "x"})
-    elif operation == "listCollections":
-        response = await running.http.get("/collections")
-    elif operation == "getCollection":
-        response = await running.http.get(f"/collections/{GUIDES}")
-    else:
-        response = await running.http.put(f"/collections/{GUIDES}", json={"name": "guides"})
-    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
-
-
-async def test_a_rate_limit_can_be_armed_under_its_own_code(running: Running) -> None:
-    fault = {
-        "name": "rate_limit",
-        "effect": {"kind": "rate_limit", "seconds": 7, "code": "rate_limited"},
-        "match": {"operation": "vectorSearch"},
-    }
-    armed = await running.http.post(f"{running.simulator.control_url}{BASE}/faults", json=fault)
-    assert armed.status_code == 200, armed.text
-    response = await running.http.post("/vector/search", json={"query": "x"}, headers={USER_ID: "u"})
-    assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
-    assert response.json()["code"] == "rate_limited"
-
-
-def test_a_search_in_a_collection_names_its_tag() -> None:
-    """So that a fault or the journal can be about one collection."""
-    body = b'{"query": "x", "collectionName": "guides", "filters": {"tags": ["a", 5]}}'
-    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, body).tags == (
-        "a",
-        "collection:guides",
-    )
-    odd = b'{"collectionName": 5, "filters": [], "tags": "a"}'
-    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, odd).tags == ()
-
-
-def test_who_asks_is_not_what_is_asked() -> None:
-    """Two users who ask the same have one fingerprint: a run repeats whoever plays it."""
-    one, two = (
-        record_request("GET", "/collections", "", "listCollections", {USER_ID: user}, b"") for user in "ab"
-    )
-    assert one.fingerprint == two.fingerprint
 
 
 CALLERS = 8
@@ -479,13 +360,10 @@ async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
     dice = random.Random(dice_seed)
     callers = list(range(CALLERS))
     dice.shuffle(callers)
-    async with (
-        Simulator(SimulatorSettings(seed=seed, port=0)) as simulator,
-        httpx.AsyncClient(base_url=simulator.url, timeout=20, verify=False) as http,
-    ):
-        namespace = simulator.namespaces.get(DEFAULT)
+    async with serving(seed=seed) as running:
+        namespace = running.namespace
         arm(namespace)
-        await asyncio.gather(*(call(http, caller, dice) for caller in callers))
+        await asyncio.gather(*(call(running.http, caller, dice) for caller in callers))
         assert all(armed.fired for armed in namespace.faults.list())
         arrival = [hash(entry.request.fingerprint) for entry in namespace.journal]
         return namespace.journal.canonical(), arrival

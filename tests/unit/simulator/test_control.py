@@ -13,10 +13,19 @@ import pytest
 from kb_simulator import AfterPolls, ControlClient, ControlError, Match, SimulatorSettings, in_thread
 from kb_simulator.determinism import ClockMode
 from kb_simulator.harness.app import Simulator
-from kb_simulator.harness.control import BASE
+from kb_simulator.harness.control import (
+    BASE,
+    NamespaceInfo,
+    catalogue,
+    get_policy,
+    journal,
+    list_namespaces,
+    list_snapshots,
+    remove_namespace,
+)
 from kb_simulator.harness.faults import CATALOGUE, Fault, RateLimit
 from kb_simulator.harness.namespaces import HEADER
-from tests.unit.simulator.parts import API, Running
+from tests.unit.simulator.parts import API, Running, serving
 
 HOSTILE = "<script>alert('x')</script>\"'&"
 
@@ -41,17 +50,14 @@ class Tags(HTMLParser):
 
 
 async def test_it_is_off_unless_asked_for() -> None:
-    async with (
-        Simulator(SimulatorSettings(port=0)) as simulator,
-        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
-    ):
-        assert simulator.control_url is None
-        assert (await http.get(BASE)).status_code == 404
+    async with serving() as running:
+        assert running.simulator.control_url is None
+        assert (await running.http.get(BASE)).status_code == 404
 
 
 async def test_it_listens_on_loopback() -> None:
-    async with Simulator(SimulatorSettings(host="0.0.0.0", port=0, control=0)) as simulator:
-        assert (simulator.control_url or "").startswith("http://127.0.0.1:")
+    async with serving(host="0.0.0.0", control=0) as running:
+        assert (running.simulator.control_url or "").startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -84,54 +90,10 @@ async def test_a_wrong_path_or_field_is_a_loud_error(running: Running) -> None:
     assert (answer["code"], answer["parameter"]) == ("unknown_parameter", "sead")
 
 
-async def test_reset_begins_anew(running: Running) -> None:
-    await running.note("granite")
-    running.arm("hang", operation="search")
-    running.namespace.clock.advance(5)
-    answer = (await ask(running, "POST", f"{BASE}/reset", {"seed": 9})).json()["namespace"]
-    assert answer == {"name": "default", "seed": 9, "documents": 0, "jobs": 0, "faults": 0, "requests": 0}
-    assert running.namespace.clock.elapsed() == 0
-
-
-async def test_a_state_is_kept_and_gone_back_to(running: Running) -> None:
-    await running.note("granite")
-    kept = (await ask(running, "POST", f"{BASE}/snapshots")).json()["id"]
-    for _ in range(2):
-        await running.note("copper")
-        back = await ask(running, "POST", f"{BASE}/snapshots/{kept}/restore")
-        assert back.json()["namespace"]["documents"] == 1
-    listed = (await ask(running, "GET", f"{BASE}/snapshots")).json()
-    assert listed == {"snapshots": [{"id": kept}]}
-    unknown = await ask(running, "POST", f"{BASE}/snapshots/nothing/restore")
-    assert (unknown.status_code, kept in unknown.json()["detail"]) == (422, True)
-
-
-async def test_time_is_read_set_and_moved(running: Running) -> None:
-    assert (await ask(running, "POST", f"{BASE}/clock", {"mode": "manual"})).json()["mode"] == "manual"
-    moved = (await ask(running, "POST", f"{BASE}/clock/advance", {"seconds": 90})).json()
-    assert (moved["elapsed"], moved["now"]) == (90.0, "2026-01-01T00:01:30.000000Z")
-    assert (await ask(running, "GET", f"{BASE}/clock")).json() == moved
-    assert (await ask(running, "POST", f"{BASE}/clock/advance", {"seconds": -1})).status_code == 422
-
-
-async def test_faults_are_armed_listed_and_disarmed(running: Running) -> None:
-    fault = {"name": "not_ready", "match": {"operation": "search"}, "when": {"nth": 1}}
-    armed = (await ask(running, "POST", f"{BASE}/faults", fault)).json()
-    assert (armed["id"], armed["fired"]) == ("not_ready-1", 0)
-    assert (await running.search("granite")).status_code == 503
-    (listed,) = (await ask(running, "GET", f"{BASE}/faults")).json()["faults"]
-    assert (listed["matched"], listed["fired"]) == (1, 1)
-    assert (await ask(running, "DELETE", f"{BASE}/faults/not_ready-1")).json() == listed
-    assert (await ask(running, "DELETE", f"{BASE}/faults/not_ready-1")).status_code == 422
-    assert (await ask(running, "DELETE", f"{BASE}/faults")).json() == {"faults": []}
-
-
 @pytest.mark.parametrize(
     ("fault", "near"),
     [
         ({"name": "lost_ak"}, "lost_ack"),
-        ({"name": "hang", "match": {"operation": "serch"}}, "search"),
-        ({"name": "mine", "effect": {"kind": "status", "code": "not_redy"}}, "not_ready"),
         ({"name": "hang", "when": {"nth": 0}}, "when.nth"),
         ({"name": "hang", "wen": {}}, "wen"),
     ],
@@ -140,64 +102,6 @@ async def test_a_fault_that_could_never_fire_is_refused(running: Running, fault:
     response = await ask(running, "POST", f"{BASE}/faults", fault)
     assert response.status_code == 422
     assert near in response.text
-
-
-async def test_an_id_that_is_taken_is_refused(running: Running) -> None:
-    """Two rules would share their dice."""
-    fault = {"name": "hang", "id": "mine"}
-    assert (await ask(running, "POST", f"{BASE}/faults", fault)).status_code == 200
-    assert (await ask(running, "POST", f"{BASE}/faults", fault)).json()["parameter"] == "id"
-
-
-async def test_the_catalogue_lists_every_fault(running: Running) -> None:
-    listed = (await ask(running, "GET", f"{BASE}/catalogue")).json()["faults"]
-    assert [each["name"] for each in listed] == list(CATALOGUE)
-    assert all("kind" in each["effect"] for each in listed)
-
-
-async def test_the_policy_of_jobs_is_set(running: Running) -> None:
-    wanted = {"policy": {"kind": "after_polls", "polls": 2}}
-    assert (await ask(running, "POST", f"{BASE}/policy", wanted)).json() == wanted
-    assert (await ask(running, "GET", f"{BASE}/policy")).json() == wanted
-    path = f"{API}/jobs/{(await running.note('granite')).json()['id']}"
-    assert [(await running.http.get(path)).json()["status"] for _ in range(2)] == ["running", "completed"]
-
-
-async def test_state_and_journal_are_told(running: Running) -> None:
-    await running.note("granite", tags=["a"])
-    state = (await ask(running, "GET", f"{BASE}/state")).json()
-    assert (state["status"]["documents"]["total"], state["tags"][0]["tag"]) == (1, "a")
-    journal = (await ask(running, "GET", f"{BASE}/journal", params={"limit": 1})).json()
-    assert (journal["entries"][0]["operation"], journal["total"]) == ("createJob", 1)
-    canonical = await ask(running, "GET", f"{BASE}/journal/canonical")
-    assert canonical.content == running.namespace.journal.canonical()
-    wanted = {"expectations": [{"match": {"operation": "search"}}]}
-    verdict = (await ask(running, "POST", f"{BASE}/journal/verify", wanted)).json()
-    assert "the nearest was #1" in verdict["failures"][0]
-
-
-async def test_namespaces_are_made_listed_and_forgotten(running: Running) -> None:
-    wanted = {"name": "mine", "api_key": "secret", "clock": "manual", "seed": 3}
-    assert (await ask(running, "POST", f"{BASE}/namespaces", wanted)).json()["seed"] == 3
-    mine = running.simulator.namespaces.get("mine")
-    assert (mine.api_key, mine.clock.mode) == ("secret", ClockMode.MANUAL)
-    taken = await ask(running, "POST", f"{BASE}/namespaces", {"name": "other", "api_key": "secret"})
-    assert taken.json()["code"] == "contradiction"
-    left = (await ask(running, "DELETE", f"{BASE}/namespaces/mine")).json()["namespaces"]
-    assert [each["name"] for each in left] == ["default", "other"]
-    assert (await ask(running, "DELETE", f"{BASE}/namespaces/mine")).status_code == 422
-
-
-async def test_the_default_namespace_begins_anew_instead_of_going(running: Running) -> None:
-    await running.note("granite")
-    await ask(running, "DELETE", f"{BASE}/namespaces/default")
-    assert running.namespace.state.documents.by_id == {}
-
-
-async def test_each_operation_is_about_one_namespace(running: Running) -> None:
-    await ask(running, "POST", f"{BASE}/faults", {"name": "hang"}, headers={HEADER: "mine"})
-    assert not running.namespace.faults
-    assert running.simulator.namespaces.get("mine").faults
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -316,15 +220,30 @@ def test_faults_are_armed_by_name_or_by_effect(control: ControlClient, engine: h
     own = control.faults.arm("slowly", RateLimit(seconds=9), operation="listJobs", count="request", nth=1)
     statuses = [engine.get(path).status_code for path in ("/tags", "/tags", "/jobs", "/jobs")]
     assert statuses == [503, 200, 429, 429]
-    assert [(each.id, each.fired) for each in control.faults.list()] == [(named.id, 1), (own.id, 2)]
+    assert [(each.id, each.matched, each.fired) for each in control.faults.list()] == [
+        (named.id, 2, 1),
+        (own.id, 2, 2),
+    ]
+    with pytest.raises(ControlError, match="is armed already"):  # two rules would share their dice
+        control.faults.arm("hang", id=own.id)
     assert control.faults.disarm(named.id).fired == 1
+    with pytest.raises(ControlError, match=f"no armed fault '{named.id}'. There is {own.id}"):
+        control.faults.disarm(named.id)
     assert [each.id for each in control.faults.disarm_all()] == [own.id]
+    assert control.faults.list() == []
 
 
-def test_time_is_moved(control: ControlClient) -> None:
+def test_the_catalogue_lists_every_fault(control: ControlClient) -> None:
+    assert {each.name: each.effect for each in control.ask(catalogue).faults} == CATALOGUE
+
+
+def test_time_is_read_set_and_moved(control: ControlClient) -> None:
     control.clock.set_mode("manual")
-    assert control.clock.advance(12).elapsed == 12
-    assert (control.clock.elapsed(), control.clock.read().mode) == (12, "manual")
+    moved = control.clock.advance(90)
+    assert (moved.mode, moved.elapsed, moved.now) == ("manual", 90, "2026-01-01T00:01:30.000000Z")
+    assert (control.clock.elapsed(), control.clock.read()) == (90, moved)
+    with pytest.raises(ControlError, match="seconds"):
+        control.clock.advance(-1)
 
 
 def test_the_journal_is_held_to_what_is_wanted(control: ControlClient, engine: httpx.Client) -> None:
@@ -334,6 +253,8 @@ def test_the_journal_is_held_to_what_is_wanted(control: ControlClient, engine: h
     control.journal.never(operation="search")
     control.journal.in_order(Match(operation="createJob"), Match(path="/api/v1/tags"))
     assert [entry.operation for entry in control.journal.entries()] == ["createJob", "listTags"]
+    newest = control.ask(journal, limit=1)
+    assert ([entry.operation for entry in newest.entries], newest.total) == (["listTags"], 2)
     assert control.journal.canonical().count(b"\n") == 2
     with pytest.raises(AssertionError, match="the nearest was #1"):
         control.journal.expect(operation="createJob", tag="b")
@@ -343,30 +264,60 @@ def test_the_journal_is_held_to_what_is_wanted(control: ControlClient, engine: h
         control.journal.in_order(Match(path="/api/v1/tags"), Match(operation="createJob"))
 
 
-def test_states_are_kept_and_jobs_have_policies(control: ControlClient, engine: httpx.Client) -> None:
+def test_states_are_kept_and_gone_back_to(control: ControlClient, engine: httpx.Client) -> None:
     note(engine)
     kept = control.snapshot()
-    note(engine, "copper")
-    control.restore(kept)
-    assert control.state().status.documents.total == 1
-    control.set_policy(AfterPolls(polls=9))
-    note(engine, "copper")
-    assert control.state().jobs[0].status == "running"
+    for _ in range(2):
+        note(engine, "copper")
+        control.restore(kept)
+        state = control.state()
+        assert (state.status.documents.total, state.tags[0].tag) == (1, "a")
+    assert [each.id for each in control.ask(list_snapshots).snapshots] == [kept]
+    with pytest.raises(ControlError, match=kept) as caught:
+        control.restore("nothing")
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_jobs_have_policies(control: ControlClient, engine: httpx.Client) -> None:
+    control.set_policy(AfterPolls(polls=2))
+    assert control.ask(get_policy).policy == AfterPolls(polls=2)
+    path = f"/jobs/{note(engine).json()['id']}"
+    assert [engine.get(path).json()["status"] for _ in range(2)] == ["running", "completed"]
 
 
 def test_a_reset_begins_anew(control: ControlClient, engine: httpx.Client) -> None:
     note(engine)
+    control.faults.arm("hang")
+    control.clock.advance(5)
     assert control.overview().namespace.requests == 1
-    after = control.reset(seed=5).namespace
-    assert (after.seed, after.requests, after.documents) == (5, 0, 0)
+    assert control.reset(seed=9).namespace == NamespaceInfo(
+        name=control.name, seed=9, documents=0, jobs=0, faults=0, requests=0
+    )
+    assert control.clock.elapsed() == 0
 
 
-def test_what_is_refused_is_an_error_with_its_code(control: ControlClient) -> None:
+def test_namespaces_are_made_listed_and_forgotten(simulator: Simulator, control: ControlClient) -> None:
+    other = control.namespace("other", api_key="secret", clock=ClockMode.MANUAL, seed=3)
+    made = simulator.namespaces.get("other")
+    assert (made.api_key, made.clock.mode, made.seed) == ("secret", ClockMode.MANUAL, 3)
+    other.faults.arm("hang")
+    assert control.faults.list() == []
     with pytest.raises(ControlError) as caught:
-        control.restore("nothing")
-    assert caught.value.code == "invalid_parameter"
-    with pytest.raises(ValueError, match="lost_ack"):
-        control.faults.arm("lost_ak")
+        control.namespace("third", api_key="secret")
+    assert caught.value.code == "contradiction"
+    other.remove()
+    left = {each.name for each in control.ask(list_namespaces).namespaces}
+    assert (left >= {"default", control.name, "third"}, "other" in left) == (True, False)
+    with pytest.raises(ControlError, match="no namespace 'other'"):
+        control.ask(remove_namespace, name="other")
+
+
+def test_the_default_namespace_begins_anew_instead_of_going(simulator: Simulator) -> None:
+    with ControlClient(simulator.control_url or "") as default:
+        httpx.post(f"{simulator.url}{API}/jobs", json={"text": "granite"}, verify=False)
+        assert default.overview().namespace.jobs == 1
+        default.remove()
+        assert default.overview().namespace.jobs == 0
 
 
 def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread(simulator: Simulator) -> None:

@@ -35,9 +35,6 @@ def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Retry:
     return Retry(credential=credential, operation="operation", key=key, fingerprint=asked)
 
 
-# --- taking in ------------------------------------------------------------------------------------
-
-
 def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> None:
     """As an engine answers, whose work begins after its answer."""
     job = base.submit("granite", title="Stone", tags=["a", "b", "a"])
@@ -109,7 +106,9 @@ def test_a_job_keeps_the_policy_it_came_under(base: Base) -> None:
     [lambda: Stuck(step="Dreaming"), lambda: FailAt(step="Dreaming"), lambda: FailAt(code="dream")],
 )
 def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match="it is one of"):
+    with pytest.raises(
+        ValueError, match=r"no (step|error code) .*; it is one of (queued|Extracting text|[a-z_]+), "
+    ):
         policy()
 
 
@@ -296,11 +295,6 @@ def test_every_policy_has_a_text(text: str, policy: Policy) -> None:
 def test_what_is_no_policy_is_refused_by_the_name_of_its_variable(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^KB_SIM_JOBS='.*: takes at-once, polls:N, seconds:S, stuck"):
         SimulatorSettings(jobs=text)
-
-
-def test_a_step_that_there_is_not_is_told_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no step 'Sorting'.*Extracting text, Splitting into chunks"):
-        policy_of("fail:Sorting")
 
 
 def test_every_namespace_begins_with_the_policy_and_goes_back_to_it() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kb_config.installing import install_command
 from kb_engine.embed.onnx_model import OnnxModel, missing_package, open_session, read_tokenizer
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights, Vectors
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.index.port import Scoring, Vectors
 
 _TOKENIZER = Path(__file__).with_name("tokenizer.json")
 _TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
@@ -38,7 +40,7 @@ class MiniLM(Embedder):
     # 2 and 4 rarest words, and bases of 140 documents (0.350). The best fused score was under the floor
     # for 0 % of whole queries and of 4 words, 10 % of 2 words, 73 % of questions on other subjects and
     # 93 % of gibberish; the best cosine was under its floor for 0 %, 16 %, 46 %, 100 % and 93 %.
-    weights = ScoreWeights(w=0.5, k=4.0, floor=0.35, cosine_floor=0.3)
+    scoring = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -56,6 +58,11 @@ class MiniLM(Embedder):
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One vector a text, shape (n, 384); of a text longer than 256 tokens only these count."""
         return self._ready().embed(texts) if texts else np.empty((0, self.dimensions), np.float32)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """As a passage: the model was trained on pairs of both."""
+        vector: NDArray[np.float32] = self.embed([text])[0]
+        return vector
 
     def _ready(self) -> OnnxModel:
         if (model := self._model) is None:

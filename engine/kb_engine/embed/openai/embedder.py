@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import msgspec
@@ -29,23 +30,15 @@ from kb_engine.embed.openai.endpoint import (
     words_of,
 )
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
-from kb_engine.embed.own_model import PASSAGES, QUESTIONS, weights_for
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
+from kb_engine.embed.own_model import as_setting, scoring_for
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
+from kb_engine.index.port import Vectors
 
 logger = logging.getLogger(__name__)
 
-_LETTERS_A_TOKEN = 3
-_MARKS = 2
-_WORD = re.compile(r"[A-Za-z]+")
-_WEIGHTS = (
-    (1, re.compile(r"[0-9!-/:-@\[-`{-~\x80-\u07ff]")),
-    (2, re.compile(r"[\u0800-\uabff\ud7a4-\uffff]")),
-    (3, re.compile(r"[\uac00-\ud7a3]")),
-    (4, re.compile(r"[\U00010000-\U0010ffff]")),
-)
-_BATCH_CHARS = 100_000
 _QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
 _REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
+_BATCH_CHARS = 100_000
 _BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
 _BYTES_BESIDE = 256 * 1024
 _LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
@@ -56,42 +49,15 @@ _BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing
 # model makes numbers of that are none.
 _ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
 
-
-def estimated_tokens(text: str) -> int:
-    """The tokens of a text where the tokenizer is not known, with the two marks that most put around it.
-
-        letters of a to z                       3 a token, each word by itself
-        digits, signs, other letters of 2 bytes 1 token each (accents, Greek, Cyrillic, Hebrew, Arabic)
-        what takes 3 bytes                      2 tokens each (Chinese, Japanese, Indic scripts)
-        Korean syllables                        3 tokens each
-        what takes 4 bytes                      4 tokens each (emoji, rare Chinese characters)
-
-    An estimate that is rather too high. WordPiece takes Korean apart into two or three letters, and what
-    works on bytes knows nothing longer than a byte of what it has not been trained on. English prose has four
-    to five letters a token, so it is counted a third more than it has. Random letters, as in a key, and prose
-    in a language that the model has not been trained on can have a few more tokens than this.
-    """
-    words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
-    return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)
-
-
-def cut(text: str, most: int) -> str:
-    """The beginning of the text, as far as it is estimated at `most` tokens."""
-    while (tokens := estimated_tokens(text)) > most and len(text) > 1:
-        text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
-    return text
-
-
-class _Refused(Exception):
-    """The endpoint does not take these texts, and may take others, or parts of them.
-
-    `words` are its own, empty where it may quote a document.
-    """
-
-    def __init__(self, what: str, words: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.words = words
+_LETTERS_A_TOKEN = 3
+_MARKS = 2
+_WORD = re.compile(r"[A-Za-z]+")
+_WEIGHTS = (
+    (1, re.compile(r"[0-9!-/:-@\[-`{-~\x80-\u07ff]")),
+    (2, re.compile(r"[\u0800-\uabff\ud7a4-\uffff]")),
+    (3, re.compile(r"[\uac00-\ud7a3]")),
+    (4, re.compile(r"[\U00010000-\U0010ffff]")),
+)
 
 
 class OpenAIEmbedder(Embedder):
@@ -112,12 +78,11 @@ class OpenAIEmbedder(Embedder):
         self._lock = Lock()
         self._at_once = settings.embedding_batch
         self._query_seconds = min(_QUERY_SECONDS, settings.embedding_timeout)
-        prefix, model = settings.embedding_document_prefix, f"openai:{settings.embedding_model}"
-        self.name = f"{model} with {prefix!r}" if prefix else model  # the prefix changes the vectors
+        self.name = settings.base_name(f"openai:{settings.embedding_model}")
         self.dimensions = settings.embedding_dimensions
         self.max_tokens = settings.embedding_max_tokens
         self.batch_size = settings.embedding_batch
-        self.weights = weights_for(None, settings.scoring)
+        self.scoring = scoring_for(None, settings.chosen_scoring)
         self.loaded = False
 
     def expect(self, dimensions: int) -> None:
@@ -129,20 +94,18 @@ class OpenAIEmbedder(Embedder):
             if self.loaded:
                 return
             settings = self._settings
-            questions = [settings.embedding_query_prefix + text for text in QUESTIONS]
-            passages = [settings.embedding_document_prefix + text for text in PASSAGES]
+            questions, passages = settings.probes()
             self._prove_in_order(settings.embedding_timeout)
-            rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
-            vectors = np.concatenate(rows)
+            vectors = self._in_batches([*questions, *passages])
             cosines = vectors[: len(questions)] @ vectors[len(questions) :].T
-            self.weights = weights_for(cosines, settings.scoring)
+            self.scoring = scoring_for(cosines, settings.chosen_scoring)
             self.loaded = True
         logger.info(
             "the embedding endpoint answers",
             extra={
                 "model": settings.embedding_model,
                 "dimensions": self.dimensions,
-                **msgspec.structs.asdict(self.weights),
+                "scoring": as_setting(self.scoring),
             },
         )
 
@@ -153,9 +116,9 @@ class OpenAIEmbedder(Embedder):
         """One vector a passage; of one beyond the window only its beginning counts."""
         self.load()
         prefix = self._settings.embedding_document_prefix
-        whole = [self._within_window(prefix, text) for text in texts]
-        rows = [self._batch(batch) for batch in _batches(whole, self._at_once)]
-        return np.concatenate(rows) if rows else np.empty((0, self.dimensions), np.float32)
+        if not texts:
+            return np.empty((0, self.dimensions), np.float32)
+        return self._in_batches([self._within_window(prefix, text) for text in texts])
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """The vector of a question, with the prefix of questions; within 15 seconds, or not at all."""
@@ -175,19 +138,21 @@ class OpenAIEmbedder(Embedder):
         room = self.max_tokens - estimated_tokens(prefix)
         return prefix + (cut(text, max(room, 1)) if text.strip() else _BLANK)
 
-    def _batch(self, texts: list[str]) -> Vectors:
-        """The vectors of a batch; how many texts the next one has follows what the endpoint can do in time.
+    def _in_batches(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of texts; how many go into a batch of the next call follows what is done in time.
 
         Fewer after a batch that took too long, then by and by more again: a slow endpoint does its work in
         small portions, and one that hung for a moment is soon given large ones.
         """
-        try:
-            vectors = self._vectors(texts, self._settings.embedding_timeout)
-        except NoAnswer:
-            self._ask_for_less(len(texts))
-            raise
-        self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
-        return vectors
+        rows = []
+        for batch in _batches(texts, self._at_once):
+            try:
+                rows.append(self._vectors(batch, self._settings.embedding_timeout))
+            except NoAnswer:
+                self._ask_for_less(len(batch))
+                raise
+            self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
+        return np.concatenate(rows)
 
     def _ask_for_less(self, sent: int) -> None:
         self._at_once = max(1, min(self._at_once, sent) // _LESS_AT_ONCE)
@@ -289,6 +254,15 @@ class OpenAIEmbedder(Embedder):
         return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{reason}", retry_after=rest)
 
 
+@dataclass(eq=False)
+class _Refused(Exception):
+    """The endpoint does not take these texts, and may take others, or parts of them."""
+
+    what: str
+    words: str = ""
+    """Its own; empty where it may quote a document."""
+
+
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
     """The texts in order, at most so many and 100,000 characters at once; a longer text goes alone."""
     batch: list[str] = []
@@ -301,3 +275,28 @@ def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
         chars += len(text)
     if batch:
         yield batch
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of the text, as far as it is estimated at `most` tokens."""
+    while (tokens := estimated_tokens(text)) > most and len(text) > 1:
+        text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
+    return text
+
+
+def estimated_tokens(text: str) -> int:
+    """The tokens of a text where the tokenizer is not known, with the two marks that most put around it.
+
+        letters of a to z                       3 a token, each word by itself
+        digits, signs, other letters of 2 bytes 1 token each (accents, Greek, Cyrillic, Hebrew, Arabic)
+        what takes 3 bytes                      2 tokens each (Chinese, Japanese, Indic scripts)
+        Korean syllables                        3 tokens each
+        what takes 4 bytes                      4 tokens each (emoji, rare Chinese characters)
+
+    An estimate that is rather too high. WordPiece takes Korean apart into two or three letters, and what
+    works on bytes knows nothing longer than a byte of what it has not been trained on. English prose has four
+    to five letters a token, so it is counted a third more than it has. Random letters, as in a key, and prose
+    in a language that the model has not been trained on can have a few more tokens than this.
+    """
+    words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
+    return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)

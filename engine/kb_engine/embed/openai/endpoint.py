@@ -22,89 +22,8 @@ import numpy as np
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS
-from kb_engine.embed.protocol import EmbedderUnavailable, Vectors
-
-_MOST_WORDS = 200
-
-
-class BadAnswer(ValueError):
-    """The answer holds no vectors that can be used; the message says why and quotes nothing of it."""
-
-
-class WrongLength(BadAnswer):
-    """The vectors have another length than those before them."""
-
-
-class _Item(msgspec.Struct):
-    embedding: list[float]
-    index: int | None = None
-
-
-class _Answer(msgspec.Struct):
-    data: list[_Item]
-
-
-def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
-    """The vectors of `count` texts in their order, each of length 1; `dimensions` 0: any number of them.
-
-    Raises:
-        BadAnswer: no such JSON, too many or too few, or a vector without a direction.
-    """
-    try:
-        items = msgspec.json.decode(body, type=_Answer).data
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"no list of embeddings ({_first_words(str(error))})") from error
-    if len(items) != count:
-        raise BadAnswer(f"{len(items)} embeddings for {count} texts")
-    if any(item.index is not None for item in items):  # else they are in order as they came
-        places = {item.index: item for item in items}
-        if places.keys() != set(range(count)):
-            raise BadAnswer("embeddings whose index is missing or comes twice")
-        items = [places[place] for place in range(count)]
-    wanted = dimensions or len(items[0].embedding)
-    if not 0 < wanted <= MOST_DIMENSIONS:
-        raise BadAnswer(f"vectors of {wanted} dimensions; 1 to {MOST_DIMENSIONS} can be used")
-    for item in items:
-        if (found := len(item.embedding)) != wanted:
-            raise WrongLength(f"vectors of {found} dimensions where {wanted} were expected")
-    vectors = np.array([item.embedding for item in items], dtype=np.float64)
-    if not np.isfinite(vectors).all():
-        raise BadAnswer("a vector with a number that is not finite")
-    largest = np.abs(vectors).max(axis=1, keepdims=True)
-    if not largest.all():
-        raise BadAnswer("a vector of zeros, which has no direction")
-    scaled = vectors / largest  # squares of very large numbers would overflow, of very small ones vanish
-    return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True), dtype=np.float32)
-
-
-class _Words(msgspec.Struct):
-    """Where endpoints put what went wrong: an object with a message, or a text by one of these names."""
-
-    error: object = None
-    message: object = None
-    detail: object = None
-
-
-def words_of(body: bytes, secret: str) -> str:
-    """What an endpoint says went wrong, one line of printable signs without the key; empty where nothing.
-
-    Only for answers to texts of our own: endpoints quote what they were asked.
-    """
-    try:
-        document = msgspec.json.decode(body, type=_Words)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-    inner = document.error.get("message") if isinstance(document.error, dict) else document.error
-    words = next((text for text in (inner, document.message, document.detail) if isinstance(text, str)), "")
-    if secret:
-        words = words.replace(secret, "***")
-    return _first_words(words)
-
-
-def _first_words(text: str) -> str:
-    line = " ".join(text.split())[:_MOST_WORDS]
-    return "".join(sign if sign.isprintable() else "?" for sign in line)
-
+from kb_engine.embed.protocol import EmbedderUnavailable
+from kb_engine.index.port import Vectors
 
 MOST_RETRY_AFTER = 300.0
 """Seconds: what an endpoint asks for beyond this is not waited for."""
@@ -112,18 +31,7 @@ MOST_RETRY_AFTER = 300.0
 _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
 _UNTOUCHED = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-engine"}
-
-
-class NoAnswer(EmbedderUnavailable):
-    """Not in time: the endpoint hangs, or these texts are more than it can do meanwhile."""
-
-
-class Reply(NamedTuple):
-    """An answer of any status; `retry_after` is in seconds, None where the endpoint names none."""
-
-    status: int
-    body: bytes
-    retry_after: float | None
+_MOST_WORDS = 200
 
 
 class Wire:
@@ -154,7 +62,7 @@ class Wire:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._serve, args=(self._loop,), name="embedding-endpoint", daemon=True
+                    target=self._loop.run_forever, name="embedding-endpoint", daemon=True
                 )
                 self._thread.start()
             reply = asyncio.run_coroutine_threadsafe(self._post(body, seconds, most_bytes), self._loop)
@@ -173,13 +81,7 @@ class Wire:
         asyncio.run_coroutine_threadsafe(self._let_go(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
+        loop.close()
 
     async def _let_go(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -238,6 +140,92 @@ class Wire:
         return EmbedderUnavailable(f"{self._url} {what}", retry_after=_CONNECT_SECONDS)
 
 
+class Reply(NamedTuple):
+    """An answer of any status; `retry_after` is in seconds, None where the endpoint names none."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class NoAnswer(EmbedderUnavailable):
+    """Not in time: the endpoint hangs, or these texts are more than it can do meanwhile."""
+
+
+def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
+    """The vectors of `count` texts in their order, each of length 1; `dimensions` 0: any number of them.
+
+    Raises:
+        BadAnswer: no such JSON, too many or too few, or a vector without a direction.
+    """
+    try:
+        items = msgspec.json.decode(body, type=_Answer).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(f"no list of embeddings ({_first_words(str(error))})") from error
+    if len(items) != count:
+        raise BadAnswer(f"{len(items)} embeddings for {count} texts")
+    if any(item.index is not None for item in items):  # else they are in order as they came
+        places = {item.index: item for item in items}
+        if places.keys() != set(range(count)):
+            raise BadAnswer("embeddings whose index is missing or comes twice")
+        items = [places[place] for place in range(count)]
+    wanted = dimensions or len(items[0].embedding)
+    if not 0 < wanted <= MOST_DIMENSIONS:
+        raise BadAnswer(f"vectors of {wanted} dimensions; 1 to {MOST_DIMENSIONS} can be used")
+    for item in items:
+        if (found := len(item.embedding)) != wanted:
+            raise WrongLength(f"vectors of {found} dimensions where {wanted} were expected")
+    vectors = np.array([item.embedding for item in items], dtype=np.float64)
+    if not np.isfinite(vectors).all():
+        raise BadAnswer("a vector with a number that is not finite")
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    if not largest.all():
+        raise BadAnswer("a vector of zeros, which has no direction")
+    scaled = vectors / largest  # squares of very large numbers would overflow, of very small ones vanish
+    return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True), dtype=np.float32)
+
+
+class _Item(msgspec.Struct):
+    embedding: list[float]
+    index: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item]
+
+
+class BadAnswer(ValueError):
+    """The answer holds no vectors that can be used; the message says why and quotes nothing of it."""
+
+
+class WrongLength(BadAnswer):
+    """The vectors have another length than those before them."""
+
+
+def words_of(body: bytes, secret: str) -> str:
+    """What an endpoint says went wrong, one line of printable signs without the key; empty where nothing.
+
+    Only for answers to texts of our own: endpoints quote what they were asked.
+    """
+    try:
+        document = msgspec.json.decode(body, type=_Words)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    inner = document.error.get("message") if isinstance(document.error, dict) else document.error
+    words = next((text for text in (inner, document.message, document.detail) if isinstance(text, str)), "")
+    if secret:
+        words = words.replace(secret, "***")
+    return _first_words(words)
+
+
+class _Words(msgspec.Struct):
+    """Where endpoints put what went wrong: an object with a message, or a text by one of these names."""
+
+    error: object = None
+    message: object = None
+    detail: object = None
+
+
 def seconds_of(header: str | None) -> float | None:
     """What `Retry-After` asks for, in seconds or as a date; None where it is neither."""
     if header is None:
@@ -254,3 +242,8 @@ def seconds_of(header: str | None) -> float | None:
     if not seconds >= 0:  # also what is not a number
         return 0.0
     return min(seconds, MOST_RETRY_AFTER)
+
+
+def _first_words(text: str) -> str:
+    line = " ".join(text.split())[:_MOST_WORDS]
+    return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -72,7 +72,7 @@ class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
         # A header takes nothing else, and the message does not repeat the key.
         if not (self.embedding_key.isascii() and self.embedding_key.isprintable()):
             raise SettingsError("OPENAI_API_KEY=(secret): has a sign that no key has, such as a line's end")
-        _ = self.scoring
+        _ = self.chosen_scoring
 
     @property
     def embeddings_url(self) -> str:

@@ -98,9 +98,9 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
 
     Jobs that wait between the first and the last of `found` that do are all in it: it is a page of the queue.
     """
-    asked = [_Work(*row[: len(_WORK)]) for row in found]
-    waiting = [each.seq for each in asked if each.status == "queued"]
-    if not waiting and not any(each.status == "running" for each in asked):
+    wanted = [_Work(*row[: len(_WORK)]) for row in found]
+    waiting = [each.seq for each in wanted if each.status == "queued"]
+    if not waiting and not any(each.status == "running" for each in wanted):
         return [_job(row, read.now, None) for row in found]
     sums = await read.rows("SELECT work, jobs, bytes, seconds, squares, products FROM measures")
     known = {name: _Measures(*of_work) for name, *of_work in sums}
@@ -118,14 +118,14 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
     ):
         queues[lane].add(_name(kind, form, ocr), count, size)
     seconds: dict[str, float | None] = {}
-    for each in sorted(asked, key=lambda each: each.seq):
+    for each in sorted(wanted, key=lambda each: each.seq):
         queue = queues[each.lane]
         if each.status == "running":
             seconds[each.id] = queue.left.get(each.id)
         elif each.status == "queued":
             seconds[each.id] = queue.until_done(each)
             queue.add(_name(each.kind, each.format, each.force_ocr), 1, each.size_bytes)
-    return [_job(row, read.now, seconds.get(each.id)) for each, row in zip(asked, found, strict=True)]
+    return [_job(row, read.now, seconds.get(each.id)) for each, row in zip(wanted, found, strict=True)]
 
 
 def _job(row: Row, now: str, estimate: float | None) -> m.Job:

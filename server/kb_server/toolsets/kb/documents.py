@@ -68,7 +68,7 @@ class ChunkView(m.Chunk, kw_only=True):
     truncated: bool = False
 
 
-def shown(document: m.Document) -> dict[str, Any]:
+def document_members(document: m.Document) -> dict[str, Any]:
     """The members of a document as tools show them: with the collection taken out of the tags."""
     split = collection_tags.split_tags(document.tags)
     members = {**msgspec.structs.asdict(document), "collection": split.collection, "tags": split.tags}
@@ -182,7 +182,7 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
         if more:
             hints.append(f"{more} more chunks: call kb_get again with chunk_offset={following}.")
         return KbGetResult(
-            **shown(document),
+            **document_members(document),
             chunks=chunks,
             chunk_offset=arguments.chunk_offset,
             next_chunk_offset=following if more else UNSET,
@@ -197,7 +197,7 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
             repaired = await collection_moves.repair(
                 self.engine, document.id, document.tags, document.version
             )
-            members = shown(repaired or document)
+            members = document_members(repaired or document)
             entries.append(DocumentEntry(**{name: members[name] for name in DocumentEntry.__struct_fields__}))
         listed = fitting(entries, arguments.max_chars)
         following = arguments.offset + len(listed)

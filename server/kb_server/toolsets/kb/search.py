@@ -182,7 +182,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         )
     tags = tags_for_search(arguments.collection, arguments.tags or [])
     mode, fts_only = arguments.mode, arguments.fts_only
-    if contradict(mode, fts_only):
+    if fts_only is not None and contradict(mode, fts_only):
         raise ToolError(
             "contradiction",
             f'fts_only is {str(fts_only).lower()} and mode is "{mode}"; mode "fts" is what fts_only means. '

@@ -211,22 +211,22 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
         if arguments.job_id is not None:
             job = await self.engine.wait_for_job(arguments.job_id, arguments.wait_seconds)
             document = await document_of(self.engine, job)
-            listed, shown, total = [job], [job_view(job)], 1
+            listed, entries, total = [job], [job_view(job)], 1
             if document is not None and document.status == "empty":
                 hints.append(why_empty(document))
         else:
             limit = arguments.limit or JobsQuery().limit
             query = JobsQuery(status=arguments.status, limit=limit, offset=arguments.offset)
             found = await self.engine.call(LIST_JOBS, query=query)
-            shown, total = [job_entry(job) for job in found.jobs], found.total
+            entries, total = [job_entry(job) for job in found.jobs], found.total
             if arguments.limit is None:
-                shown = fitting(shown[:_PAGE], _PAGE_BYTES)
-            listed, following = found.jobs[: len(shown)], arguments.offset + len(shown)
-            if shown and total > following:
+                entries = fitting(entries[:_PAGE], _PAGE_BYTES)
+            listed, following = found.jobs[: len(entries)], arguments.offset + len(entries)
+            if entries and total > following:
                 hints.append(f"{total - following} more: offset={following}.")
         if any(job.retryable for job in listed):
             hints.append(
                 "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or "
                 "`kb jobs ID --retry` queues it again."
             )
-        return KbJobsResult(jobs=shown, total=total, hint=" ".join(hints))
+        return KbJobsResult(jobs=entries, total=total, hint=" ".join(hints))

@@ -37,7 +37,7 @@ from kb_server.toolsets.kb import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
@@ -329,7 +329,7 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
                 self.engine, document.id, document.tags, document.version
             )
             document = repaired or document
-        return KbUpdateNoteResult(**shown(document), job_id=None, hint="")
+        return KbUpdateNoteResult(**document_members(document), job_id=None, hint="")
 
     async def _moved(self, document: m.Document, collection: str) -> m.Document:
         try:
@@ -361,4 +361,4 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
             raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault
         if arguments.collection is not None:
             hint += f" It has not been moved to {arguments.collection!r}: pass collection again afterwards."
-        return KbUpdateNoteResult(**shown(document), job_id=job.id, hint=hint)
+        return KbUpdateNoteResult(**document_members(document), job_id=job.id, hint=hint)

@@ -89,10 +89,13 @@ async def test_a_port_in_use_is_one_line_and_lets_go_of_the_base(tmp_path: Path)
                 await serve(settings, on_ready=nobody)
 
 
-async def test_a_host_of_nobody_is_one_line(tmp_path: Path) -> None:
+async def test_a_host_of_nobody_is_one_line_after_a_warning_of_the_missing_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
     with pytest.raises(CannotListen, match="KB_ENGINE_HOST"):
         await serve(settings, on_ready=nobody)
+    assert "KB_API_KEY" in caplog.text
 
 
 @pytest.fixture
@@ -134,15 +137,6 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
     told = [record for record in caplog.records if record.name == "kb_contracts.http.connections"]
     assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
     assert "Traceback" not in caplog.text
-
-
-async def test_without_a_key_beyond_loopback_there_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
-    with pytest.raises(CannotListen):
-        await serve(settings, on_ready=nobody)
-    assert "KB_API_KEY" in caplog.text
 
 
 def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
@@ -209,5 +203,6 @@ async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
 
 
 async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
+    """No page knows it; a proxy in front may ask by any name."""
     headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
     assert await asked(tmp_path, headers, key="k") == (202, "")

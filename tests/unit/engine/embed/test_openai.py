@@ -34,7 +34,7 @@ from kb_engine.embed.openai.embedder import (
 )
 from kb_engine.embed.openai.endpoint import MOST_RETRY_AFTER, BadAnswer, seconds_of, vectors_of, words_of
 from kb_engine.embed.openai.settings import OpenAISettings
-from kb_engine.embed.own_model import QUESTIONS, weights_for
+from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.settings import EngineSettings
@@ -91,6 +91,7 @@ def test_requests_are_bounded_in_texts_and_characters(served: EmbeddingEndpoint)
 
 
 def test_prefixes_stand_before_passages_and_questions(served: EmbeddingEndpoint) -> None:
+    """Each its own; that of passages changes their vectors, so it is part of the name."""
     settings = {"embedding_document_prefix": "passage: ", "embedding_query_prefix": "query: "}
     with asking(served, **settings) as embedder:
         embedder.load()
@@ -153,6 +154,7 @@ def test_the_key_goes_into_the_header_alone(
 
 
 def test_a_redirect_is_not_followed(served: EmbeddingEndpoint) -> None:
+    """The key and the texts are for the host of the setting, and for no other."""
     with endpoint() as elsewhere:
         for status in (301, 302, 307, 308):
             served.fault = always(status, Location=f"{elsewhere.url}/embeddings")
@@ -214,39 +216,39 @@ def shifted(by: float) -> Callable[[Sequence[str]], NDArray[np.float32]]:
 def test_constants_of_the_score_are_measured(served: EmbeddingEndpoint) -> None:
     served.embed = shifted(0.0)
     with asking(served) as embedder:
-        before = embedder.weights
+        before = embedder.scoring
         embedder.load()
-        same = embedder.weights
-    assert before == MiniLM.weights
-    assert (same.w, same.k) == (pytest.approx(0.5, abs=0.02), 4.0)
+        same = embedder.scoring
+    assert before == MiniLM.scoring
+    assert (same.weight, same.saturation) == (pytest.approx(0.5, abs=0.02), 4.0)
     assert same.cosine_floor == pytest.approx(0.3, abs=0.02)
     assert same.floor == pytest.approx(0.35, abs=0.02)
     served.embed = shifted(1.5)
     with asking(served) as embedder:
         embedder.load()
-        high = embedder.weights
+        high = embedder.scoring
         related, unrelated = (
             float(embedder.embed_query(question) @ embedder.embed(["Overwintering a honey bee colony"])[0])
             for question in ("How do I keep bees over the winter?", "How do I keep my car clean?")
         )
     assert related > high.cosine_floor > unrelated > same.cosine_floor
-    assert high.w > same.w
+    assert high.weight > same.weight
     assert high.floor > same.floor
 
 
 def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpoint) -> None:
     with asking(served, embedding_scoring="cosine_floor=0.7, w=0.6") as embedder:
         embedder.load()
-        assert (embedder.weights.cosine_floor, embedder.weights.w) == (0.7, 0.6)
-        assert embedder.weights.floor == pytest.approx(0.6 * 0.7 + 0.4 * 0.4)
+        assert (embedder.scoring.cosine_floor, embedder.scoring.weight) == (0.7, 0.6)
+        assert embedder.scoring.floor == pytest.approx(0.6 * 0.7 + 0.4 * 0.4)
     with asking(served, embedding_scoring="floor=0.2,k=9") as embedder:
         embedder.load()
-        assert (embedder.weights.floor, embedder.weights.k) == (0.2, 9.0)
+        assert (embedder.scoring.floor, embedder.scoring.saturation) == (0.2, 9.0)
 
 
 def test_a_model_that_tells_nothing_apart_keeps_the_constants_of_another() -> None:
     alike = np.ones((len(QUESTIONS), len(QUESTIONS)), np.float32)
-    assert weights_for(alike, {}) == MiniLM.weights
+    assert scoring_for(alike, {}) == MiniLM.scoring
 
 
 ENDPOINT = {
@@ -302,6 +304,7 @@ def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, 
 
 
 def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
+    """Half of its settings, and a key that the environment has for something else, do no harm."""
     settings = EngineSettings.read({"KB_EMBEDDING_URL": "half", "OPENAI_API_KEY": "sk-\n"})
     assert settings.embedder == "minilm"
     with pytest.raises(SettingsError, match="KB_EMBEDDING_URL"):
@@ -321,6 +324,7 @@ def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
     ],
 )
 def test_a_key_on_a_network_without_tls_is_noticed(url: str, key: str, clear: bool) -> None:
+    """This machine is no network."""
     settings = OpenAISettings(embedding_url=url, embedding_model="m", embedding_key=key)
     assert any("encryption" in each for each in settings.warnings(chosen=True)) is clear
 
@@ -341,10 +345,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_tokens_are_estimated_at_no_fewer_than_a_tokenizer_counts(text: str) -> None:
+    """That of MiniLM, whose vocabulary is English: other scripts fall into letters and parts of letters."""
     assert estimated_tokens(text) >= MiniLM().count_tokens(text)
 
 
 def test_a_chunk_of_english_fits_the_default_window() -> None:
+    """Chunks of 1,100 characters stay whole at 512 tokens."""
     assert estimated_tokens(TEXTS["english"][:1100]) <= OpenAISettings().embedding_max_tokens
 
 

@@ -42,6 +42,7 @@ def test_a_picture_that_is_read_well_is_read_once() -> None:
 
 
 def test_a_picture_is_turned_as_its_lines_lie() -> None:
+    """What stands and is read well was turned to the left for it; what is not, to the wrong side."""
     for first, turned in ((STANDING, 1), (GUESSED_STANDING, 3), (GUESSED, 2)):
         recognize = Recognizer(first, LEVEL)
         assert upright_lines(PICTURE, whole, recognize) == [LEVEL]

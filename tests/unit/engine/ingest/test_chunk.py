@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.chunk import CHUNK_CHARS, Chunk, chunk, document_text
+from kb_engine.chunk import CHUNK_CHARS, PAGE_BREAK, Chunk, chunks
 from kb_readers import Extraction, Page
 
 PLAIN, MARKDOWN = "text/plain", "text/markdown"
@@ -28,8 +29,8 @@ def made(*pages: str, mime_type: str = MARKDOWN) -> Extraction:
     return Extraction(numbered, None, "text_extraction", mime_type)
 
 
-def words(text: str) -> int:
-    return len(text.split())
+def chunked(extraction: Extraction, **options: Any) -> list[Chunk]:
+    return list(chunks(extraction, **options))
 
 
 @given(
@@ -43,8 +44,8 @@ def test_every_offset_points_at_its_text(
 ) -> None:
     """In order, never blank, on one page, within capacity and tokens, and nothing is lost or doubled."""
     extraction = made(*pages, mime_type=mime_type)
-    chunks = chunk(extraction, capacity=capacity, count_tokens=len, max_tokens=max_tokens)
-    text = document_text(extraction)
+    chunks = chunked(extraction, capacity=capacity, count_tokens=len, max_tokens=max_tokens)
+    text = PAGE_BREAK.join(pages)
     assert [each.index for each in chunks] == list(range(len(chunks)))
     assert all(a.end <= b.start for a, b in pairwise(chunks))
     starts = page_starts(pages)
@@ -67,16 +68,16 @@ def page_starts(pages: list[str]) -> list[int]:
 
 
 def test_a_document_without_text_has_no_chunks() -> None:
-    assert chunk(made()) == []
-    assert chunk(made("", "", " \n\t\r\n ")) == []
+    assert chunked(made()) == []
+    assert chunked(made("", "", " \n\t\r\n ")) == []
 
 
 def test_a_short_document_is_one_chunk() -> None:
-    assert chunk(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10, 0)]
+    assert chunked(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10, 0)]
 
 
 def trail_of(*pages: str, capacity: int = 80) -> list[tuple[str, str | None]]:
-    return [(each.text.splitlines()[0], each.heading) for each in chunk(made(*pages), capacity=capacity)]
+    return [(each.text.splitlines()[0], each.heading) for each in chunked(made(*pages), capacity=capacity)]
 
 
 def test_a_chunk_knows_the_headings_above_it() -> None:
@@ -94,6 +95,7 @@ def test_a_chunk_knows_the_headings_above_it() -> None:
 
 
 def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
+    """A section may fill many pages."""
     assert trail_of("# A\n## B", "text of the second page", "## C\ntext", "") == [
         ("# A", "A > B"),
         ("text of the second page", "A > B"),
@@ -103,32 +105,35 @@ def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
 
 def test_a_mark_in_a_fence_is_no_heading() -> None:
     text = f"# Real\n\n```sh\n# comment\n{'command ' * 20}\n```\n"
-    assert {each.heading for each in chunk(made(text), capacity=60)} == {"Real"}
-    assert {each.heading for each in chunk(made(text, mime_type=PLAIN), capacity=60)} == {None}
+    assert {each.heading for each in chunked(made(text), capacity=60)} == {"Real"}
+    assert {each.heading for each in chunked(made(text, mime_type=PLAIN), capacity=60)} == {None}
 
 
 def test_a_heading_is_never_alone_before_its_text() -> None:
+    """It goes with what follows, which it may make a tenth longer than the capacity."""
     long = "word " * 39 + "end"
-    chunks = chunk(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
+    chunks = chunked(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
     assert [each.text.splitlines()[0] for each in chunks] == ["# Title", "## Part"]
 
 
 def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
     text = "\n".join(f"{'#' * level} {'x' * 50_000}" for level in range(1, 7)) + "\n\ntext"
-    assert max(len(each.heading or "") for each in chunk(made(text))) < 1300
+    assert max(len(each.heading or "") for each in chunked(made(text))) < 1300
 
 
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 def test_prose_fills_its_chunks(mime_type: str) -> None:
+    """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
     text = "The quick brown fox jumps over the lazy dog. " * 4000
-    chunks = chunk(made(text, mime_type=mime_type))
+    chunks = chunked(made(text, mime_type=mime_type))
     assert all(each.text.endswith(".") for each in chunks)
     assert min(len(each.text) for each in chunks[:-1]) > CHUNK_CHARS * 0.9
 
 
 def test_a_chunk_over_the_tokens_is_cut_further() -> None:
+    """As with Chinese, where a character is a token; what fits is left alone."""
     chinese = "天地玄黄宇宙洪荒。" * 100
-    chunks = chunk(
+    chunks = chunked(
         made(f"{'plain words ' * 20}\n\n{chinese}"), count_tokens=words_or_characters, max_tokens=100
     )
     assert all(words_or_characters(each.text) <= 100 for each in chunks)
@@ -141,7 +146,10 @@ def words_or_characters(text: str) -> int:
 
 
 def test_a_character_of_too_many_tokens_is_left_whole() -> None:
-    assert [each.text for each in chunk(made("ab"), count_tokens=lambda text: 9, max_tokens=1)] == ["a", "b"]
+    assert [each.text for each in chunked(made("ab"), count_tokens=lambda text: 9, max_tokens=1)] == [
+        "a",
+        "b",
+    ]
 
 
 LARGE: dict[str, Callable[[int], str]] = {
@@ -164,14 +172,14 @@ LARGE: dict[str, Callable[[int], str]] = {
 def test_no_text_takes_more_than_its_share_of_time(kind: str, mime_type: str) -> None:
     """Eight times the text takes about eight times as long, and never the sixty-four of a square."""
     small, large = (made(LARGE[kind](n), mime_type=mime_type) for n in (2_500, 20_000))
-    chunk(small)
+    chunked(small)
     assert least_seconds(large) < 30 * least_seconds(small) + 0.1
 
 
 def least_seconds(extraction: Extraction) -> float:
     def once() -> float:
         start = time.process_time()
-        chunk(extraction)
+        chunked(extraction)
         return time.process_time() - start
 
     return min(once() for _ in range(3))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 from kb_contracts.api.errors import EngineError
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.store.port import KeptJob
-from kb_engine.store.repository import jobs
 from kb_engine.store.repository.transaction import stamp
-from tests.support.ingesting import SECONDS, Parts, parts_in
+from tests.support.ingesting import Parts
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -33,12 +30,6 @@ def kept(name: str, size: int, *, age: float) -> KeptJob:
 def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
     failures = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
     assert [job.id for job in KeptBounds(seconds, size).exceeded(failures, NOW)] == list(gone)
-
-
-@pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
-        yield parts
 
 
 async def failed(parts: Parts, *names: str) -> list[str]:
@@ -60,7 +51,7 @@ async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(p
     keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
     assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
-    assert [(await parts.store.read(jobs.find, job_id)).retryable for job_id in (old, young)] == [False, True]
+    assert [(await parts.job(job_id)).retryable for job_id in (old, young)] == [False, True]
     with pytest.raises(EngineError, match="not kept any more") as refused:
         await keeper.retry(old, None)
     assert refused.value.code == "job_not_retryable"
@@ -78,8 +69,8 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
     assert spooled(parts) == {third}
     await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
-    assert not (await parts.store.read(jobs.find, second)).retryable
-    assert not (await parts.store.read(jobs.find, first)).retryable
+    assert not (await parts.job(second)).retryable
+    assert not (await parts.job(first)).retryable
 
 
 async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> None:
@@ -90,4 +81,4 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
     with pytest.raises(EngineError) as refused:
         await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
-    assert not (await parts.store.read(jobs.find, job_id)).retryable
+    assert not (await parts.job(job_id)).retryable

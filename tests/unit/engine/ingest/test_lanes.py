@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from kb_engine.store.repository import jobs, state
+from kb_engine.store.repository import state
 from kb_engine.turns import SHORT_BYTES
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
@@ -18,23 +17,18 @@ from tests.support.stack import own_children
 SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)])
 
 
-@pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
-        yield parts
-
-
 async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Parts) -> None:
     files = [await parts.accept_file("held.txt", HELD.encode())]
-    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
+    await parts.embedding()
     files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(199)]
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.done("granite")).status == "completed"
     assert (await parts.store.read(state.counts)).queue.queued == len(files) - 1 == 199
 
 
 async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Counting its tokens takes a thread that the note does not need."""
     counted = parts.embedder.count_tokens
 
     def count_tokens(passage: str) -> int:
@@ -45,8 +39,8 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
 
     monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
     long = await parts.accept("basalt " * SHORT_BYTES)
-    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    await parts.embedding()
+    assert (await parts.done("granite")).status == "completed"
     parts.embedder.release.set()
     assert (await parts.ended(long)).status == "completed"
 
@@ -54,27 +48,27 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
 async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> None:
     file = await parts.accept_file("a.txt", b"granite. " * 30_000)
     notes = 0
-    while (await parts.store.read(jobs.find, file)).finished_at is None:
-        await parts.ended(await parts.accept(f"basalt {notes}"))
+    while (await parts.job(file)).finished_at is None:
+        await parts.done(f"basalt {notes}")
         notes += 1
-    assert (await parts.store.read(jobs.find, file)).status == "completed"
+    assert (await parts.job(file)).status == "completed"
     assert notes > 1
 
 
 @pytest.mark.process
 async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
+    """Its lane is another one once its pages are known; its attempt is the first one still."""
     scanned = await parts.accept_file("scan.pdf", SCAN)
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
     job = await eventually_async(
-        lambda: parts.store.read(jobs.find, scanned),
+        lambda: parts.job(scanned),
         lambda job: job.step.startswith("Processing"),
         what="the first page",
     )
     assert (job.status, job.attempts) == ("running", 1)
     assert own_children()
-    await parts.store.once(None, jobs.cancel, scanned)
-    await parts.workers.cancel(scanned)
+    await parts.cancel(scanned)
     assert not own_children()
     await parts.workers.stop()
     assert [path.name for path in parts.spool.folder.iterdir()] == []
@@ -82,6 +76,7 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
 
 @pytest.mark.process
 async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
+    """Each takes nearly a gigabyte while it is read, whatever the number of places."""
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
     most = 0
 
@@ -111,7 +106,7 @@ async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
         )
         other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
         assert (await parts.ended(other)).status == "failed"  # which takes no thread that embeds
-        assert [(await parts.store.read(jobs.find, job_id)).status for job_id in held] == [
+        assert [(await parts.job(job_id)).status for job_id in held] == [
             "running",
             "running",
             "queued",

@@ -112,4 +112,5 @@ def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int
 def test_short_notes_have_a_lane_of_their_own(
     kind: Literal["note", "file", "update"], size: int, lane: str
 ) -> None:
+    """A file has not, however small: two hundred of them come at once."""
     assert lane_of(kind, size) == lane

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,9 @@ from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children
 
 
-@pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
-        yield parts
-
-
-async def entered(parts: Parts) -> None:
-    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
-
-
 async def test_an_accepted_job_wakes_an_idle_worker(parts: Parts) -> None:
-    await parts.ended(await parts.accept("granite"))
-    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+    await parts.done("granite")
+    assert (await parts.done("basalt")).status == "completed"
 
 
 async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
@@ -46,32 +36,28 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
         others = [await parts.accept(f"granite {number}") for number in range(3)]
         for job_id in others:
             assert (await parts.ended(job_id)).status == "completed"
-        assert (await parts.store.read(jobs.find, held)).status == "running"
+        assert (await parts.job(held)).status == "running"
 
 
 async def test_progress_names_the_step(parts: Parts) -> None:
-    job_id = await parts.accept(HELD)
-    await entered(parts)
-    job = await parts.store.read(jobs.find, job_id)
+    job_id = await parts.hold()
+    job = await parts.job(job_id)
     assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
-    job_id = await parts.accept(HELD)
-    await entered(parts)
-    await parts.store.once(None, jobs.cancel, job_id)
-    await parts.workers.cancel(job_id)
+    job_id = await parts.hold()
+    await parts.cancel(job_id)
     parts.embedder.release.set()
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
+    assert (await parts.done("granite")).status == "completed"
+    assert (await parts.job(job_id)).status == "cancelled"
     assert (await parts.store.read(state.counts)).documents.total == 1
 
 
 async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     job_id = await parts.accept_file("a.pdf", large_pdf(300))
     children = await eventually_async(own_children)
-    await parts.store.once(None, jobs.cancel, job_id)
-    await parts.workers.cancel(job_id)
+    await parts.cancel(job_id)
     assert not any(child.is_running() for child in children)
 
 
@@ -81,7 +67,7 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
     job_id = await parts.accept_file("a.pdf", data)
     job = await eventually_async(
-        lambda: parts.store.read(jobs.find, job_id),
+        lambda: parts.job(job_id),
         lambda job: job.step.startswith("Processing"),
         what="the first page",
     )
@@ -89,30 +75,27 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     assert job.total_steps == 12
     children = own_children()
     assert children
-    await parts.store.once(None, jobs.cancel, job_id)
-    await parts.workers.cancel(job_id)
+    await parts.cancel(job_id)
     assert not any(child.is_running() for child in children)
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.done("granite")).status == "completed"
 
 
 async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
+    """As when the database was away and another engine freed it: what was begun first is given up."""
     async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
-        job_id = await parts.accept(HELD)
-        await entered(parts)
+        job_id = await parts.hold()
         await parts.store.write(jobs.release)
         parts.workers.wake()
         await eventually_async(
-            lambda: parts.store.read(jobs.find, job_id),
+            lambda: parts.job(job_id),
             lambda job: job.attempts == 2 and job.step != "started",
             what="the second attempt",
         )
         parts.embedder.release.set()
-        job = await eventually_async(
-            lambda: parts.store.read(jobs.find, job_id), lambda job: job.finished_at, what="its end"
-        )
+        job = await eventually_async(lambda: parts.job(job_id), lambda job: job.finished_at, what="its end")
         assert job.status == "completed"
         for number in range(4):
-            assert (await parts.ended(await parts.accept(f"granite {number}"))).status == "completed"
+            assert (await parts.done(f"granite {number}")).status == "completed"
         assert all(not loop.done() for loop in parts.workers._loops)
 
 
@@ -130,37 +113,35 @@ async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.M
     monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
     job_id = await parts.accept("granite quarry. " * 5_000)
     assert await asyncio.to_thread(splitting.wait, SECONDS)
-    await parts.store.once(None, jobs.cancel, job_id)
-    await parts.workers.cancel(job_id)
+    await parts.cancel(job_id)
     go_on.set()
-    await parts.ended(await parts.accept("basalt"))
+    await parts.done("basalt")
     assert len(counted) == 2  # the one passage in hand, and the next job's
 
 
 async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:
-    job_id = await parts.accept(HELD)
-    await entered(parts)
+    """Its lease is void, so nothing of it is stored."""
+    job_id = await parts.hold()
     await parts.store.once(None, jobs.cancel, job_id)
     parts.embedder.release.set()
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.done("granite")).status == "completed"
     assert (await parts.store.read(state.counts)).documents.total == 1
 
 
 async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
-    job_id = await parts.accept(HELD)
-    await entered(parts)
+    job_id = await parts.hold()
     await parts.store.once(None, documents.clear)
     later = await parts.accept("granite")
     await parts.workers.cancel_void()
     parts.embedder.release.set()
     assert (await parts.ended(later)).status == "completed"
-    assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
+    assert (await parts.job(job_id)).status == "cancelled"
 
 
 async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         job_id = await parts.accept_file("a.txt", HELD.encode())
-        await entered(parts)
+        await parts.embedding()
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [job_id]
     async with parts_in(tmp_path) as again:
         again.embedder.release.set()
@@ -193,8 +174,8 @@ async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: s
 
 async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
     """The second job's text is never embedded."""
-    first = await parts.ended(await parts.accept("granite"))
-    second = await parts.ended(await parts.accept("granite"))
+    first = await parts.done("granite")
+    second = await parts.done("granite")
     assert (second.document_id, second.deduplicated) == (first.document_id, True)
     assert parts.embedder.texts == ["granite"]
 
@@ -229,8 +210,8 @@ def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
 
 async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
     async with parts_in(tmp_path, store=as_a(Vanishing)) as parts:
-        await parts.ended(await parts.accept("granite"))
-        job = await parts.ended(await parts.accept("granite"))
+        await parts.done("granite")
+        job = await parts.done("granite")
         assert (job.status, job.deduplicated) == ("completed", False)
         assert job.document_id is not None
         assert (await parts.store.read(documents.detail, job.document_id)).chunk_count == 1
@@ -241,11 +222,11 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
     job_id = await parts.accept("granite")
     assert (await parts.ended(job_id)).status == "completed"
     assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
-    assert (await parts.store.read(jobs.find, job_id)).attempts == 1
+    assert (await parts.job(job_id)).attempts == 1
 
 
 async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
-    note_id = (await parts.ended(await parts.accept("granite quarry"))).document_id
+    note_id = (await parts.done("granite quarry")).document_id
     assert note_id is not None
     parts.embedder.failures = 2
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
@@ -272,11 +253,10 @@ async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
             parts.embedder.failures = 2
             job_id = await parts.accept("granite")
             await waiting.wait()
-            assert (await parts.store.read(jobs.find, job_id)).step == "Waiting for the embedding model"
-            await parts.store.once(None, jobs.cancel, job_id)
-            await parts.workers.cancel(job_id)
-        assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
-        assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+            assert (await parts.job(job_id)).step == "Waiting for the embedding model"
+            await parts.cancel(job_id)
+        assert (await parts.job(job_id)).status == "cancelled"
+        assert (await parts.done("basalt")).status == "completed"
 
 
 async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,36 +269,33 @@ async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: 
 
     parts.embedder.loaded = False
     monkeypatch.setattr(parts.embedder, "load", load)
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.done("granite")).status == "completed"
     assert parts.pauses == [RETRY_SECONDS, 2 * RETRY_SECONDS]
 
 
-async def test_a_text_that_the_embedder_always_fails_on_fails_its_job(parts: Parts) -> None:
-    parts.embedder.poison = "basalt"
-    job = await parts.ended(await parts.accept("granite and basalt"))
+@pytest.mark.parametrize(
+    ("error", "pauses", "why"), [(EmbedderUnavailable, 4, "answered others"), (TextRefused, 0, "")]
+)
+async def test_a_text_that_the_embedder_never_takes_fails_its_job(
+    parts: Parts, error: type[Exception], pauses: int, why: str
+) -> None:
+    """At once where it is refused: waiting would not help, and the embedder is not out of order."""
+    parts.embedder.poison, parts.embedder.error = "basalt", error
+    job = await parts.done("granite and basalt")
     assert job.error is not None
     assert (job.status, job.error.code) == ("failed", "embedder_unavailable")
-    assert "answered others" in job.error.message
-    assert len(parts.pauses) == 4
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-
-
-async def test_a_text_that_the_embedder_refuses_fails_its_job_at_once(parts: Parts) -> None:
-    """Waiting would not help, and the embedder is not out of order."""
-    parts.embedder.poison, parts.embedder.error = "basalt", TextRefused
-    job = await parts.ended(await parts.accept("granite and basalt"))
-    assert job.error is not None
-    assert (job.status, job.error.code, parts.pauses) == ("failed", "embedder_unavailable", [])
-    assert parts.encoder.failure is None
+    assert why in job.error.message
+    assert (len(parts.pauses), parts.encoder.failure) == (pauses, None)
+    assert (await parts.done("granite")).status == "completed"
 
 
 async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:
     parts.embedder.failures, parts.embedder.error = 1, ZeroDivisionError
-    job = await parts.ended(await parts.accept("granite"))
+    job = await parts.done("granite")
     assert job.error is not None
     assert (job.status, job.error.code) == ("failed", "internal")
     assert "out of order" not in job.error.message
-    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+    assert (await parts.done("basalt")).status == "completed"
 
 
 async def test_a_file_that_is_gone_fails_its_job(parts: Parts) -> None:
@@ -412,6 +389,7 @@ async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
 
 
 async def test_who_goes_away_is_forgotten() -> None:
+    """Nothing is kept of a poll that was cut off."""
     ends, reads = JobEnds(), Reads("running")
     waiting = asyncio.create_task(ends.wait("j", 30, reads))
     await reads.asked.wait()

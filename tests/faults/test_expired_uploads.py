@@ -1,0 +1,26 @@
+"""Uploads that were never finished leave a running server after their time, with their chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.mcp_http import Caller
+from tests.support.stack import running_stack
+
+
+@pytest.mark.process
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    with running_stack(tmp_path, KB_EMBEDDER="hash", KB_UPLOAD_TTL="3") as stack:
+        caller = Caller(stack.mcp_url)
+        with caller.http:
+            upload = caller.ok("kb_upload_start", filename="never.txt", total_size=3)["upload_id"]
+            caller.ok("kb_upload_chunk", upload_id=upload, chunk_index=0, data="YQ==")
+
+        def staged() -> list[str]:
+            folder = stack.home / "staging"
+            return [path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+
+        eventually(staged, lambda names: not names, seconds=30, what="sweeping the staged chunks")

@@ -1,0 +1,17 @@
+"""Workers over a real store and spool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ingesting import SECONDS, Parts, parts_in
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+        yield parts

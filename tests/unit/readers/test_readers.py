@@ -1,0 +1,81 @@
+"""What holds for the reader of every format: it runs in the child, and no file is a fault of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openpyxl import Workbook
+from pptx import Presentation
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers import READERS, Extraction, ExtractionFailed
+from tests.support.documents import docx_of, pdf_of
+from tests.support.reading import Read, read_path, refusal
+
+
+def saved(document: Any) -> bytes:
+    file = BytesIO()
+    document.save(file)
+    return file.getvalue()
+
+
+def pptx() -> bytes:
+    presentation = Presentation()
+    presentation.slides.add_slide(presentation.slide_layouts[5]).shapes.title.text = "feldspar"
+    return saved(presentation)
+
+
+def xlsx() -> bytes:
+    book = Workbook()
+    book.worksheets[0].append(["feldspar", 12.5])
+    return saved(book)
+
+
+SOUND = {
+    "pdf": pdf_of([["feldspar"]]),
+    "docx": docx_of([("Heading1", "Guide"), ("", "feldspar")]),
+    "pptx": pptx(),
+    "xlsx": xlsx(),
+    "csv": b"Stone,Weight\nfeldspar,12.5",
+    "html": b"<title>a</title><table><tr><td>feldspar<td>12.5</table>",
+    "svg": b"<svg><title>a</title><switch><text>feldspar<tspan x='1' y='2'>c</tspan></text></switch></svg>",
+}
+OFFICE = ("docx", "pptx", "xlsx")
+
+
+def reader_of(name: str) -> Read:
+    reader: Read = getattr(import_module(READERS[name].module), READERS[name].function)
+    return reader
+
+
+@pytest.mark.parametrize("name", READERS)
+async def test_a_file_is_read_in_the_child_as_its_reader_reads_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(SOUND[name])
+    extraction = await read_path(path, FORMATS[name])
+    assert extraction == reader_of(name)(SOUND[name])
+    assert "feldspar" in extraction.pages[0].text
+    assert (extraction.method, extraction.mime_type) == ("text_extraction", FORMATS[name].mime_type)
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"pdf"}))  # PDFium is tried in the child alone
+@given(noise=st.binary(max_size=200), place=st.integers(0, 40_000))
+def test_no_damage_is_a_fault_of_the_reader(name: str, noise: bytes, place: int) -> None:
+    data = bytearray(SOUND[name])
+    place %= len(data)
+    data[place : place + len(noise)] = noise
+    with suppress(ExtractionFailed):
+        assert isinstance(reader_of(name)(bytes(data)), Extraction)
+
+
+@pytest.mark.parametrize(("name", "other"), [(one, two) for one in OFFICE for two in OFFICE if one != two])
+def test_an_office_file_of_another_kind_is_refused(name: str, other: str) -> None:
+    failure = refusal(reader_of(name), SOUND[other])
+    assert (failure.code, f"no {FORMATS[name].label}" in failure.message) == ("file_corrupt", True)

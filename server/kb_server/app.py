@@ -1,7 +1,7 @@
 """kb's MCP server, put together and run; `kb serve` and `python -m kb_server` both call `start`.
 
 log, spans ─▶ one process: services, toolsets, endpoints ─▶ listen until SIGTERM or SIGINT
-           └▶ several: `workers.supervisor` listens, and each of its workers runs `serve` on what it is handed
+           └▶ several: `workers.WorkerSupervisor` listens, and each worker runs `serve` on what it is handed
 """
 
 from __future__ import annotations

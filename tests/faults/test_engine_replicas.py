@@ -15,14 +15,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.faults.engine_process import SECONDS, Running, documents_of
+from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.engine_http import LONG
 from tests.support.eventually import eventually
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 152
 KILLED_AFTER = 70
-LEASE_SECONDS = 3
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -36,22 +35,13 @@ def database() -> Iterator[Database]:
 
 @contextmanager
 def engine_on(url: str, home: Path) -> Iterator[Running]:
-    settings = {"KB_STORE": url, "KB_INGEST_WORKERS": "1", "KB_LEASE_SECONDS": str(LEASE_SECONDS)}
-    engine = Running(home, **settings)
-    try:
+    with running(home, KB_STORE=url, KB_INGEST_WORKERS="1", KB_LEASE_SECONDS="3") as engine:
         yield engine
-    finally:
-        if engine.process.popen.poll() is None:
-            engine.stop()
-
-
-def text_of(number: int) -> str:
-    return f"unique{number}word " + " ".join(f"filling{word}of{number}" for word in range(150))
 
 
 def submit(engines: list[Running], number: int) -> str:
     key = {"Idempotency-Key": str(uuid4())}
-    text = text_of(number)
+    text = long_note(number, words=150)
     asked: dict[str, Any] = (
         {"json": {"text": text}} if number % 2 else {"files": {"file": (f"{number}.txt", text.encode())}}
     )
@@ -124,7 +114,7 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
                 assert engine.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
         long = [asking.post("/jobs", json={"text": f"{number} {LONG}"})["id"] for number in range(2)]
         for job_id in long:
-            started(asking, job_id)
+            asking.wait_until_running(job_id)
         for job_id in long:
             assert asking.http.delete(f"/api/v1/jobs/{job_id}").json()["status"] == "cancelled"
             assert working.get(f"/jobs/{job_id}", wait=30)["status"] == "cancelled"
@@ -132,15 +122,6 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
         after = [working.post("/jobs", json={"text": f"basalt {number}"})["id"] for number in range(4)]
         for job_id in after:
             assert asking.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
-
-
-def started(engine: Running, job_id: str) -> None:
-    eventually(
-        lambda: engine.get(f"/jobs/{job_id}")["status"],
-        lambda status: status == "running",
-        seconds=SECONDS,
-        what="the start of the job",
-    )
 
 
 @pytest.fixture
@@ -165,20 +146,16 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
             sending = [clients.submit(submit, [engine], number) for number in range(40)]
             eventually(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
             own_server.stop(how)
-            expect_not_ready(engine)
+            down = eventually(
+                lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
+            )
+            assert down == (503, "not_ready")
+            refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+            assert int(refused.headers["Retry-After"]) >= 1
             own_server.start()
             jobs = {number: each.result(SECONDS) for number, each in enumerate(sending)}
         expect_each_once(engine, jobs)
         assert readiness(engine)[0] == 200
         shown = str(engine.get("/status"))
     assert PASSWORD not in engine.process.output() + shown
-
-
-def expect_not_ready(engine: Running) -> None:
-    down = eventually(
-        lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
-    )
-    assert down == (503, "not_ready")
-    refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
-    assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
-    assert int(refused.headers["Retry-After"]) >= 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -13,10 +11,10 @@ import pytest
 from kb_simulator.harness.app import in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.settings import SimulatorSettings
+from tests.faults.engine_process import running_server
 from tests.faults.test_server_histories import DONE_FAULTS, SERVER
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import Process, free_port, wait_until_ready
 
 pytestmark = pytest.mark.process
 
@@ -26,24 +24,6 @@ ALLOWED_BYTES = 12 << 20
 """Of growth: caches fill up to their bounds, and a leak of half a note for each call would show."""
 
 BIG_NOTE = "granite " * 4_000
-
-
-@contextmanager
-def serving(home: Path, engine_url: str) -> Iterator[tuple[Process, str]]:
-    port = free_port()
-    process = Process.start(
-        *("-m", "kb_cli.main", "serve"),
-        KB_ENGINE_URL=engine_url,
-        KB_MCP_PORT=str(port),
-        KB_HOME=str(home),
-        LOG_LEVEL="error",
-        REQUEST_TIMEOUT="300",
-    )
-    try:
-        wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
-        yield process, f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.stop()
 
 
 def call(url: str, calls: int) -> int:
@@ -75,8 +55,12 @@ def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> Non
     with (
         in_thread(SimulatorSettings(port=0, control=0)) as simulator,
         ControlClient(simulator.control_url or "") as control,
-        serving(tmp_path, simulator.url) as (process, url),
+        running_server(tmp_path, KB_ENGINE_URL=simulator.url, LOG_LEVEL="error", REQUEST_TIMEOUT="300") as (
+            process,
+            port,
+        ),
     ):
+        url = f"http://127.0.0.1:{port}/mcp"
         server = psutil.Process(process.pid)
 
         def faulty(calls: int) -> int:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import apsw
 import msgspec
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.store.port import (
     EmbedderIdentity,
@@ -32,6 +35,7 @@ from kb_engine.store.postgres.store import PostgresStore, open_postgres
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
+from kb_engine.turns import Lane
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database
@@ -112,19 +116,20 @@ def prepared(
     """Chunks with vectors; by default those of `meaning`."""
     rows = [meaning(text) for text in texts] if vectors is None else list(vectors)
     matrix: Vectors = np.array(rows, dtype=np.float32).reshape(len(texts), DIMENSIONS)
-    fields: dict[str, Any] = {"extraction_method": "text", "pages": None, **changes}
-    return Prepared(title=title, chunks=pieces(*texts), vectors=matrix, **fields)
-
-
-def pieces(*texts: str) -> list[PreparedChunk]:
     chunks, start = [], 0
     for text in texts:
-        tokens = len(text.split())
-        chunks.append(
-            PreparedChunk(text, page=1, heading=None, start=start, end=start + len(text), tokens=tokens)
-        )
-        start += len(text)
-    return chunks
+        end, tokens = start + len(text), len(text.split())
+        chunks.append(PreparedChunk(text, page=1, heading=None, start=start, end=end, tokens=tokens))
+        start = end
+    fields: dict[str, Any] = {"extraction_method": "text", "pages": None, **changes}
+    return Prepared(title=title, chunks=chunks, vectors=matrix, **fields)
+
+
+async def refused(awaitable: Awaitable[object]) -> EngineError:
+    """The error that a call ends with."""
+    with pytest.raises(EngineError) as caught:
+        await awaitable
+    return caught.value
 
 
 def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> Idempotency:
@@ -150,16 +155,37 @@ class Base:
             return int(await self.store._readers.run(lambda db: db.execute(sql).get))
         return int(await self.place.value(sql))
 
+    async def accept(self, job: NewJob) -> m.Job:
+        accepted: m.Job = await self.store.once(None, jobs.accept, job)
+        return accepted
+
+    async def take(self, lease: str, *lanes: Collection[Lane]) -> LeasedJob:
+        """The next job, of which there has to be one."""
+        leased: LeasedJob | None = await self.store.write(jobs.take, lease, *lanes)
+        assert leased is not None
+        return leased
+
     async def lease(self, job: NewJob) -> LeasedJob:
         """Accept a job and take it; nothing else may wait."""
-        await self.store.once(None, jobs.accept, job)
-        leased = await self.store.write(jobs.take, f"lease of {job.id}")
-        assert leased is not None
+        await self.accept(job)
+        leased = await self.take(f"lease of {job.id}")
         assert leased.job.id == job.id
         return leased
 
+    async def commit(self, leased: LeasedJob, made: Prepared) -> m.Job | None:
+        """The closed job; None where the lease is void."""
+        done: m.Job | None = await self.store.write(documents.commit, leased, made)
+        return done
+
     async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
-        done = await self.store.write(documents.commit, await self.lease(job), made)
+        done = await self.commit(await self.lease(job), made)
+        assert done is not None
+        return done
+
+    async def ingest_among_others(self, job: NewJob, made: Prepared) -> m.Job:
+        """As `ingest` where other jobs wait too: each who takes one does the work of another."""
+        await self.accept(job)
+        done = await self.commit(await self.take(f"lease of {job.id}"), made)
         assert done is not None
         return done
 
@@ -177,10 +203,9 @@ class Base:
         taken = await self.store.write(documents.accept_update, document_id, patch, once)
         if isinstance(taken, m.Document):
             return taken
-        leased = await self.store.write(jobs.take, f"lease of {taken.id}")
-        assert leased is not None
+        leased = await self.take(f"lease of {taken.id}")
         assert leased.job.id == taken.id
-        assert await self.store.write(documents.commit, leased, made) is not None
+        assert await self.commit(leased, made) is not None
         return msgspec.json.decode(await self.store.read(answer_to, once), type=m.Document)
 
     async def note(
@@ -197,7 +222,11 @@ class Base:
 
     async def _document(self, job: m.Job) -> m.Document:
         assert job.document_id is not None
-        return await self.store.read(documents.detail, job.document_id)
+        return await self.detail(job.document_id)
+
+    async def detail(self, key: int | str) -> m.DocumentDetail:
+        found: m.DocumentDetail = await self.store.read(documents.detail, key)
+        return found
 
     async def find(self, text: str, mode: m.Mode = "fts", **changes: Any) -> Found:
         """A search; by meaning along `vector`."""
@@ -226,6 +255,22 @@ async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStor
     if isinstance(place, Path):
         return await open_sqlite(place, **options)
     return await open_postgres(place.address, wait=0, **options)
+
+
+@contextmanager
+def direct(path: Path) -> Iterator[apsw.Connection]:
+    """The base as SQLite sees it."""
+    db = apsw.Connection(str(path))
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+async def visit(place: Place, **options: Any) -> None:
+    """Open the base and close it."""
+    async with opened(place, **options):
+        pass
 
 
 async def new_place(kind: str, folder: Path, *, empty: bool = False) -> Place:

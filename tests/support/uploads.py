@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from kb_server.uploads.service import _SPARE_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Staging
-from kb_server.uploads.upload import NewUpload
+from kb_server.uploads.upload import NewUpload, Upload
 from tests.support.server_fixtures import JumpingClock, ManualClock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 
@@ -49,6 +50,38 @@ class Desk:
     async def send(self, upload_id: str, *chunks: bytes) -> None:
         for index, data in enumerate(chunks):
             await self.uploads.chunk(upload_id, index, encoded(data))
+
+    async def sent(self, *chunks: bytes, caller: str = "me") -> str:
+        """An upload whose bytes have all arrived."""
+        upload_id = await self.start(sum(map(len, chunks)), caller)
+        await self.send(upload_id, *chunks)
+        return upload_id
+
+    @asynccontextmanager
+    async def another(self, instance: str = "two", limits: Limits = LIMITS) -> AsyncIterator[Desk]:
+        """Another server on the same data folder, or another worker of this one."""
+        uploads = Uploads(self.home, instance, limits, self.client, self.clock.clock())
+        try:
+            yield replace(self, uploads=uploads)
+        finally:
+            await uploads.close()
+
+
+def upload(**members: Any) -> Upload:
+    return Upload(
+        **{
+            "id": "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11",
+            "filename": "a.txt",
+            "total_size": 10,
+            "tags": ["collection:documents"],
+            "collection": "collection:documents",
+            "deadline": 0.0,
+            "expires_at": "2026-01-01T00:10:00Z",
+            "caller": "me",
+            "token_sha256": "",
+            **members,
+        }
+    )
 
 
 def encoded(data: bytes) -> str:

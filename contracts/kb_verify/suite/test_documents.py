@@ -284,6 +284,7 @@ def test_metadata_are_replaced_whole(kb: Client) -> None:
     assert kb.found("granite", filters={"source_type": ["mail"]}) == [document.id]
     assert kb.found("granite", filters={"source_type": ["wiki"]}) == []
     assert kb.call(ops.SET_METADATA, document.id, json={"metadata": changed.metadata}) == changed
+    assert kb.call(ops.GET_DOCUMENT, document.id).version == changed.version
     assert kb.call(ops.SET_METADATA, document.id, json={"metadata": {}}).metadata == {}
     assert kb.found("granite", filters={"source_type": ["mail"]}) == []
 

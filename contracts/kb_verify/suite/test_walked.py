@@ -17,18 +17,6 @@ LINKS = tuple((operation.id, link) for operation in ops.OPERATIONS for link in o
 """Every link of the contract with the operation that it starts at."""
 
 
-def follow(kb: Client, source: str, link: ops.Link) -> httpx.Response:
-    """Call `source`, then the operation that `link` leads to; the last response."""
-    start = answer_of(kb, ops.BY_ID[source])
-    assert start.is_success, f"{source} answers {start.status_code} {start.text[:300]}"
-    target = ops.BY_ID[link.operation]
-    place = {name: value_at(start.json(), pointer) for name, pointer in link.parameters.items()}
-    body = {} if target.example is None else {"json": dict(target.example)}
-    response = kb.request(target, *(place[name] for name in target.path_parameters), **body)
-    kb.tally.count_link(source, link.operation, response.status_code)
-    return response
-
-
 def value_at(answer: Any, pointer: str) -> Any:
     """What stands at a pointer (RFC 6901)."""
     value = answer
@@ -60,7 +48,13 @@ def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
 )
 def test_every_link_leads_on(kb: Client, source: str, link: ops.Link) -> None:
     """From an answer, by what it says, to a success; a job that has ended by then cannot be cancelled."""
-    response = follow(kb, source, link)
+    start = answer_of(kb, ops.BY_ID[source])
+    assert start.is_success, f"{source} answers {start.status_code} {start.text[:300]}"
+    target = ops.BY_ID[link.operation]
+    place = {name: value_at(start.json(), pointer) for name, pointer in link.parameters.items()}
+    body = {} if target.example is None else {"json": dict(target.example)}
+    response = kb.request(target, *(place[name] for name in target.path_parameters), **body)
+    kb.tally.count_link(source, link.operation, response.status_code)
     if link.operation == "cancelJob" and response.status_code == ERRORS["job_finished"].status:
         problem(response, "job_finished")
         cancelled(kb)

@@ -18,7 +18,6 @@ from kb_contracts.api import models as m
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
 
 DECIMALS = 6
 """Of a score: what lies beyond is noise of single precision and would order equals by chance."""
@@ -48,7 +47,12 @@ def select(chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: I
     passing = scores >= query.min_score
     total = int(np.count_nonzero(matches & passing))
     # Without vectors nothing is near: only what holds a word can answer.
-    best = _best(scores, np.flatnonzero(passing if cosines is not None else passing & matches), query.top)
+    answering = np.flatnonzero(passing if cosines is not None else passing & matches)
+    values = scores[answering]
+    if len(values) > query.top:
+        worst = np.partition(values, len(values) - query.top)[len(values) - query.top]
+        answering = answering[values >= worst]
+    best = answering[np.argsort(-scores[answering], kind="stable")[: query.top]]
     return Candidates(
         [
             Candidate(
@@ -60,15 +64,6 @@ def select(chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: I
         ],
         total,
     )
-
-
-def _best(scores: Floats, answering: Places, top: int) -> Places:
-    values = scores[answering]
-    if len(values) > top:
-        worst = np.partition(values, len(values) - top)[len(values) - top]
-        answering = answering[values >= worst]
-    order = np.argsort(-scores[answering], kind="stable")
-    return answering[order[:top]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,6 +264,21 @@ def described(embedder: EmbedderIdentity) -> str:
     return f"{embedder.name}{size}"
 
 
+def bound_embedder(
+    path: Place, stored: EmbedderIdentity | None, wanted: EmbedderIdentity
+) -> EmbedderIdentity:
+    """The embedder that fills the base from here on, with the dimensions that the base knows.
+
+    Raises:
+        EmbedderMismatch: another one has filled it.
+    """
+    if stored is None or not stored.dimensions:  # of which there never was a vector
+        return wanted
+    if not wanted.fits(stored):
+        raise EmbedderMismatch(path, stored, wanted)
+    return stored
+
+
 REINDEX_BATCH = 32
 ReindexProgress = Callable[[int, int], None]
 """Called with how many chunks of how many are done."""

@@ -88,8 +88,9 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation in one write transaction, which ends also where its caller is cancelled."""
-        makes_room = operation in MAKES_ROOM
-        done = await self._run_write(lambda write: operation(write, *args, **kwargs), makes_room=makes_room)
+        done = await self._run_write(
+            lambda write: operation(write, *args, **kwargs), makes_room=operation in MAKES_ROOM
+        )
         if self._follower is not None:
             self._follower.wake()
         return done

@@ -59,15 +59,20 @@ async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unre
     tmp_path: Path, warnings: Warnings
 ) -> None:
     """Its own readiness is open to all, and says nothing of our key."""
-    async with (
-        simulated_engine("secret") as engine,
-        started(tmp_path, engine_url=engine.url, engine_api_key="wrong") as base,
-        aiohttp.ClientSession() as http,
-        http.get(f"{base}/readyz") as response,
-    ):
-        assert response.status == 503
-        assert "KB_API_KEY" in (await response.json())["reason"]
-        assert "refused the server's KB_API_KEY" in await warnings.first_with("Not ready")
+    async with simulated_engine("secret") as engine, aiohttp.ClientSession() as http:
+        async with (
+            started(tmp_path, engine_url=engine.url, engine_api_key="secret") as base,
+            http.get(f"{base}/readyz") as response,
+        ):
+            assert response.status == 200
+            assert warnings.messages.empty()
+        async with (
+            started(tmp_path, engine_url=engine.url, engine_api_key="wrong") as base,
+            http.get(f"{base}/readyz") as response,
+        ):
+            assert response.status == 503
+            assert "KB_API_KEY" in (await response.json())["reason"]
+            assert "refused the server's KB_API_KEY" in await warnings.first_with("Not ready")
 
 
 @pytest.mark.parametrize(
@@ -98,14 +103,3 @@ def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
     finally:
         os.close(reading)
         os.close(writing)
-
-
-async def test_an_engine_that_is_ready_gives_nothing_to_say(tmp_path: Path, warnings: Warnings) -> None:
-    async with (
-        simulated_engine() as engine,
-        started(tmp_path, engine_url=engine.url) as base,
-        aiohttp.ClientSession() as http,
-        http.get(f"{base}/readyz") as response,
-    ):
-        assert response.status == 200
-        assert warnings.messages.empty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -33,20 +34,22 @@ async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -
 
 
 async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> None:
-    async with simulated_engine("secret") as engine:
-        refused = Services(settings(tmp_path, engine_url=engine.url, engine_api_key="wrong"))
-        async with refused as services:
-            assert "KB_API_KEY" in await services.unready()
+    async with (
+        simulated_engine("secret") as engine,
+        Services(settings(tmp_path, engine_url=engine.url, engine_api_key="wrong")) as services,
+    ):
+        assert "KB_API_KEY" in await services.unready()
 
 
 async def test_an_engine_that_is_too_old_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kb_simulator.engine.state.API_VERSION", "v0.1.0")
-    async with simulated_engine() as engine:
-        old = Services(settings(tmp_path, engine_url=engine.url))
-        async with old as services:
-            assert "upgrade" in await services.unready()
+    async with (
+        simulated_engine() as engine,
+        Services(settings(tmp_path, engine_url=engine.url)) as services,
+    ):
+        assert "upgrade" in await services.unready()
 
 
 @pytest.mark.requirement("K6")
@@ -92,38 +95,26 @@ async def test_at_start_the_remains_of_dead_servers_are_removed(tmp_path: Path) 
         assert not dead.exists()
 
 
-async def test_closing_removes_its_own_staging(tmp_path: Path) -> None:
+async def test_closing_removes_its_own_staging_and_ends_its_sweeper(tmp_path: Path) -> None:
     async with Services(settings(tmp_path)) as services:
         await services.uploads.start(NEW, "me")
     assert list((tmp_path / "staging").iterdir()) == []
-
-
-async def test_workers_of_one_instance_share_uploads(tmp_path: Path) -> None:
-    async with (
-        Services(settings(tmp_path), instance="one") as first,
-        Services(settings(tmp_path), instance="one") as second,
-    ):
-        upload = (await first.uploads.start(NEW, "me")).upload
-        received = await second.uploads.chunk(upload.id, 0, "YWJj")
-        assert received.bytes == 3
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "uploads-sweeper"]
 
 
 @pytest.mark.parametrize(
-    ("given", "base"),
+    ("given", "bound", "base"),
     [
-        ({}, "http://127.0.0.1:3000"),
-        ({"host": "0.0.0.0", "port": 3001}, "http://127.0.0.1:3001"),
-        ({"host": "::"}, "http://127.0.0.1:3000"),
-        ({"host": "::1"}, "http://[::1]:3000"),
-        ({"host": "kb.internal"}, "http://kb.internal:3000"),
-        ({"host": "0.0.0.0", "public_url": "https://kb.example/base/"}, "https://kb.example/base"),
+        ({}, None, "http://127.0.0.1:3000"),
+        ({"host": "0.0.0.0", "port": 3001}, None, "http://127.0.0.1:3001"),
+        ({"host": "::"}, None, "http://127.0.0.1:3000"),
+        ({"host": "::1"}, None, "http://[::1]:3000"),
+        ({"host": "kb.internal"}, None, "http://kb.internal:3000"),
+        ({"host": "0.0.0.0", "public_url": "https://kb.example/base/"}, 4711, "https://kb.example/base"),
+        ({"port": 0}, 4711, "http://127.0.0.1:4711"),
     ],
 )
 def test_urls_for_agents_have_the_public_base_or_the_listening_address(
-    tmp_path: Path, given: dict[str, object], base: str
+    tmp_path: Path, given: dict[str, object], bound: int | None, base: str
 ) -> None:
-    assert http_base(settings(tmp_path, **given)) == base
-
-
-def test_a_port_chosen_by_the_system_is_told(tmp_path: Path) -> None:
-    assert http_base(settings(tmp_path, port=0), 4711) == "http://127.0.0.1:4711"
+    assert http_base(settings(tmp_path, **given), bound) == base

@@ -16,17 +16,8 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_other=source)
-    plugins = (
-        "-p",
-        "kb_server.testing.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:asyncio",
-        "-W",
-        "error",
-    )
-    return pytester.runpytest_subprocess(*plugins, *options)
+    plugins = "-p kb_server.testing.pytest_plugin -p no:cacheprovider -p no:asyncio -W error"
+    return pytester.runpytest_subprocess(*plugins.split(), *options)
 
 
 def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:

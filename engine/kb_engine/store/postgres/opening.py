@@ -19,6 +19,7 @@ from kb_engine.store.port import (
     EmbedderIdentity,
     NotABase,
     ReindexProgress,
+    bound_embedder,
     check_shape,
 )
 from kb_engine.store.postgres import schema
@@ -50,7 +51,11 @@ async def prepare(
         BaseRefused: one of its kinds.
     """
     async with latest(address, wait) as db:
-        bound = await schema.bind_embedder(db, address, embedder)
+        async with db.transaction():
+            stored = await schema.stored_embedder(db)
+            bound = bound_embedder(address, stored, embedder)
+            if bound is not stored:
+                await set_embedder(db, bound)
         return str(await value(db, "SELECT current_setting('search_path')")), bound
 
 
@@ -147,23 +152,17 @@ async def reindex_postgres(
         async with db.transaction():
             if await schema.stored_embedder(db) is None:
                 raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
-        await _begin(db, embedder)
+            # What was begun for this embedder goes on; what was begun for another is dropped.
+            wanted = (embedder.name, embedder.dimensions)
+            known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
+            if [tuple(one) for one in known] != [wanted]:
+                await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
+                await rows(db, "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)", wanted)
         while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
         total = int(await value(db, "SELECT count(*) FROM vectors"))
         progress(total, total)
         return total
-
-
-async def _begin(db: Db, embedder: EmbedderIdentity) -> None:
-    """Go on with what was begun for this embedder; drop what was begun for another."""
-    async with db.transaction():
-        known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
-        if [tuple(one) for one in known] == [(embedder.name, embedder.dimensions)]:
-            return
-        await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
-        sql = "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)"
-        await rows(db, sql, (embedder.name, embedder.dimensions))
 
 
 async def _embed_missing(

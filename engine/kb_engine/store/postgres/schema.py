@@ -6,12 +6,11 @@ one transaction, takes nothing away, and is never changed once released: a new l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
 
 from kb_engine.address import Address
-from kb_engine.store.port import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.postgres.connection import (
     SCHEMA,
     Db,
@@ -19,12 +18,9 @@ from kb_engine.store.postgres.connection import (
     layout_version,
     row,
     rows,
-    set_embedder,
     value,
 )
 from kb_engine.turns import SHORT_BYTES
-
-Migration: TypeAlias = Callable[[Db], Awaitable[None]]
 
 _MIGRATING = 0x6B62_0001
 """The advisory lock of whoever migrates: of engines that start together one does it, the others wait."""
@@ -212,8 +208,8 @@ CREATE TABLE idempotency (
 CREATE INDEX idempotency_by_age ON idempotency (created_at);
 """
 
-
-_UPDATES_ARE_JOBS = """
+# An update of a note is a job, whose answer the idempotency keys of all that wait for it get at its end.
+_VERSION_2 = """
 ALTER TABLE jobs ADD COLUMN new_title text COLLATE "C";
 ALTER TABLE jobs ADD COLUMN expected_version bigint;
 CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
@@ -223,75 +219,47 @@ ALTER TABLE idempotency ADD COLUMN job_id text COLLATE "C" REFERENCES jobs (id) 
 CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
 """
 
+# Jobs know their lane, who asked for them, and their turn; those that wait keep their order.
+_VERSION_3 = f"""
+ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
+ALTER TABLE jobs ADD COLUMN turn bigint NOT NULL DEFAULT 0;
+UPDATE jobs SET turn = seq;
+UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+"""  # noqa: S608
 
-async def _first(db: Db) -> None:
-    await db.execute(_VERSION_1)
+# Failed jobs keep their bytes, deaths of engines are counted, and the time of jobs is measured.
+_VERSION_4 = """
+ALTER TABLE jobs
+  ADD COLUMN retryable boolean NOT NULL DEFAULT false,
+  ADD COLUMN crashes integer NOT NULL DEFAULT 0,
+  ADD COLUMN rests_until text COLLATE "C";
+CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+  WHERE status = 'queued';
+CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+CREATE TABLE measures (
+  work text COLLATE "C" PRIMARY KEY,
+  jobs double precision NOT NULL,
+  bytes double precision NOT NULL,
+  seconds double precision NOT NULL,
+  squares double precision NOT NULL,
+  products double precision NOT NULL
+);
+"""
 
+# Every change of a document has a number; an index that keeps its data for itself follows them.
+_VERSION_5 = """
+ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
+CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
+"""
 
-async def _take_turns(db: Db) -> None:
-    """Jobs know their lane, who asked for them, and their turn; those that wait keep their order."""
-    await db.execute(
-        f"""
-        ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
-        ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
-        ALTER TABLE jobs ADD COLUMN turn bigint NOT NULL DEFAULT 0;
-        UPDATE jobs SET turn = seq;
-        UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
-        CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-        CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
-        """  # noqa: S608
-    )
-
-
-async def _updates_are_jobs(db: Db) -> None:
-    """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
-    await db.execute(_UPDATES_ARE_JOBS)
-
-
-async def _retries_and_measures(db: Db) -> None:
-    """Failed jobs keep their bytes, deaths of engines are counted, and the time of jobs is measured."""
-    await db.execute(
-        """
-        ALTER TABLE jobs
-          ADD COLUMN retryable boolean NOT NULL DEFAULT false,
-          ADD COLUMN crashes integer NOT NULL DEFAULT 0,
-          ADD COLUMN rests_until text COLLATE "C";
-        CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-          WHERE status = 'queued';
-        CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
-        CREATE TABLE measures (
-          work text COLLATE "C" PRIMARY KEY,
-          jobs double precision NOT NULL,
-          bytes double precision NOT NULL,
-          seconds double precision NOT NULL,
-          squares double precision NOT NULL,
-          products double precision NOT NULL
-        );
-        """
-    )
-
-
-async def _changes_are_counted(db: Db) -> None:
-    """Every change of a document has a number; an index that keeps its data for itself follows them."""
-    await db.execute(
-        """
-        ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
-        CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
-        """
-    )
-
-
-MIGRATIONS: Sequence[Migration] = (
-    _first,
-    _updates_are_jobs,
-    _take_turns,
-    _retries_and_measures,
-    _changes_are_counted,
-)
+MIGRATIONS: Sequence[str] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """The migration at index n leads from version n to version n + 1."""
 
 
-async def migrate(db: Db, address: Address, migrations: Sequence[Migration]) -> None:
+async def migrate(db: Db, address: Address, migrations: Sequence[str]) -> None:
     """Bring the base to the latest layout, one migration a transaction, also while older engines run.
 
     They go on reading, for a migration takes nothing away, and change nothing any more
@@ -306,7 +274,7 @@ async def migrate(db: Db, address: Address, migrations: Sequence[Migration]) -> 
         pass
 
 
-async def _one_step(db: Db, address: Address, migrations: Sequence[Migration]) -> bool:
+async def _one_step(db: Db, address: Address, migrations: Sequence[str]) -> bool:
     async with db.transaction():
         await rows(db, "SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
         version = await _version(db, address)
@@ -316,7 +284,7 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[Migration]) -
             return False
         if version:  # changes in flight end first; those that wait for the row then see the new version
             await rows(db, "SELECT FROM base FOR UPDATE")
-        await migrations[version](db)
+        await db.execute(migrations[version])
         await rows(db, "UPDATE layout SET version = ?", (version + 1,))
         return True
 
@@ -336,22 +304,6 @@ async def _version(db: Db, address: Address) -> int:
         "INSERT INTO layout (version) VALUES (0)"
     )
     return 0
-
-
-async def bind_embedder(db: Db, address: Address, wanted: EmbedderIdentity) -> EmbedderIdentity:
-    """Remember which embedder fills the base; it, with the dimensions that the base knows.
-
-    Raises:
-        EmbedderMismatch: another one has filled it.
-    """
-    async with db.transaction():
-        stored = await stored_embedder(db)
-        if stored is None or not stored.dimensions:  # of which there never was a vector
-            await set_embedder(db, wanted)
-            return wanted
-    if not wanted.fits(stored):
-        raise EmbedderMismatch(address, stored, wanted)
-    return stored
 
 
 async def stored_embedder(db: Db) -> EmbedderIdentity | None:

@@ -242,12 +242,7 @@ class PostgresStore(Store):
         return await asyncio.shield(task)
 
     async def _through(self, work: Callable[[Write], Coroutine[Any, Any, T]]) -> T:
-        with as_engine_errors():
-            try:
-                return await attempted(partial(self._transact, work))
-            except Lost:
-                # The pool had kept a connection of before the server's restart.
-                return await attempted(partial(self._transact, work))
+        return await _answered(partial(self._transact, work))
 
     async def _transact(self, work: Callable[[Write], Coroutine[Any, Any, T]]) -> T:
         async with self._connections.writing() as db:
@@ -282,11 +277,7 @@ class PostgresStore(Store):
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
         if self._closing is not None:
             raise not_ready("The engine is shutting down.")
-        with as_engine_errors():
-            try:
-                return await attempted(partial(self._look, work, readonly))
-            except Lost:
-                return await attempted(partial(self._look, work, readonly))
+        return await _answered(partial(self._look, work, readonly))
 
     async def _look(self, work: Callable[[Read], Coroutine[Any, Any, T]], readonly: bool) -> T:
         async with self._connections.one() as db:
@@ -308,6 +299,14 @@ class PostgresStore(Store):
     async def _search(self, query: Query, read: Read) -> Found:
         candidates = await find_candidates(read.db, self._embedder, self._words, query)
         return await search.found(read, query, candidates)
+
+
+async def _answered(work: Callable[[], Awaitable[T]]) -> T:
+    with as_engine_errors():
+        try:
+            return await attempted(work)
+        except Lost:  # the pool had kept a connection of before the server's restart
+            return await attempted(work)
 
 
 async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:

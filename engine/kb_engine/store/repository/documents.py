@@ -201,7 +201,14 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     if job.kind == "update":
         standing, text = await note(write, updated_note(job))
         check_version(standing, job.expected_version)
-        changed = await _replace_note(write, standing.id, text if job.text is None else job.text, prepared)
+        text = text if job.text is None else job.text
+        sha256, size = text_digest(text)
+        await write.remove_content(standing.id)
+        await write.insert_content(standing.id, prepared.title, prepared)
+        await _assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
+        await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
+        await raise_version(write, standing.id)
+        changed = await find(write, standing.id)
         await settle(write, job.id, changed)
         return await jobs.complete(write, job.id, changed.id, changed.uid, deduplicated=False)
     if (closed := await _closed_as_duplicate(write, job)) is not None:
@@ -273,20 +280,12 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     return await find(write, document_id)
 
 
-async def _replace_note(write: Write, document_id: int, text: str, prepared: Prepared) -> m.Document:
-    """Another text in the same note; the base is held."""
-    await write.remove_content(document_id)
-    await write.insert_content(document_id, prepared.title, prepared)
-    sha256, size = text_digest(text)
-    columns = {"sha256": sha256, "size_bytes": size, **_outcome(prepared)}
+async def _assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
     assignments = ", ".join(f"{name} = ?" for name in columns)
     await write.rows(
         f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
         (*columns.values(), document_id),
     )
-    await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
-    await raise_version(write, document_id)
-    return await find(write, document_id)
 
 
 def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,30 +366,29 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
 
 
+async def _held(write: Write, key: int | str, if_match: int | None) -> m.Document:
+    """A document that nobody else changes until the transaction ends, if it has the expected version."""
+    await write.hold_base()
+    standing = await find(write, key)
+    check_version(standing, if_match)
+    return standing
+
+
 async def set_metadata(
     write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
 ) -> m.Document:
     """Raises `document_not_found` or `version_conflict`. The same metadata change no version."""
-    await write.hold_base()
-    standing = await find(write, key)
-    check_version(standing, if_match)
+    standing = await _held(write, key, if_match)
     if metadata == standing.metadata:
         return standing
-    columns = _metadata(metadata)
-    assignments = ", ".join(f"{name} = ?" for name in columns)
-    await write.rows(
-        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
-        (*columns.values(), standing.id),
-    )
+    await _assign(write, standing.id, _metadata(metadata))
     await raise_version(write, standing.id)
     return await find(write, standing.id)
 
 
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
     """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
-    await write.hold_base()
-    standing = await find(write, key)
-    check_version(standing, if_match)
+    standing = await _held(write, key, if_match)
     if await _tag(write, standing.id, tags):
         await raise_version(write, standing.id)
     return await find(write, standing.id)
@@ -409,9 +407,7 @@ async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 
 async def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
     """Raises `document_not_found`, `tag_not_found` or `version_conflict`."""
-    await write.hold_base()
-    standing = await find(write, key)
-    check_version(standing, if_match)
+    standing = await _held(write, key, if_match)
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
         raise tag_not_found(tag)

@@ -31,10 +31,11 @@ from kb_engine.store.port import (
     EmbedderIdentity,
     NotABase,
     ReindexProgress,
+    bound_embedder,
     check_shape,
 )
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
-from kb_engine.store.sqlite.schema import bind_embedder, migrate, set_embedder
+from kb_engine.store.sqlite.schema import migrate, set_embedder, stored_embedder
 
 PRIVATE = 0o600
 _BEHIND_ALL_DATA = 1 << 62
@@ -42,7 +43,8 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
 """Absent where the system has no locks of open files; there the name alone is locked."""
 
-_NEXT = """
+_BEGIN = """
+DROP TABLE IF EXISTS next_vectors;
 CREATE TABLE next_vectors (
   chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
   vector BLOB NOT NULL
@@ -72,7 +74,11 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> ExactVectors:
         BaseRefused: one of its kinds.
     """
     with latest(path) as db:
-        bound = bind_embedder(db, path, embedder)
+        stored = stored_embedder(db)
+        bound = bound_embedder(path, stored, embedder)
+        if bound is not stored:
+            with transaction(db):
+                set_embedder(db, bound)
         return _load(db, path, bound.dimensions)
 
 
@@ -230,7 +236,12 @@ def reindex_sqlite(
     try:
         with latest(lock.path) as db:
             total: int = value(db, "SELECT count(*) FROM chunks")
-            _begin(db, embedder)
+            # What was begun for this embedder goes on; what was begun for another is dropped.
+            wanted = f"{embedder.dimensions} {embedder.name}"
+            if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") != wanted:
+                with transaction(db):
+                    db.execute(_BEGIN)
+                    set_meta(db, "next_embedder", wanted)
             done: int = value(db, "SELECT count(*) FROM next_vectors")
             while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
                 progress(done, total)
@@ -248,14 +259,3 @@ def reindex_sqlite(
             return total
     finally:
         lock.release()
-
-
-def _begin(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
-    """Go on with what was begun for this embedder; drop what was begun for another."""
-    wanted = f"{embedder.dimensions} {embedder.name}"
-    if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") == wanted:
-        return
-    with transaction(db):
-        db.execute("DROP TABLE IF EXISTS next_vectors")
-        db.execute(_NEXT)
-        set_meta(db, "next_embedder", wanted)

@@ -13,11 +13,12 @@ from pathlib import Path
 import apsw
 
 from kb_engine.index.words import TOKENIZER, index_text
-from kb_engine.store.port import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction
 from kb_engine.turns import SHORT_BYTES
 
-Migration = Callable[[apsw.Connection], None]
+Migration = str | Callable[[apsw.Connection], None]
+"""SQL, or a function where that does not do."""
 
 _VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -179,7 +180,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
 """
 
 
-# The collections that somebody has described; `target_audience` and `usage_scenarios` are JSON, or NULL.
+# Collections are described (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are counted.
 _VERSION_3 = """
 CREATE TABLE collections (
   id TEXT PRIMARY KEY,
@@ -202,8 +203,8 @@ UPDATE documents SET token_count = (
 CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
 """
 
-
-_UPDATES_ARE_JOBS = """
+# An update of a note is a job, whose answer the idempotency keys of all that wait for it get at its end.
+_VERSION_5 = """
 ALTER TABLE jobs ADD COLUMN new_title TEXT;
 ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
 CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
@@ -213,9 +214,40 @@ ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CA
 CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
 """
 
+# Jobs know their lane, who asked for them, and their turn; those that wait keep their order.
+_VERSION_6 = f"""
+ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
+ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET turn = seq;
+UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+"""  # noqa: S608
 
-def _first(db: apsw.Connection) -> None:
-    db.execute(_VERSION_1)
+# Failed jobs keep their bytes, deaths of the engine are counted, and the time of jobs is measured.
+_VERSION_7 = """
+ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN rests_until TEXT;
+CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+  WHERE status = 'queued';
+CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+CREATE TABLE measures (
+  work TEXT PRIMARY KEY,
+  jobs REAL NOT NULL,
+  bytes REAL NOT NULL,
+  seconds REAL NOT NULL,
+  squares REAL NOT NULL,
+  products REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+# Every change of a document has a number; an index that keeps its data for itself follows them.
+_VERSION_8 = """
+CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
+INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
+"""
 
 
 def _second(db: apsw.Connection) -> None:
@@ -224,7 +256,9 @@ def _second(db: apsw.Connection) -> None:
     db.execute(_VERSION_2_TABLES)
     db.execute(_VERSION_2_WORDS)
     for document_id, metadata in rows(db, "SELECT id, metadata FROM documents WHERE metadata <> '{}'"):
-        db.execute("UPDATE documents SET source_type = ? WHERE id = ?", (_source_type(metadata), document_id))
+        source_type = json.loads(metadata).get("source_type")
+        known = source_type if isinstance(source_type, str) else None
+        db.execute("UPDATE documents SET source_type = ? WHERE id = ?", (known, document_id))
     for chunk in db.execute(
         "SELECT c.id, d.title, c.heading, c.text FROM chunks c JOIN documents d ON d.id = c.document_id"
     ):
@@ -235,85 +269,19 @@ def _second(db: apsw.Connection) -> None:
         )
 
 
-def _third(db: apsw.Connection) -> None:
-    """Collections can be described, and tokens are counted."""
-    db.execute(_VERSION_3)
-
-
-def _fourth(db: apsw.Connection) -> None:
-    """A job knows whether its file is to be read by OCR although it holds text."""
-    db.execute("ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0")
-
-
-def _take_turns(db: apsw.Connection) -> None:
-    """Jobs know their lane, who asked for them, and their turn; those that wait keep their order."""
-    db.execute(
-        f"""
-        ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
-        ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
-        ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
-        UPDATE jobs SET turn = seq;
-        UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
-        CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-        CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
-        """  # noqa: S608
-    )
-
-
-def _updates_are_jobs(db: apsw.Connection) -> None:
-    """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
-    db.execute(_UPDATES_ARE_JOBS)
-
-
-def _retries_and_measures(db: apsw.Connection) -> None:
-    """Failed jobs keep their bytes, deaths of the engine are counted, and the time of jobs is measured."""
-    db.execute(
-        """
-        ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
-        ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
-        ALTER TABLE jobs ADD COLUMN rests_until TEXT;
-        CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-          WHERE status = 'queued';
-        CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
-        CREATE TABLE measures (
-          work TEXT PRIMARY KEY,
-          jobs REAL NOT NULL,
-          bytes REAL NOT NULL,
-          seconds REAL NOT NULL,
-          squares REAL NOT NULL,
-          products REAL NOT NULL
-        ) WITHOUT ROWID;
-        """
-    )
-
-
-def _changes_are_counted(db: apsw.Connection) -> None:
-    """Every change of a document has a number; an index that keeps its data for itself follows them."""
-    db.execute(
-        """
-        CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
-        INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
-        """
-    )
-
-
-def _source_type(metadata: str) -> str | None:
-    found = json.loads(metadata).get("source_type")
-    return found if isinstance(found, str) else None
-
-
 _OURS = {"meta", "documents", "chunks"}
 """Tables of every layout: many a program counts its layouts in `user_version`."""
 
 MIGRATIONS: tuple[Migration, ...] = (
-    _first,
+    _VERSION_1,
     _second,
-    _third,
-    _fourth,
-    _updates_are_jobs,
-    _take_turns,
-    _retries_and_measures,
-    _changes_are_counted,
+    _VERSION_3,
+    # A job knows whether its file is to be read by OCR although it holds text.
+    "ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0",
+    _VERSION_5,
+    _VERSION_6,
+    _VERSION_7,
+    _VERSION_8,
 )
 """The migration at index n leads from version n to version n + 1."""
 
@@ -333,24 +301,11 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
         raise BaseTooNew(path, version, len(migrations))
     for number, step in enumerate(migrations[version:], version + 1):
         with transaction(db):
-            step(db)
+            if isinstance(step, str):
+                db.execute(step)
+            else:
+                step(db)
             db.pragma("user_version", number)
-
-
-def bind_embedder(db: apsw.Connection, path: Path, wanted: EmbedderIdentity) -> EmbedderIdentity:
-    """Remember which embedder fills the base; it, with the dimensions that the base knows.
-
-    Raises:
-        EmbedderMismatch: another one has filled it.
-    """
-    stored = stored_embedder(db)
-    if stored is None or not stored.dimensions:  # of which there never was a vector
-        with transaction(db):
-            set_embedder(db, wanted)
-        return wanted
-    if not wanted.fits(stored):
-        raise EmbedderMismatch(path, stored, wanted)
-    return stored
 
 
 def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:

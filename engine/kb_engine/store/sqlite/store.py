@@ -149,7 +149,18 @@ class SqliteStore(Store):
             logs_changes = self._follower is not None
             write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
             answer = run_to_end(work(write))
-            self._commit(db, write.changes)
+            if write.changes:
+                # Memory is found before the commit: after it nothing may fail.
+                staged = self._index.stage(write.changes)
+                if write.changes.added and not self._index.dimensions:
+                    set_meta(db, "dimensions", str(write.changes.added[0].vectors.shape[1]))
+                # A savepoint makes FTS5 write its words now rather than inside the commit.
+                db.execute("SAVEPOINT words; RELEASE words")
+                with self._index.guard:
+                    db.execute("COMMIT")
+                    self._index.publish(staged)
+            else:
+                db.execute("COMMIT")
         except BaseException:
             roll_back(db)
             raise
@@ -158,20 +169,6 @@ class SqliteStore(Store):
             with suppress(apsw.Error):
                 db.wal_checkpoint()
         return answer
-
-    def _commit(self, db: apsw.Connection, changes: embedded.Changes) -> None:
-        if not changes:
-            db.execute("COMMIT")
-            return
-        # Memory is found before the commit: after it nothing may fail.
-        staged = self._index.stage(changes)
-        if changes.added and not self._index.dimensions:
-            set_meta(db, "dimensions", str(changes.added[0].vectors.shape[1]))
-        # A savepoint makes FTS5 write its words now rather than inside the commit.
-        db.execute("SAVEPOINT words; RELEASE words")
-        with self._index.guard:
-            db.execute("COMMIT")
-            self._index.publish(staged)
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:
         return await self._readers.run(partial(self._look, work))

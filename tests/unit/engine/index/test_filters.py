@@ -85,13 +85,11 @@ async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
 
 
 async def test_a_further_source_of_a_duplicate_counts_for_the_prefix(base: Base) -> None:
-    """The document came from there too."""
     await base.ingest(new_note("x 1", source_path="/second/1"), prepared("x 1"))
     assert await base.titles("x", source_path_prefix="/second") == ["1"]
 
 
 async def test_a_change_of_tags_shows_in_the_next_search(base: Base) -> None:
-    """There is nothing to wait for."""
     await base.store.once(None, documents.remove_tag, 1, "a", None)
     await base.store.once(None, documents.add_tags, 4, ["a"], None)
     assert sorted(await base.titles("x", tags=["a"])) == ["2", "4"]

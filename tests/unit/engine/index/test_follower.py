@@ -17,40 +17,45 @@ from kb_engine.store import store
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
 from tests.support.remote_index import RemoteIndex, Server
-from tests.support.stores import SCORING, Base, Place, left_by_a_crash, meaning, new_note, opened, prepared
+from tests.support.stores import (
+    SCORING,
+    Base,
+    Place,
+    all_documents,
+    left_by_a_crash,
+    meaning,
+    new_note,
+    opened,
+    prepared,
+)
 
 WORDS = ("apple", "pear", "plum", "fig", "kiwi", "中国")
 
 
 @pytest.fixture
 def server() -> Server:
-    """An empty one, in service."""
     return Server()
 
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches, and no long pauses after a failure."""
     monkeypatch.setattr(store, "BATCH", 3)
     monkeypatch.setattr(store, "_LONGEST_PAUSE", 0.1)
 
 
 @asynccontextmanager
 async def followed(place: Place, server: Server) -> AsyncIterator[Base]:
-    """A base whose searches the server answers."""
     async with opened(place, index=RemoteIndex(server)) as base:
         yield base
 
 
 @pytest.fixture
 async def base(place: Place, server: Server) -> AsyncIterator[Base]:
-    """On both stores."""
     async with followed(place, server) as base:
         yield base
 
 
-async def refused(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Why a search that has no patience gets no answer."""
+async def refusal(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
     with monkeypatch.context() as impatient:
         impatient.setattr(store, "PATIENCE_SECONDS", 0.05)
         with pytest.raises(EngineError) as caught:
@@ -85,7 +90,6 @@ async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base
 
 
 async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base, server: Server) -> None:
-    """Also where both happen while the index is out of service."""
     await notes(base, 2)
     assert await found(base) == [1, 2]
     server.out_of_service = True
@@ -104,13 +108,12 @@ async def test_an_outage_delays_writes_and_refuses_searches(
     await base.note("apple")
     server.out_of_service = True
     await notes(base, 5)
-    assert "nobody answers" in await refused(base, monkeypatch)
+    assert "nobody answers" in await refusal(base, monkeypatch)
     server.out_of_service = False
     assert await found(base) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: Server) -> None:
-    """Nothing is lost, nothing is found twice."""
     assert await found(base) == []
     server.out_of_service = True
     await notes(base, 7)
@@ -132,14 +135,12 @@ async def test_a_lost_index_is_built_again(base: Base, server: Server) -> None:
 
 
 async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
-    """So that it does not grow."""
     await notes(base, 5)
     assert await found(base) == [1, 2, 3, 4, 5]
     assert await base.count("index_changes") == 0
 
 
 async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: Path, server: Server) -> None:
-    """They wait in the log."""
     async with followed(tmp_path / "kb.db", server) as base:
         await base.note("apple")
         assert await found(base) == [1]
@@ -176,7 +177,6 @@ async def test_the_index_of_another_base_is_not_searched(place: Place, server: S
 
 
 async def test_applying_again_changes_nothing_and_the_overtaken_are_left_out(server: Server) -> None:
-    """What every index has to keep."""
     index: Index = RemoteIndex(server)
     await index.create(8)
     assert (await index.stats()).generation == 0
@@ -212,8 +212,7 @@ async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
 
 
 async def change(base: Base, chance: random.Random, number: int) -> None:
-    """One of a document that exists, or a new one."""
-    there = (await base.store.read(documents.page, **EVERYTHING)).documents
+    there = (await all_documents(base)).documents
     what = chance.choice(["add", "add", "add", "tag", "delete", "clear" if chance.random() < 0.2 else "add"])
     if what == "add" or not there:
         texts = [" ".join(chance.choices(WORDS, k=4)) for _ in range(chance.randint(0, 3))]
@@ -229,19 +228,7 @@ async def change(base: Base, chance: random.Random, number: int) -> None:
         await base.store.once(None, documents.clear)
 
 
-EVERYTHING = {
-    "source_path": None,
-    "tag": None,
-    "doc_type": None,
-    "sort_by": "id",
-    "sort_order": "asc",
-    "limit": 1000,
-    "offset": 0,
-}
-
-
 async def same_answers(base: Base, chance: random.Random) -> None:
-    """The index far away and that of the base say the same."""
     text = " ".join(chance.choices(WORDS, k=2))
     query = Query(text=text, mode="hybrid", vector=meaning(text), scoring=SCORING, top=100, explain=True)
     for selection in (Selection(), Selection(tags=["a"])):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_engine.store.port import Found
-from tests.support.stores import SCORING, Base, meaning, opened
+from tests.support.stores import SCORING, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig", "kiwi"]
 TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
@@ -44,7 +44,6 @@ class Model:
         return total
 
     def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:
-        """By chunk id, of those that pass the filter and may answer."""
         found = {}
         for number, (words, tags, vector) in enumerate(self.chunks, 1):
             if tag is not None and tag not in tags:
@@ -75,15 +74,9 @@ def test_search_gives_the_scores_of_the_formula(
 async def searched(
     documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None
 ) -> Found:
-    """What a base filled with the documents answers."""
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Path(folder) / "kb.db") as base:
-            await fill(base, documents)
-            tags = [tag] if tag else []
-            return await base.find(query, mode, vector=meaning(query), top=100, tags=tags)
-
-
-async def fill(base: Base, documents: list[tuple[list[str], set[str]]]) -> None:
-    """One note a document, none a duplicate of another."""
-    for number, (texts, tags) in enumerate(documents):
-        await base.note(*texts, tags=sorted(tags), title="untitled", dedup_scope=str(number))
+            for number, (texts, tags) in enumerate(documents):
+                await base.note(*texts, tags=sorted(tags), title="untitled", dedup_scope=str(number))
+            chosen = [tag] if tag else []
+            return await base.find(query, mode, vector=meaning(query), top=100, tags=chosen)

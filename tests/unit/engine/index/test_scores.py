@@ -9,19 +9,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Scoring
-from tests.support.stores import (
-    SCORING,
-    Base,
-    axis,
-    between,
-    new_file,
-    pieces,
-    prepared,
-)
+from tests.support.stores import SCORING, Base, axis, between, new_file, prepared
 
 
 def explained(result: m.SearchResult) -> m.Explanation:
-    """How its score came about."""
     assert result.explain is not None
     return result.explain
 
@@ -63,13 +54,11 @@ async def test_in_mode_vector_the_meaning_alone_counts(base: Base) -> None:
 
 
 async def test_nothing_is_explained_unasked(base: Base) -> None:
-    """The answer stays small."""
     await base.note("apple")
     assert (await base.find("apple")).results[0].explain is None
 
 
 async def test_a_score_does_not_depend_on_the_other_results(base: Base) -> None:
-    """Filtered or not, asked for one or for ten, it is the same."""
     for number in range(5):
         await base.note(f"apple {number}", tags=[f"t{number}"], vectors=[between(0, 1, number / 5)])
     everything = {
@@ -110,12 +99,8 @@ async def test_a_word_in_the_title_counts_double(base: Base) -> None:
 
 async def test_a_word_in_a_heading_is_found(base: Base) -> None:
     made = prepared("text")
-    (chunk,) = pieces("text")
-    headed = replace(chunk, page=None, heading="Revaluation")
-    await base.ingest(
-        new_file("x"),
-        type(made)(title="t", extraction_method="x", pages=None, chunks=[headed], vectors=made.vectors),
-    )
+    headed = replace(made.chunks[0], page=None, heading="Revaluation")
+    await base.ingest(new_file("x"), replace(made, chunks=[headed]))
     assert (await base.find("revaluation")).results[0].chunk.heading == "Revaluation"
 
 
@@ -128,7 +113,6 @@ async def test_equal_scores_come_in_the_order_of_the_chunks(base: Base) -> None:
 
 
 async def test_results_under_the_least_score_are_dropped_and_not_counted(base: Base) -> None:
-    """The bound itself is inside."""
     for cosine in (0.9, 0.5, 0.4):
         await base.note(f"n{cosine}", vectors=[between(0, 1, cosine)])
     found = await base.find("", "vector", vector=axis(0), min_score=0.5)

@@ -15,7 +15,6 @@ DIMENSIONS = 4
 
 
 def vectors(count: int, seed: int = 0) -> Vectors:
-    """Unit vectors."""
     found = np.random.default_rng(seed).normal(size=(count, DIMENSIONS)).astype(np.float32)
     return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True), np.float32)
 
@@ -27,7 +26,6 @@ def batch(document: int, first: int, count: int) -> Batch:
 
 
 def apply(index: ExactVectors, changes: Changes) -> None:
-    """Stage and publish."""
     index.publish(index.stage(changes))
 
 
@@ -47,7 +45,6 @@ def ids(snapshot: Snapshot, *documents: int) -> list[int]:
 
 
 def query() -> NDArray[np.float32]:
-    """Something to compare with."""
     return vectors(1, seed=99)[0]
 
 
@@ -101,7 +98,6 @@ def test_every_publication_has_a_generation_of_its_own() -> None:
 
 
 def test_removed_rows_do_not_pile_up() -> None:
-    """Replacing one note for ever takes no more room than a few of it."""
     index = filled(10)
     for number in range(200):
         apply(index, Changes(removed=[1], added=[batch(1, 11 + 10 * number, 10)]))
@@ -110,7 +106,6 @@ def test_removed_rows_do_not_pile_up() -> None:
 
 
 def test_a_document_can_be_replaced_in_one_change() -> None:
-    """What is removed goes before what is added."""
     index = filled(2, 1)
     apply(index, Changes(removed=[1], added=[batch(1, 4, 1)]))
     assert (ids(index.snapshot), ids(index.snapshot, 1)) == ([3, 4], [4])
@@ -127,7 +122,6 @@ def test_a_document_can_be_replaced_in_one_change() -> None:
     ids=["short vectors", "too few", "an old id", "an id twice"],
 )
 def test_a_batch_that_does_not_fit_is_refused_whole(wrong: Batch) -> None:
-    """Chunk ids grow, and every chunk has one vector."""
     index = filled(3)
     with pytest.raises(ValueError, match="chunk"):
         index.stage(Changes(added=[wrong]))
@@ -135,7 +129,6 @@ def test_a_batch_that_does_not_fit_is_refused_whole(wrong: Batch) -> None:
 
 
 def test_a_change_of_nothing_is_false() -> None:
-    """So that a commit need not publish it."""
     assert not Changes()
     assert all((Changes(cleared=True), Changes(removed=[1]), Changes(added=[batch(1, 1, 1)])))
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import collections, documents
 from kb_engine.store.repository.transaction import stamp
 from kb_engine.store.sqlite.connection import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
-from tests.support.stores import START, Base, Place, key, new_note, opened, prepared
+from tests.support.stores import START, Base, Place, direct, key, new_note, opened, prepared, refused
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
@@ -23,19 +22,10 @@ UNUSED = "00000000-0000-4000-8000-000000000001"
 
 
 async def put(base: Base, id_: str, name: str, **said: Any) -> r.CollectionDetail:
-    """Describe a collection."""
     return await base.store.once(None, collections.put, id_, r.CollectionRequest(name=name, **said))
 
 
-async def refused(awaitable: Any) -> EngineError:
-    """The error that a call ends with."""
-    with pytest.raises(EngineError) as caught:
-        await awaitable
-    return caught.value
-
-
 async def listed(base: Base) -> list[tuple[str, str, int]]:
-    """Name, id and chunks of all."""
     return [
         (each.name, each.id, each.chunk_count)
         for each in (await base.store.read(collections.every)).collections
@@ -172,7 +162,6 @@ async def test_a_described_collection_outlives_its_documents(base: Base) -> None
     ],
 )
 async def test_names_and_ids_belong_together(base: Base, id_: str, name: str, named: str) -> None:
-    """The error says what belongs to what, and nothing has changed."""
     await put(base, ID, "guides", description="d")
     await base.note("1", tags=["collection:stones"])
     before = await base.store.read(collections.every)
@@ -197,7 +186,6 @@ async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "%", "_", "collection:", "日本語", "API Documentation", " x"])
 async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None:
-    """None is taken for a pattern or for SQL."""
     await base.note("1", tags=[f"collection:{name}"])
     await base.note("2", tags=["collection:another"])
     id_ = r.collection_id(name)
@@ -207,7 +195,6 @@ async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None
 
 
 async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
-    """A retry is answered as the first was, whatever came between; another request is refused."""
     first = r.CollectionRequest(name="guides", description="a")
     answer = await base.store.once(key(), collections.put, ID, first)
     later = await put(base, ID, "guides", description="b")
@@ -221,18 +208,19 @@ async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
     assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request has spent no key
 
 
+def plan(tmp_path: Path, sql: str, values: Sequence[str]) -> list[str]:
+    """How SQLite would run a statement."""
+    path = tmp_path / "kb.db"
+    with direct(path) as db:
+        migrate(db, path)
+        return [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + sql, values)]
+
+
 @pytest.mark.parametrize("condition", ["tag > ? AND tag < ?", "tag = ?"])
 def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> None:
-    path = tmp_path / "kb.db"
-    db = apsw.Connection(str(path))
-    migrate(db, path)
-    values = ("collection:", "collection;")[: condition.count("?")]
-    sql = "EXPLAIN QUERY PLAN " + collections.STATISTICS.format(
-        index=SqliteRead.statistics_index, condition=condition
-    )
-    plan = [row[3] for row in db.execute(sql, values)]
-    db.close()
-    assert [step.split("(")[0].strip() for step in plan] == [
+    sql = collections.STATISTICS.format(index=SqliteRead.statistics_index, condition=condition)
+    steps = plan(tmp_path, sql, ("collection:", "collection;")[: condition.count("?")])
+    assert [step.split("(")[0].strip() for step in steps] == [
         "SEARCH document_tags USING COVERING INDEX document_tags_by_tag",
         "SEARCH d USING COVERING INDEX documents_figures",
     ]
@@ -240,10 +228,6 @@ def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> 
 
 def test_names_are_found_from_one_to_the_next(tmp_path: Path) -> None:
     """A collection costs one look, however many documents are in it."""
-    path = tmp_path / "kb.db"
-    db = apsw.Connection(str(path))
-    migrate(db, path)
-    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + collections.NAMES, ("a", "b", "b"))]
-    db.close()
-    assert all("COVERING INDEX document_tags_by_tag" in step for step in plan if "document_tags" in step)
-    assert not any(step.startswith("SCAN document_tags") for step in plan)
+    steps = plan(tmp_path, collections.NAMES, ("a", "b", "b"))
+    assert all("COVERING INDEX document_tags_by_tag" in step for step in steps if "document_tags" in step)
+    assert not any(step.startswith("SCAN document_tags") for step in steps)

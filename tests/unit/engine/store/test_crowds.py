@@ -1,16 +1,32 @@
-"""Many at once: nobody sees half a document, and of those who want the same one gets it."""
+"""Many at once: nobody sees half a document, and of those who want the same one gets it.
+
+On SQLite they are callers of one engine, on PostgreSQL those of two.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.repository import documents, jobs
-from tests.support.stores import Base, all_documents, meaning, new_note, prepared
+from kb_engine.store.repository import documents, jobs, state
+from tests.support.postgres import Database
+from tests.support.stores import Base, Place, all_documents, key, meaning, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
+
+Engines = tuple[Base, Base]
+
+
+@pytest.fixture
+async def engines(base: Base, place: Place) -> AsyncIterator[Engines]:
+    if isinstance(place, Database):
+        async with opened(place) as other:
+            yield base, other
+    else:
+        yield base, base
 
 
 async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: Base) -> None:
@@ -18,9 +34,9 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
     texts = ["common one ", "common two ", "common three "]
 
     async def writer(number: int) -> None:
-        document = await note(base, number, texts)
+        job = await base.ingest_among_others(new_note(f"{number}"), prepared(*texts))
         if number % 3 == 0:
-            await base.store.once(None, documents.delete, document)
+            await base.store.once(None, documents.delete, job.document_id)
 
     async def reader() -> None:
         found = await base.find("common", "hybrid", vector=meaning("common"), top=100)
@@ -32,45 +48,47 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
     assert (await base.find("common", top=100)).total == 60
 
 
-async def note(base: Base, number: int, texts: list[str]) -> int:
-    """Ingest a note while others do; whoever takes the job does the work."""
-    await base.store.once(None, jobs.accept, new_note(f"{number}"))
-    leased = await base.store.write(jobs.take, f"lease {number}")
-    assert leased is not None
-    job = await base.store.write(documents.commit, leased, prepared(*texts))
-    assert job is not None
-    assert job.document_id is not None
-    return job.document_id
-
-
-async def test_every_job_is_taken_by_one_worker_only(base: Base) -> None:
-    accepted = [await base.store.once(None, jobs.accept, new_note(str(number))) for number in range(20)]
-    taken = await asyncio.gather(*(base.store.write(jobs.take, f"L{number}") for number in range(40)))
-    ids = [leased.job.id for leased in taken if leased is not None]
+async def test_every_job_is_taken_by_one_worker_only(engines: Engines) -> None:
+    accepted = [await engines[0].accept(new_note(str(number))) for number in range(20)]
+    taking = [base.store.write(jobs.take, f"L{number}") for number in range(20) for base in engines]
+    ids = [leased.job.id for leased in await asyncio.gather(*taking) if leased is not None]
     assert sorted(ids) == sorted(job.id for job in accepted)
 
 
-async def test_of_many_identical_submissions_one_document_comes(base: Base) -> None:
-    """The transactions decide, one after the other."""
-    leased = []
-    for number in range(10):
-        await base.store.once(None, jobs.accept, new_note("same", tags=[f"t{number}"]))
-        leased.append(await base.store.write(jobs.take, f"L{number}"))
-    done = await asyncio.gather(
-        *(base.store.write(documents.commit, one, prepared("same")) for one in leased if one)
-    )
+async def test_of_many_identical_submissions_one_document_comes(engines: Engines) -> None:
+    leased = [
+        (base, await base.lease(new_note("same", tags=[f"t{number}"])))
+        for number, base in enumerate(engines * 5)
+    ]
+    done = await asyncio.gather(*(base.commit(one, prepared("same")) for base, one in leased))
     assert sorted(job.deduplicated for job in done if job) == [False] + [True] * 9
-    (document,) = (await all_documents(base)).documents
+    (document,) = (await all_documents(engines[0])).documents
     assert len(document.tags) == 10
 
 
-async def test_of_many_changes_on_one_version_one_wins(base: Base) -> None:
-    """The others are told to read again."""
-    document = await base.note("a")
+async def test_of_many_changes_on_one_version_one_wins(engines: Engines) -> None:
+    document = await engines[0].note("a")
     answers = await asyncio.gather(
-        *(base.store.once(None, documents.add_tags, document.id, [f"t{number}"], 1) for number in range(10)),
+        *(
+            base.store.once(None, documents.add_tags, document.id, [f"t{number}"], 1)
+            for number, base in enumerate(engines * 5)
+        ),
         return_exceptions=True,
     )
     refused = [answer.code for answer in answers if isinstance(answer, EngineError)]
     assert refused == ["version_conflict"] * 9
-    assert len((await base.store.read(documents.detail, document.id)).tags) == 1
+    assert len((await engines[0].detail(document.id)).tags) == 1
+
+
+async def test_many_submissions_under_one_key_are_one_job(engines: Engines) -> None:
+    asked = [base.store.once(key(), jobs.accept, new_note("a")) for base in engines * 4]
+    assert len({job.id for job in await asyncio.gather(*asked)}) == 1
+    assert (await engines[0].store.read(state.counts)).queue.queued == 1
+
+
+async def test_a_change_that_comes_twice_at_once_under_one_key_is_done_once(engines: Engines) -> None:
+    """The second does not meet the version that the first has raised."""
+    document = await engines[0].note("a")
+    asked = [base.store.once(key(), documents.add_tags, document.id, ["t"], 1) for base in engines]
+    first, second = await asyncio.gather(*asked)
+    assert (first.version, second) == (2, first)

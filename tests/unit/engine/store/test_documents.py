@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import Any
 from uuid import UUID
@@ -19,18 +20,11 @@ from tests.support.stores import (
     new_note,
     opened,
     prepared,
+    refused,
 )
 
 
-async def refused(awaitable: Any) -> EngineError:
-    """The error that a call ends with."""
-    with pytest.raises(EngineError) as caught:
-        await awaitable
-    return caught.value
-
-
 async def replace(base: Base, document: m.Document, text: str, **changes: Any) -> m.Document:
-    """Another text for a note."""
     return await base.update(
         document.id, text, prepared(text, title=document.title), **{"version": document.version, **changes}
     )
@@ -40,7 +34,6 @@ async def replace(base: Base, document: m.Document, text: str, **changes: Any) -
 
 
 async def test_a_document_tells_what_was_submitted(base: Base) -> None:
-    """Every field comes back."""
     job = new_file(
         "x",
         title="Given",
@@ -53,7 +46,7 @@ async def test_a_document_tells_what_was_submitted(base: Base) -> None:
         size_bytes=99,
     )
     done = await base.ingest(job, prepared("p1", "p2", title="Found", extraction_method="ocr", pages=2))
-    document = await base.store.read(documents.detail, done.document_id or 0)
+    document = await base.detail(done.document_id or 0)
     assert (document.title, document.doc_type, document.format, document.filename) == (
         "Found", "pdf", "pdf", "x.pdf",
     )  # fmt: skip
@@ -71,21 +64,17 @@ async def test_a_document_tells_what_was_submitted(base: Base) -> None:
 
 
 async def test_a_document_is_read_by_number_by_its_text_and_by_uid(base: Base) -> None:
-    """All three name the same row."""
     document = await base.note("a")
-    again = [
-        await base.store.read(documents.detail, key) for key in (document.id, str(document.id), document.uid)
-    ]
+    again = [await base.detail(key) for key in (document.id, str(document.id), document.uid)]
     assert [one.uid for one in again] == [document.uid] * 3
 
 
 @pytest.mark.parametrize("key", [7, "7", "0b0e7d0c-0000-4000-8000-000000000000", 2**80, "9" * 19])
 async def test_an_unknown_document_is_not_found(base: Base, key: int | str) -> None:
-    assert (await refused(base.store.read(documents.detail, key))).code == "document_not_found"
+    assert (await refused(base.detail(key))).code == "document_not_found"
 
 
 async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
-    """Offsets are those of the text; no limit means none."""
     document = await base.note("one ", "two ", "three")
     page = await base.store.read(documents.detail, document.id, chunk_offset=1, chunk_limit=1)
     assert [(c.text, c.index, c.start, c.end) for c in page.chunks] == [("two ", 1, 4, 8)]
@@ -94,18 +83,23 @@ async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
     assert (await base.store.read(documents.detail, document.id, chunk_offset=2**62)).chunks == []
 
 
-async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None:
-    """A scan that gave nothing is no success in disguise."""
-    done = await base.ingest(new_file("scan"), prepared(status_reason="A scan without text."))
-    document = await base.store.read(documents.detail, done.document_id or 0)
-    assert (document.status, document.status_reason) == ("empty", "A scan without text.")
-    assert (document.chunk_count, document.chunks) == (0, [])
+@pytest.mark.parametrize(
+    ("texts", "reason", "status"),
+    [((), "A scan without text.", "empty"), (("words",), "Page 3 was not read.", "searchable")],
+)
+async def test_a_document_tells_what_was_not_read_and_is_empty_without_any_text(
+    base: Base, texts: tuple[str, ...], reason: str, status: str
+) -> None:
+    await base.ingest(new_file("scan"), prepared(*texts, status_reason=reason))
+    document = await base.detail(1)
+    assert (document.status, document.status_reason) == (status, reason)
+    assert document.chunk_count == len(document.chunks) == len(texts)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "tail\0", "𝔘𝔫𝔦 é e\u0301", "line\r\nline\u2028"])
 async def test_text_comes_back_to_the_letter(base: Base, text: str) -> None:
     document = await base.note(text, title=text, source_path=text, metadata={text: text})
-    detail = await base.store.read(documents.detail, document.id)
+    detail = await base.detail(document.id)
     assert (detail.chunks[0].text, detail.title, detail.metadata) == (text, text, {text: text})
     assert (detail.source_path, detail.source_paths) == (text, [text])
     assert (await base.store.read(documents.note, document.id))[1] == text
@@ -116,7 +110,6 @@ async def test_text_comes_back_to_the_letter(base: Base, text: str) -> None:
 
 
 async def test_documents_are_filtered_by_source_tag_and_type(base: Base) -> None:
-    """Each alone and together; a path matches exactly."""
     await base.note("n", title="note", tags=["t"], source_path="/a")
     await base.file("f", title="file", tags=["t", "u"], source_path="/a/b")
 
@@ -167,7 +160,6 @@ async def test_adding_nothing_new_changes_nothing(base: Base) -> None:
 
 
 async def test_a_tag_is_removed_once(base: Base) -> None:
-    """The second time it is not there."""
     document = await base.note("a", tags=["t", "u"])
     changed = await base.store.once(None, documents.remove_tag, document.id, "t", 1)
     assert (changed.tags, changed.version) == (["u"], 2)
@@ -211,7 +203,6 @@ async def test_a_prefix_at_the_edge_of_unicode_matches_itself(base: Base, prefix
 
 @pytest.mark.requirement("E16", "E17", "E18", "E19", "E20")
 async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_alone(base: Base) -> None:
-    """Same id, uid and birth; later change, another hash, other chunks."""
     document = await base.note("old words here", vectors=[axis(0)])
     made = prepared("new ", "saying", vectors=[axis(1), axis(1)], title="T")
     changed = await base.update(document.id, "new saying", made, version=1)
@@ -226,31 +217,15 @@ async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_a
     assert [result.score for result in by_meaning.results] == [0.0, 0.0]
 
 
-async def test_a_note_changed_meanwhile_is_not_replaced(base: Base) -> None:
-    """The text stays, and the error tells the version to read."""
-    document = await base.note("first")
-    await replace(base, document, "second")
-    error = await refused(replace(base, document, "third"))
-    assert (error.code, error.members) == ("version_conflict", {"current_version": 2})
-    assert (await base.store.read(documents.note, document.id))[1] == "second"
-
-
-async def test_a_file_is_no_note(base: Base) -> None:
-    """It can neither be read nor replaced as one."""
-    document = await base.file("a")
-    assert (await refused(base.store.read(documents.note, document.id))).code == "not_a_note"
-    assert (await refused(replace(base, document, "b"))).code == "not_a_note"
-
-
-async def test_a_missing_note_is_not_found(base: Base) -> None:
-    document = await base.note("a")
-    await base.store.once(None, documents.delete, document.id)
-    assert (await refused(base.store.read(documents.note, document.id))).code == "document_not_found"
-    assert (await refused(replace(base, document, "b"))).code == "document_not_found"
+async def test_neither_a_file_nor_a_missing_note_is_read_or_replaced(base: Base) -> None:
+    file, gone = await base.file("a"), await base.note("b")
+    await base.store.once(None, documents.delete, gone.id)
+    for document, code in ((file, "not_a_note"), (gone, "document_not_found")):
+        assert (await refused(base.store.read(documents.note, document.id))).code == code
+        assert (await refused(replace(base, document, "c"))).code == code
 
 
 async def test_time_goes_on_although_the_clock_went_back(base: Base) -> None:
-    """An update is later than what it changes."""
     document = await base.note("a")
     base.clock.move(hours=-1)
     assert (await replace(base, document, "b")).updated_at > document.updated_at
@@ -263,7 +238,7 @@ async def test_a_deleted_document_is_gone_from_everywhere(base: Base) -> None:
     document = await base.note("gone words", "more", tags=["t"], source_path="/p", size_bytes=77)
     removed = await base.store.once(None, documents.delete, document.uid)
     assert (removed.documents, removed.chunks, removed.bytes) == (1, 2, 77)
-    assert (await refused(base.store.read(documents.detail, document.id))).code == "document_not_found"
+    assert (await refused(base.detail(document.id))).code == "document_not_found"
     assert (await base.store.read(documents.tag_page, "", 10, 0)).total == 0
     assert (await base.find("gone")).results == []
     assert (await base.find("", "vector", vector=axis(0))).results == []
@@ -275,25 +250,11 @@ async def test_ids_are_never_given_twice(base: Base) -> None:
     await base.store.once(None, documents.delete, first.id)
     second = await base.note("c")
     await base.store.once(None, documents.clear)
-    async with reopened(base) as again:
+    await base.store.close()
+    async with opened(base.place, base.clock) as again:
         third = await again.note("d")
-        chunk = (await again.store.read(documents.detail, third.id)).chunks[0]
+        chunk = (await again.detail(third.id)).chunks[0]
     assert (second.id, third.id, chunk.id) == (2, 3, 4)
-
-
-def reopened(base: Base) -> Any:
-    """The same base in another process's place."""
-
-    class Reopened:
-        async def __aenter__(self) -> Base:
-            await base.store.close()
-            self.context = opened(base.place, base.clock)
-            return await self.context.__aenter__()
-
-        async def __aexit__(self, *args: Any) -> None:
-            await self.context.__aexit__(*args)
-
-    return Reopened()
 
 
 async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_ones(base: Base) -> None:
@@ -301,33 +262,25 @@ async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_o
     await base.note("a", "b", size_bytes=5)
     await base.file("c", size_bytes=6)
     running = await base.lease(new_note("d"))
-    queued = await base.store.once(None, jobs.accept, new_note("e"))
+    queued = await base.accept(new_note("e"))
     removed = await base.store.once(None, documents.clear)
     assert (removed.documents, removed.chunks, removed.bytes, removed.jobs_cancelled) == (2, 3, 11, 2)
-    assert await base.store.write(documents.commit, running, prepared("d")) is None
+    assert await base.commit(running, prepared("d")) is None
     assert (await base.store.read(jobs.find, queued.id)).status == "cancelled"
     assert (await all_documents(base)).total == 0
     assert (await base.find("a")).total == 0
-
-
-async def test_a_cleared_base_takes_new_documents(base: Base) -> None:
-    await base.note("before")
-    await base.store.once(None, documents.clear)
-    document = await base.note("after")
-    assert [result.document.id for result in (await base.find("after")).results] == [document.id]
 
 
 # --- totals
 
 
 async def test_the_counts_tell_what_is_there(base: Base) -> None:
-    """Documents by state and type, chunks, jobs, sizes and the last change."""
     await base.note("a", "b", size_bytes=10)
     await base.file("c", size_bytes=20)
     await base.ingest(new_file("scan", doc_type="pdf", size_bytes=30), prepared())
     base.clock.move(seconds=9)
     await base.store.once(None, documents.delete, 2)
-    await base.store.once(None, jobs.accept, new_note("waits"))
+    await base.accept(new_note("waits"))
     counts = await base.store.read(state.counts)
     assert (counts.documents.total, counts.documents.searchable, counts.documents.empty) == (2, 1, 1)
     assert counts.documents.by_type == {"note": 1, "pdf": 1}
@@ -343,12 +296,10 @@ async def test_an_empty_base_counts_nothing(base: Base) -> None:
 
 
 async def again(base: Base, text: str, **changes: object) -> m.Job:
-    """The same note once more."""
     return await base.ingest(new_note(text, **changes), prepared(text))
 
 
 async def test_the_same_text_twice_is_one_document(base: Base) -> None:
-    """The second job ends with the id of the first."""
     document = await base.note("same")
     job = await again(base, "same")
     assert (job.document_id, job.document_uid, job.deduplicated) == (document.id, document.uid, True)
@@ -359,32 +310,32 @@ async def test_the_same_text_twice_is_one_document(base: Base) -> None:
 async def test_a_duplicate_that_says_nothing_new_changes_nothing(base: Base) -> None:
     document = await base.note("same", tags=["t"], source_path="/a")
     await again(base, "same", tags=["t"], source_path="/a")
-    assert (await base.store.read(documents.detail, document.id)).version == document.version
+    assert (await base.detail(document.id)).version == document.version
 
 
 async def test_a_duplicate_brings_its_tags_and_its_source(base: Base) -> None:
-    """The document is then found by both paths; the first stays its own."""
     document = await base.note("same", tags=["a"], source_path="/first")
     await again(base, "same", tags=["b", "a"], source_path="/second")
-    standing = await base.store.read(documents.detail, document.id)
+    standing = await base.detail(document.id)
     assert (standing.tags, standing.source_path) == (["a", "b"], "/first")
     assert standing.source_paths == ["/first", "/second"]
     assert (standing.version, standing.updated_at > document.updated_at) == (2, True)
     assert [one.id for one in (await all_documents(base, source_path="/second")).documents] == [document.id]
 
 
-async def test_uniting_tags_never_gives_a_second_collection(base: Base) -> None:
-    """The standing document stays where it is."""
-    document = await base.note("same", tags=["collection:a"])
-    await again(base, "same", tags=["collection:b", "t"])
-    assert (await base.store.read(documents.detail, document.id)).tags == ["collection:a", "t"]
-
-
-async def test_a_document_without_a_collection_takes_the_first_of_a_duplicate(base: Base) -> None:
-    """There is nothing to be kept."""
-    document = await base.note("same")
-    await again(base, "same", tags=["collection:b", "collection:c"])
-    assert (await base.store.read(documents.detail, document.id)).tags == ["collection:b"]
+@pytest.mark.parametrize(
+    ("standing", "submitted", "united"),
+    [
+        (["collection:a"], ["collection:b", "t"], ["collection:a", "t"]),
+        ([], ["collection:b", "collection:c"], ["collection:b"]),
+    ],
+)
+async def test_uniting_tags_never_gives_a_second_collection(
+    base: Base, standing: list[str], submitted: list[str], united: list[str]
+) -> None:
+    document = await base.note("same", tags=standing)
+    await again(base, "same", tags=submitted)
+    assert (await base.detail(document.id)).tags == united
 
 
 @pytest.mark.parametrize(
@@ -393,7 +344,6 @@ async def test_a_document_without_a_collection_takes_the_first_of_a_duplicate(ba
     ids=["another scope", "another text", "another kind"],
 )
 async def test_what_differs_is_another_document(base: Base, other: object) -> None:
-    """Kind, content and scope all have to agree."""
     await base.note("same")
     job = await base.ingest(other, prepared("same"))  # type: ignore[arg-type]
     assert (job.deduplicated, job.document_id) == (False, 2)
@@ -418,19 +368,6 @@ async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
     assert await base.store.read(documents.duplicate_of, new_file("other")) == 2
 
 
-async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
-    for forced in (True, False):
-        leased = await base.lease(new_file(str(forced), force_ocr=forced))
-        assert leased.job.force_ocr is forced
-
-
-async def test_a_searchable_document_tells_what_was_not_read(base: Base) -> None:
-    """A reason does not make it empty."""
-    await base.ingest(new_file("x"), prepared("words", status_reason="Page 3 was not read."))
-    document = await base.store.read(documents.detail, 1)
-    assert (document.status, document.status_reason) == ("searchable", "Page 3 was not read.")
-
-
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
     """Or the submission would vanish into another collection."""
     scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
@@ -449,38 +386,27 @@ async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> 
     assert await base.store.read(documents.duplicate_of, new_note("same", dedup_scope="x")) is None
 
 
-async def test_a_duplicate_deleted_meanwhile_means_ordinary_ingestion(base: Base) -> None:
-    """The commit decides, not the submission."""
-    document = await base.note("same")
-    leased = await base.lease(new_note("same"))
-    assert await base.store.read(documents.duplicate_of, leased.job) == document.id
-    await base.store.once(None, documents.delete, document.id)
-    job = await base.store.write(documents.commit, leased, prepared("same"))
-    assert job is not None
-    assert (job.deduplicated, job.document_id) == (False, 2)
-
-
 async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> None:
-    """Tags and sources are united as by any commit, and nothing is stored twice."""
     document = await base.note("same", tags=["a"])
     leased = await base.lease(new_note("same", tags=["b"], source_path="/second"))
     job = await base.store.write(documents.commit_duplicate, leased)
     assert job is not None
     assert (job.status, job.document_id, job.deduplicated) == ("completed", document.id, True)
-    standing = await base.store.read(documents.detail, document.id)
+    standing = await base.detail(document.id)
     assert (standing.tags, standing.source_paths) == (["a", "b"], ["/second"])
     assert (await all_documents(base)).total == 1
 
 
 async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(base: Base) -> None:
-    """The job runs on, and is committed like any other once it is prepared."""
     document = await base.note("same")
     leased = await base.lease(new_note("same"))
     await base.store.once(None, documents.delete, document.id)
     assert await base.store.write(documents.commit_duplicate, leased) is None
     assert (await base.store.read(jobs.find, leased.job.id)).status == "running"
     assert (await all_documents(base)).total == 0
-    assert await base.store.write(documents.commit, leased, prepared("same")) is not None
+    job = await base.commit(leased, prepared("same"))
+    assert job is not None
+    assert (job.deduplicated, job.document_id) == (False, 2)
 
 
 async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
@@ -489,11 +415,10 @@ async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Bas
     leased = await base.lease(new_note("same", tags=["late"]))
     await base.store.once(None, jobs.cancel, leased.job.id)
     assert await base.store.write(documents.commit_duplicate, leased) is None
-    assert (await base.store.read(documents.detail, document.id)).tags == []
+    assert (await base.detail(document.id)).tags == []
 
 
 async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: Base) -> None:
-    """The hash follows the text."""
     document = await base.note("old")
     await base.update(document.id, "new", prepared("new"), version=1)
     assert (await again(base, "new")).document_id == document.id
@@ -501,17 +426,14 @@ async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: B
 
 
 async def test_a_preparation_that_does_not_fit_stores_nothing(base: Base) -> None:
-    """The document appears whole or not at all, and the job runs on."""
     leased = await base.lease(new_note("a"))
     short = prepared("a", "b")
-    broken = type(short)(
-        title="t", extraction_method="x", pages=None, chunks=short.chunks, vectors=short.vectors[:1]
-    )
+    broken = dataclasses.replace(short, vectors=short.vectors[:1])
     with pytest.raises(ValueError, match="2 chunks, but 1 vectors"):
-        await base.store.write(documents.commit, leased, broken)
+        await base.commit(leased, broken)
     assert (await all_documents(base)).total == 0
     assert (await base.find("a")).total == 0
-    assert await base.store.write(documents.commit, leased, short) is not None
+    assert await base.commit(leased, short) is not None
     found = await base.find("", "vector", vector=short.vectors[0])
     assert [result.chunk.text for result in found.results] == ["a", "b"]
 
@@ -520,9 +442,7 @@ async def test_vectors_of_another_length_are_refused_whole(base: Base) -> None:
     """The index and the rows never part ways. On PostgreSQL another engine may have bound the base."""
     leased = await base.lease(new_note("a"))
     made = prepared("a")
-    broken = type(made)(
-        title="t", extraction_method="x", pages=None, chunks=made.chunks, vectors=made.vectors[:, :3]
-    )
+    broken = dataclasses.replace(made, vectors=made.vectors[:, :3])
     with pytest.raises((ValueError, EngineError), match=r"shape|filled by test \(8 .* vectors of 3"):
-        await base.store.write(documents.commit, leased, broken)
+        await base.commit(leased, broken)
     assert (await all_documents(base)).total == 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -25,14 +28,16 @@ from tests.support.stores import (
     new_note,
     opened,
     prepared,
+    refused,
 )
 
 LONG = "many words that take room " * 400
+DISK = "24m"
+CHUNKS = [f"chunk {number} " + "words that take room " * 100 for number in range(100)]
 
 
 @pytest.fixture
 async def base(tmp_path: Path) -> AsyncIterator[Base]:
-    """An empty base."""
     async with opened(tmp_path / "kb.db") as base:
         yield base
 
@@ -48,11 +53,10 @@ async def indexed(store: SqliteStore) -> tuple[int, int, int]:
 
 
 async def test_what_was_acknowledged_survives_a_crash(base: Base, tmp_path: Path) -> None:
-    """Documents, jobs, keys and everything that search needs."""
     document = await base.note("kept words", tags=["t"], vectors=[axis(1)])
     accepted = await base.store.once(key(), jobs.accept, new_note("waits"))
     async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
-        assert (await later.store.read(documents.detail, document.uid)).tags == ["t"]
+        assert (await later.detail(document.uid)).tags == ["t"]
         assert (await later.store.read(jobs.find, accepted.id)).status == "queued"
         assert await later.store.read(answer_to, key()) is not None
         assert (await later.find("kept")).total == 1
@@ -62,7 +66,6 @@ async def test_what_was_acknowledged_survives_a_crash(base: Base, tmp_path: Path
 async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
     base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base is as it was before, and the job waits to be released."""
     leased = await base.lease(new_note("half"))
     after: list[Path] = []
 
@@ -72,7 +75,7 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
 
     monkeypatch.setattr(jobs, "complete", crash)
     with pytest.raises(ZeroDivisionError):
-        await base.store.write(documents.commit, leased, prepared("half"))
+        await base.commit(leased, prepared("half"))
     monkeypatch.undo()
     for path in after:
         async with opened(path) as later:
@@ -85,7 +88,6 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
 async def test_a_mutation_that_fails_at_its_end_changes_nothing(
     base: Base, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """Rows, words and vectors stay in step, and the next mutation works."""
     document = await base.note("first words", vectors=[axis(0)])
 
     def fail(*_: object) -> None:
@@ -97,7 +99,7 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
         await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
     assert await indexed(base.store) == (1, 1, 1)
-    assert (await base.store.read(documents.detail, document.id)).version == 1
+    assert (await base.detail(document.id)).version == 1
     assert await base.store.read(answer_to, key()) is None
     assert (await base.find("first")).total == 1
     await base.note("second")
@@ -107,7 +109,7 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
 # --- a full disk
 
 
-async def fill(base: Base, spare_pages: int = 0) -> None:
+async def bound_pages(base: Base, spare_pages: int = 0) -> None:
     """No more pages than there are, and a few."""
 
     def bound(db: apsw.Connection) -> None:
@@ -117,35 +119,31 @@ async def fill(base: Base, spare_pages: int = 0) -> None:
 
 
 async def test_a_full_disk_is_told_and_changes_nothing(base: Base) -> None:
-    """Whatever was to be written."""
     await base.note("before")
     leased = await base.lease(new_note(LONG))
-    await fill(base, spare_pages=2)
-    with pytest.raises(EngineError) as committing:
-        await base.store.write(documents.commit, leased, prepared(*[LONG] * 20))
-    with pytest.raises(EngineError) as accepting:
-        await base.store.once(key(), jobs.accept, new_note(LONG * 20))
-    assert [committing.value.code, accepting.value.code] == ["storage_full"] * 2
+    await bound_pages(base, spare_pages=2)
+    for call in (
+        base.commit(leased, prepared(*[LONG] * 20)),
+        base.store.once(key(), jobs.accept, new_note(LONG * 20)),
+    ):
+        assert (await refused(call)).code == "storage_full"
     assert await indexed(base.store) == (1, 1, 1)
     assert (await base.find("before")).total == 1
     assert await base.store.read(answer_to, key()) is None
 
 
 async def test_a_full_disk_that_was_emptied_takes_the_same_work_again(base: Base) -> None:
-    """The job still runs under its lease."""
     leased = await base.lease(new_note(LONG))
-    await fill(base)
-    with pytest.raises(EngineError):
-        await base.store.write(documents.commit, leased, prepared(*[LONG] * 20))
-    await fill(base, spare_pages=10_000)
-    assert await base.store.write(documents.commit, leased, prepared(*[LONG] * 20)) is not None
+    await bound_pages(base)
+    assert (await refused(base.commit(leased, prepared(*[LONG] * 20)))).code == "storage_full"
+    await bound_pages(base, spare_pages=10_000)
+    assert await base.commit(leased, prepared(*[LONG] * 20)) is not None
     assert await indexed(base.store) == (20, 20, 20)
 
 
-async def test_documents_can_be_deleted_on_a_full_disk(base: Base) -> None:
-    """How else would there be room again?"""
+async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
     document = await base.note(LONG)
-    await fill(base, spare_pages=1)
+    await bound_pages(base, spare_pages=1)
     await base.store.once(None, documents.delete, document.id)
     assert await indexed(base.store) == (0, 0, 0)
 
@@ -158,18 +156,13 @@ async def test_documents_can_be_deleted_on_a_full_disk(base: Base) -> None:
         (apsw.SQLITE_IOERR_FSYNC, "storage_full"),
         (apsw.SQLITE_CORRUPT, "internal"),
         (apsw.SQLITE_BUSY, "not_ready"),
+        (apsw.SQLITE_IOERR_READ, None),
     ],
 )
-def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str) -> None:
-    """A quota shows itself as a failed write."""
+def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str | None) -> None:
+    """A quota shows itself as a failed write. A disk that cannot be read is not called full."""
     error = engine_error(apsw.exception_for(code))
-    assert error is not None
-    assert error.code == told
-
-
-def test_a_disk_that_cannot_be_read_is_not_called_full() -> None:
-    """That would send people to the wrong place."""
-    assert engine_error(apsw.exception_for(apsw.SQLITE_IOERR_READ)) is None
+    assert (error and error.code) == told
 
 
 async def test_the_log_is_moved_into_the_base_as_it_grows(
@@ -183,13 +176,93 @@ async def test_the_log_is_moved_into_the_base_as_it_grows(
     assert log.stat().st_size < base.path.stat().st_size / 2
 
 
+# --- a disk that is really full: a small file system of its own
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=700", "none", str(folder)]
+    mounted = subprocess.run(mounting, capture_output=True, check=False, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Leave not a byte, as another program does."""
+    with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(os.urandom(4096))
+
+
+async def fill_with_notes(base: Base) -> list[int]:
+    added: list[int] = []
+    with suppress(EngineError):  # that it is full is for `expect_full` to say
+        while True:
+            added.append((await base.note(*CHUNKS, sha256=f"{len(added)}")).id)
+    return added
+
+
+async def expect_full(base: Base) -> None:
+    assert (await refused(base.accept(new_note(" ".join(CHUNKS) * 50)))).code == "storage_full"
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["with documents", "by another program"])
+async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool) -> None:
+    async with opened(disk / "kb.db") as base:
+        if others:
+            added = [(await base.note(*CHUNKS, sha256=f"{number}")).id for number in range(8)]
+            fill(disk)
+        else:
+            added = await fill_with_notes(base)
+        await expect_full(base)
+        for number, document in enumerate(added[:4]):
+            removed = await base.store.once(key(f"key {number}"), documents.delete, document)
+            assert (removed.documents, removed.chunks) == (1, len(CHUNKS))
+        assert (await base.store.once(key("all"), documents.clear)).documents == len(added) - 4
+        assert (await base.find("words")).total == 0
+
+
+async def test_what_was_deleted_makes_room(disk: Path) -> None:
+    async with opened(disk / "kb.db") as base:
+        added = await fill_with_notes(base)
+        for _ in range(3):
+            for document in added[:4]:
+                await base.store.once(None, documents.delete, document)
+            added = added[4:]
+            for number in range(3):
+                added.append((await base.note(*CHUNKS, sha256=f"{document} {number}")).id)
+
+
+async def test_a_waiting_job_can_be_cancelled_on_a_full_disk(disk: Path) -> None:
+    async with opened(disk / "kb.db") as base:
+        job = await base.accept(new_note("waits"))
+        fill(disk)
+        await expect_full(base)
+        assert (await base.store.once(key(), jobs.cancel, job.id)).status == "cancelled"
+
+
+async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Path) -> None:
+    """Stopping and starting the engine is what people try first."""
+    async with opened(disk / "kb.db") as base:
+        document = await base.note(*CHUNKS)
+        fill(disk)
+    fill(disk)
+    async with opened(disk / "kb.db") as base:
+        assert (await base.find("words")).total == len(CHUNKS)
+        fill(disk)
+        assert (await base.store.once(key(), documents.delete, document.id)).documents == 1
+
+
 # --- cancelled callers
 
 
 async def test_a_caller_that_gives_up_leaves_no_half_transaction(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What had begun ends whole, and what comes after finds the base free."""
     leased = await base.lease(new_note("a"))
     began, go = threading.Event(), threading.Event()
     insert = documents.insert
@@ -200,7 +273,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
         return insert(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(documents, "insert", slowly)
-    committing = asyncio.ensure_future(base.store.write(documents.commit, leased, prepared("a")))
+    committing = asyncio.ensure_future(base.commit(leased, prepared("a")))
     await asyncio.to_thread(began.wait, 10)
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -212,23 +285,20 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
 
 
 async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(base: Base) -> None:
-    """The queue of the writing thread forgets it."""
     free = threading.Event()
     busy = asyncio.ensure_future(base.store._writer.run(lambda _: free.wait(10)))
-    waiting = asyncio.ensure_future(base.store.once(None, jobs.accept, new_note("a")))
+    waiting = asyncio.ensure_future(base.accept(new_note("a")))
     await asyncio.sleep(0)
     waiting.cancel()
+    await asyncio.wait([waiting])
     free.set()
     await busy
     assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    """Nothing that was begun is lost."""
     async with opened(tmp_path / "kb.db") as base:
-        pending = [
-            asyncio.ensure_future(base.store.once(None, jobs.accept, new_note(str(n)))) for n in range(20)
-        ]
+        pending = [asyncio.ensure_future(base.accept(new_note(str(n)))) for n in range(20)]
         await asyncio.sleep(0)
         await base.store.close()
         await asyncio.gather(*pending)

@@ -14,6 +14,7 @@ from kb_engine.store.port import NewJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.store.repository.transaction import seconds_between, stamp
+from kb_engine.turns import SHORT_BYTES
 from tests.support.stores import (
     START,
     Base,
@@ -26,23 +27,21 @@ from tests.support.stores import (
     new_note,
     opened,
     prepared,
+    refused,
 )
 
+MAX_QUEUED = 9
 ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place, max_queued=5) as base:
+    async with opened(place, max_queued=MAX_QUEUED) as base:
         yield base
 
 
 async def test_an_accepted_job_is_queued_with_what_was_asked(base: Base) -> None:
-    """Nothing is known of it yet but the request."""
-    job = await base.store.once(
-        None, jobs.accept, new_file("a", title="Report", tags=["x", "y", "x"], filename="r.pdf")
-    )
+    job = await base.accept(new_file("a", title="Report", tags=["x", "y", "x"], filename="r.pdf"))
     assert (job.status, job.kind, job.title, job.filename) == ("queued", "file", "Report", "r.pdf")
     assert (job.tags, job.step, job.progress, job.attempts) == (["x", "y"], "queued", 0.0, 0)
     assert (job.document_id, job.error, job.started_at, job.finished_at) == (None, None, None, None)
@@ -50,11 +49,10 @@ async def test_an_accepted_job_is_queued_with_what_was_asked(base: Base) -> None
 
 
 async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) -> None:
-    """A worker gets back what was accepted, to the letter."""
     first = new_note("one\0two", tags=["a"], metadata={"n": [1, None]}, source_path="/p", dedup_scope="s")
-    second = new_file("b")
+    second = new_file("b", force_ocr=True)
     for job in (first, second):
-        await base.store.once(None, jobs.accept, job)
+        await base.accept(job)
     taken = [await base.store.write(jobs.take, lease) for lease in ("L1", "L2", "L3")]
     assert taken[0] is not None
     assert taken[0].job == new_note(
@@ -62,12 +60,11 @@ async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) 
     )
     assert (taken[0].lease, taken[0].attempts) == ("L1", 1)
     assert taken[1] is not None
-    assert taken[1].job.spool == second.spool
+    assert (taken[1].job.spool, taken[1].job.force_ocr) == (second.spool, True)
     assert taken[2] is None
 
 
 async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
-    """Progress is done through total."""
     leased = await base.lease(new_note("a"))
     assert await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
     job = await base.store.read(jobs.find, leased.job.id)
@@ -79,10 +76,10 @@ async def test_a_committed_job_names_its_document(base: Base) -> None:
     leased = await base.lease(new_note("a"))
     await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
     base.clock.move(seconds=5)
-    job = await base.store.write(documents.commit, leased, prepared("a"))
+    job = await base.commit(leased, prepared("a"))
     assert job is not None
     assert (job.status, job.step, job.progress, job.completed_steps) == ("completed", "completed", 1.0, 4)
-    document = await base.store.read(documents.detail, job.document_id or 0)
+    document = await base.detail(job.document_id or 0)
     assert (document.uid, job.deduplicated) == (job.document_uid, False)
     assert job.finished_at == "2026-03-01T12:00:05.000000Z"
 
@@ -96,53 +93,42 @@ async def test_a_failed_job_keeps_its_error_and_the_step_it_reached(base: Base) 
 
 
 async def test_a_queued_job_can_be_cancelled_and_is_never_taken(base: Base) -> None:
-    """It leaves the queue."""
-    accepted = await base.store.once(None, jobs.accept, new_note("a"))
+    accepted = await base.accept(new_note("a"))
     assert (await base.store.once(None, jobs.cancel, accepted.id)).status == "cancelled"
     assert await base.store.write(jobs.take, "L") is None
 
 
 async def test_cancelling_a_running_job_voids_its_lease(base: Base) -> None:
-    """Whatever the worker still does for it is refused, and no document comes of it."""
     leased = await base.lease(new_note("a"))
     assert (await base.store.once(None, jobs.cancel, leased.job.id)).status == "cancelled"
     assert not await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 2)
-    assert await base.store.write(documents.commit, leased, prepared("a")) is None
+    assert await base.commit(leased, prepared("a")) is None
     assert not await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
     assert (await all_documents(base)).total == 0
 
 
 async def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
-    """The answer says how it ended."""
     job = await base.ingest(new_note("a"), prepared("a"))
-    with pytest.raises(EngineError, match="completed") as caught:
-        await base.store.once(None, jobs.cancel, job.id)
-    assert caught.value.code == "job_finished"
+    error = await refused(base.store.once(None, jobs.cancel, job.id))
+    assert (error.code, "completed" in error.detail) == ("job_finished", True)
 
 
 async def test_an_unknown_job_is_not_found(base: Base) -> None:
-    """Neither to read nor to cancel."""
-    with pytest.raises(EngineError) as read:
-        await base.store.read(jobs.find, "nobody")
-    with pytest.raises(EngineError) as cancelled:
-        await base.store.once(None, jobs.cancel, "nobody")
-    assert [read.value.code, cancelled.value.code] == ["job_not_found"] * 2
+    for call in (base.store.read(jobs.find, "nobody"), base.store.once(None, jobs.cancel, "nobody")):
+        assert (await refused(call)).code == "job_not_found"
 
 
 async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) -> None:
-    """Only waiting ones count."""
-    for number in range(5):
-        await base.store.once(None, jobs.accept, new_note(str(number)))
-    with pytest.raises(EngineError) as caught:
-        await base.store.once(None, jobs.accept, new_note("6"))
-    assert (caught.value.code, caught.value.members["retry_after"] > 0) == ("queue_full", True)
+    for number in range(MAX_QUEUED):
+        await base.accept(new_note(str(number)))
+    error = await refused(base.accept(new_note("more")))
+    assert (error.code, error.members["retry_after"] > 0) == ("queue_full", True)
     await base.store.write(jobs.take, "L")
-    await base.store.once(None, jobs.accept, new_note("6"))
+    await base.accept(new_note("more"))
 
 
 async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> None:
-    """The total is that of the filter, not of the page."""
-    ids = [(await base.store.once(None, jobs.accept, new_note(str(number)))).id for number in range(4)]
+    ids = [(await base.accept(new_note(str(number)))).id for number in range(4)]
     await base.store.once(None, jobs.cancel, ids[0])
     page = await base.store.read(jobs.page, None, 2, 1)
     assert ([job.id for job in page.jobs], page.total) == ([ids[2], ids[1]], 4)
@@ -151,18 +137,17 @@ async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> No
 
 
 async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
-    """Those of ended ones are not."""
     ended, running, queued = (new_file(name) for name in "abc")
     await base.ingest(ended, prepared("a"))
     await base.lease(running)
-    await base.store.once(None, jobs.accept, queued)
+    await base.accept(queued)
     assert await base.store.read(jobs.spooled) == {running.spool, queued.spool}
 
 
 async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     """A base whose only job was taken by that many processes, each of which died over it."""
     async with opened(place) as base:
-        await base.store.once(None, jobs.accept, new_note("a"))
+        await base.accept(new_note("a"))
     clock = TestClock()
     for number in range(count):
         async with opened(place, clock) as base:
@@ -173,29 +158,18 @@ async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     return place
 
 
-async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place, tmp_path: Path) -> None:
-    """Its attempts counted, under a new lease; the old one is void."""
-    async with opened(await after_crashes(2, place, tmp_path)) as base:
-        assert await base.store.write(jobs.release) == 1
-        leased = await base.store.write(jobs.take, "L9")
-        assert leased is not None
-        assert leased.attempts == 3
-        assert not await base.store.write(jobs.report, "L", leased.job.id, "embedding", 1, 2)
-        assert await base.store.write(documents.commit, leased, prepared("a")) is not None
-
-
-@pytest.mark.parametrize("deaths", [3, 7])
+@pytest.mark.parametrize("deaths", [2, 3, 7])
 async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
-    """It is not its fault; its text is still there, and it is done when an engine lives long enough."""
+    """They are not its fault; its text is still there, and it is done when an engine lives long enough."""
     async with opened(await after_crashes(deaths, place, tmp_path)) as base:
         assert await base.store.write(jobs.release) == 1
         (job,) = (await base.store.read(jobs.page, None, 10, 0)).jobs
-        assert (job.status, job.error) == ("queued", None)
+        assert (job.status, job.error, job.attempts) == ("queued", None, deaths)
         base.clock.move(hours=1)
-        leased = await base.store.write(jobs.take, "L")
-        assert leased is not None
-        assert leased.job.text == "a"
-        assert await base.store.write(documents.commit, leased, prepared("a")) is not None
+        leased = await base.take("L9")
+        assert (leased.job.text, leased.attempts) == ("a", deaths + 1)
+        assert not await base.store.write(jobs.report, "L", job.id, "embedding", 1, 2)
+        assert await base.commit(leased, prepared("a")) is not None
 
 
 async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
@@ -208,8 +182,7 @@ async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
         later = await base.lease(new_note("b"))
         assert later.job.text == "b"
         base.clock.move(seconds=10)
-        leased = await base.store.write(jobs.take, "L")
-        assert leased is not None
+        leased = await base.take("L")
         assert leased.job.text == "a"
 
 
@@ -224,19 +197,17 @@ def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -
 
 async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
     async with opened(place) as base:
-        await base.store.once(None, jobs.accept, new_note("a"))
+        await base.accept(new_note("a"))
     for _ in range(4):
         async with opened(place) as base:
             assert await base.store.write(jobs.release) == 0
-            leased = await base.store.write(jobs.take, "L")
-            assert leased is not None
+            leased = await base.take("L")
             assert leased.attempts == 1
 
 
 async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of jobs stays bounded."""
     monkeypatch.setattr(jobs, "KEPT_FINISHED", 2)
     running = await base.lease(new_note("old and running"))
     ended = [(await base.ingest(new_note(str(number)), prepared(str(number)))).id for number in range(4)]
@@ -245,35 +216,30 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
 
 
 async def test_the_text_of_a_completed_job_is_let_go(base: Base) -> None:
-    """The document has it now."""
     await base.ingest(new_note("a"), prepared("a"))
     assert await base.count("job_texts") == 0
 
 
 async def failed(base: Base, job: NewJob) -> str:
-    """The id of a job that was taken and has failed."""
     leased = await base.lease(job)
     assert await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
     return leased.job.id
 
 
 async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
-    """Under its id, without its error; what comes of it is a job like any other."""
     job_id = await failed(base, new_note("a", tags=["x"]))
     assert (await base.store.read(jobs.find, job_id)).retryable
     again = await base.store.once(None, jobs.retry, job_id)
     assert (again.id, again.status, again.step, again.error) == (job_id, "queued", "queued", None)
     assert (again.started_at, again.finished_at, again.retryable) == (None, None, False)
-    leased = await base.store.write(jobs.take, "L2")
-    assert leased is not None
+    leased = await base.take("L2")
     assert (leased.job.text, leased.job.tags, leased.attempts) == ("a", ["x"], 2)
-    done = await base.store.write(documents.commit, leased, prepared("a"))
+    done = await base.commit(leased, prepared("a"))
     assert done is not None
     assert done.status == "completed"
 
 
 async def test_a_retried_retry_queues_once(base: Base) -> None:
-    """The second answer is the first one."""
     job_id = await failed(base, new_note("a"))
     first = await base.store.once(key(), jobs.retry, job_id)
     assert await base.store.write(jobs.take, "L2") is not None
@@ -283,27 +249,19 @@ async def test_a_retried_retry_queues_once(base: Base) -> None:
 
 async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
     completed = await base.ingest(new_note("a"), prepared("a"))
-    cancelled = await base.store.once(
-        None, jobs.cancel, (await base.store.once(None, jobs.accept, new_note("b"))).id
-    )
-    queued = await base.store.once(None, jobs.accept, new_note("c"))
+    cancelled = await base.store.once(None, jobs.cancel, (await base.accept(new_note("b"))).id)
+    queued = await base.accept(new_note("c"))
     for job_id in (completed.id, cancelled.id, queued.id):
         assert not (await base.store.read(jobs.find, job_id)).retryable
-        with pytest.raises(EngineError) as refused:
-            await base.store.once(None, jobs.retry, job_id)
-        assert refused.value.code == "job_not_retryable"
-    with pytest.raises(EngineError) as missing:
-        await base.store.once(None, jobs.retry, "nobody")
-    assert missing.value.code == "job_not_found"
+        assert (await refused(base.store.once(None, jobs.retry, job_id))).code == "job_not_retryable"
+    assert (await refused(base.store.once(None, jobs.retry, "nobody"))).code == "job_not_found"
 
 
 async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
-    for number in range(5):
-        await base.store.once(None, jobs.accept, new_note(str(number)))
-    with pytest.raises(EngineError) as caught:
-        await base.store.once(None, jobs.retry, job_id)
-    assert caught.value.code == "queue_full"
+    for number in range(MAX_QUEUED):
+        await base.accept(new_note(str(number)))
+    assert (await refused(base.store.once(None, jobs.retry, job_id))).code == "queue_full"
     assert (await base.store.read(jobs.find, job_id)).retryable
 
 
@@ -330,13 +288,11 @@ async def test_only_what_has_failed_is_let_go(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
     await base.store.once(None, jobs.retry, job_id)
     await base.store.write(jobs.let_go, [job_id])
-    leased = await base.store.write(jobs.take, "L2")
-    assert leased is not None
+    leased = await base.take("L2")
     assert leased.job.text == "a"
 
 
 async def test_clearing_the_base_keeps_nothing_of_failed_jobs(base: Base) -> None:
-    """Whoever removes everything means that too."""
     job_id = await failed(base, new_file("a"))
     await base.store.once(None, documents.clear)
     assert not (await base.store.read(jobs.find, job_id)).retryable
@@ -346,7 +302,6 @@ async def test_clearing_the_base_keeps_nothing_of_failed_jobs(base: Base) -> Non
 async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It can be tried again, however many have ended since."""
     monkeypatch.setattr(jobs, "KEPT_FINISHED", 1)
     job_id = await failed(base, new_note("a"))
     for number in range(3):
@@ -355,35 +310,33 @@ async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
 
 
 async def test_a_job_tells_how_long_it_has_taken_by_the_clock_of_its_times(base: Base) -> None:
-    """Since it was accepted, since it was started, and no more once it has ended."""
-    job_id = (await base.store.once(None, jobs.accept, new_note("a"))).id
+    job_id = (await base.accept(new_note("a"))).id
     base.clock.move(seconds=3)
     assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 3
     leased = await base.store.write(jobs.take, "L")
     base.clock.move(seconds=2)
     assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 2
-    await base.store.write(documents.commit, leased, prepared("a"))
+    await base.commit(leased, prepared("a"))
     base.clock.move(seconds=9)
     assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 2
 
 
 async def taking(base: Base, seconds: float, job: NewJob) -> None:
-    """A job that takes so long."""
     leased = await base.lease(job)
     base.clock.move(seconds=seconds)
-    assert await base.store.write(documents.commit, leased, prepared(job.id)) is not None
+    assert await base.commit(leased, prepared(job.id)) is not None
 
 
 async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -> None:
     """By the size of the file, for each format; null where none was done yet."""
-    assert (await base.store.once(None, jobs.accept, new_file("x" * 10))).estimated_seconds is None
+    assert (await base.accept(new_file("x" * 10))).estimated_seconds is None
     await base.store.write(jobs.take, "first")
     await base.store.once(None, jobs.cancel, (await base.store.read(jobs.page, "running", 1, 0)).jobs[0].id)
     for size, seconds in ((100, 2), (200, 3), (400, 5)):
         await taking(base, seconds, new_file(str(size), size_bytes=size))
-    accepted = await base.store.once(None, jobs.accept, new_file("c", size_bytes=1_000))
+    accepted = await base.accept(new_file("c", size_bytes=1_000))
     assert accepted.estimated_seconds == pytest.approx(11)
-    assert (await base.store.once(None, jobs.accept, new_note("n"))).estimated_seconds is None
+    assert (await base.accept(new_note("n"))).estimated_seconds is None
 
 
 async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
@@ -393,7 +346,7 @@ async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
     await base.lease(new_file("running", size_bytes=400))
     base.clock.move(seconds=1)
     for number in range(3):
-        await base.store.once(None, jobs.accept, new_file(f"w{number}", size_bytes=100))
+        await base.accept(new_file(f"w{number}", size_bytes=100))
     listed = (await base.store.read(jobs.page, None, 4, 0)).jobs
     assert [job.estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
     assert [(await base.store.read(jobs.find, job.id)).estimated_seconds for job in listed] == pytest.approx(
@@ -415,8 +368,82 @@ async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
 
 
 async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
-    """The next engine knows it."""
     async with opened(place) as base:
         await taking(base, 4, new_note("a"))
     async with opened(place) as base:
-        assert (await base.store.once(None, jobs.accept, new_note("b"))).estimated_seconds == pytest.approx(4)
+        assert (await base.accept(new_note("b"))).estimated_seconds == pytest.approx(4)
+
+
+# --- whose turn it is: callers take turns, and short notes stand apart
+
+
+async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
+    for name in names:
+        await base.accept(new_file(name, title=name, caller=caller, **changes))
+
+
+async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
+    """The titles of the next jobs; fewer where no more wait."""
+    chosen = {"lanes": lanes} if lanes else {}
+    leases = [
+        await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)
+    ]
+    return [leased.job.title for leased in leases if leased is not None]
+
+
+async def test_who_comes_late_stands_behind_one_file_of_the_others(base: Base) -> None:
+    await queued(base, "ann", *(f"a{number}" for number in range(9)))
+    assert await taken(base, 3) == ["a0", "a1", "a2"]
+    await queued(base, "ben", "b0", "b1")
+    assert await taken(base, 5) == ["a3", "b0", "a4", "b1", "a5"]
+
+
+async def test_an_empty_queue_forgets_nobodys_turn(base: Base) -> None:
+    """Who has had many turns is not behind by as many when somebody else comes."""
+    await queued(base, "ann", "a0", "a1", "a2", "a3")
+    assert len(await taken(base, 4)) == 4
+    await queued(base, "ben", "b0", "b1", "b2")
+    await queued(base, "ann", "a4")
+    assert await taken(base, 4) == ["b0", "b1", "a4", "b2"]
+
+
+async def test_short_notes_stand_in_a_lane_of_their_own(base: Base) -> None:
+    """A long note stands with the files, and a worker of one lane sees nothing of the other."""
+    await queued(base, "ann", "file")
+    long = "x" * (SHORT_BYTES + 1)
+    await base.accept(new_note(long, title="long note", caller="ann"))
+    await base.accept(new_note(long[1:], title="short note", caller="ann"))
+    assert await taken(base, 9, "short") == ["short note"]
+    assert await taken(base, 9, "long") == ["file", "long note"]
+
+
+async def test_a_caller_can_be_passed_over(base: Base) -> None:
+    await queued(base, "ann", "a0")
+    await queued(base, "ben", "b0")
+    assert await taken(base, 9, without=("ann", "cem")) == ["b0"]
+    assert await taken(base, 9) == ["a0"]
+
+
+async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
+    """Its attempt does not count, its old lease is void, and it stands behind its caller's jobs there."""
+    await queued(base, "ann", "a0", "a1")
+    for lane in ("long", "long"):
+        leased = await base.store.write(jobs.take, "first", (lane,))
+        assert leased.lane == "long"
+        assert await base.store.write(jobs.change_lane, leased, "scan")
+        assert not await base.store.write(jobs.change_lane, leased, "scan")
+        assert await base.commit(leased, prepared("text")) is None
+    assert await taken(base, 9, "long") == []
+    again = await base.store.write(jobs.take, "again", ("scan",))
+    assert (again.job.title, again.attempts, again.lane) == ("a0", 1, "scan")
+    assert await base.commit(again, prepared("text")) is not None
+
+
+async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> None:
+    """What ran when it died comes first again, in its lane."""
+    await queued(base, "ann", "a0", "a1", "a2")
+    await queued(base, "ben", "b0", "b1")
+    assert await taken(base, 3) == ["a0", "b0", "a1"]
+    async with opened(await died(base, tmp_path / "left")) as again:
+        await again.store.write(jobs.release)
+        assert await taken(again, 9) == ["a0", "b0", "a1", "b1", "a2"]

@@ -20,8 +20,8 @@ import pytest
 from kb_engine.index.words import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
-from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
-from kb_engine.store.repository import collections, documents, jobs
+from kb_engine.store.postgres.connection import Db, connect, set_embedder, to_dollar_params
+from kb_engine.store.repository import collections, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
@@ -36,7 +36,7 @@ DOCUMENT: Mapping[str, Any] = {
     "id": 1, "uid": "u1", "kind": "file", "title": "Stones", "doc_type": "text", "format": "txt",
     "filename": "f.txt", "source_path": "/f", "size_bytes": 27, "sha256": "h", "metadata": "{}",
     "source_type": None, "dedup_scope": "", "status": "searchable", "status_reason": None,
-    "extraction_method": "text", "pages": None, "chunk_count": 2, "token_count": 4, "version": 1,
+    "extraction_method": "text", "pages": None, "chunk_count": 2, "token_count": 4, "version": 7,
     "created_at": TIME, "updated_at": TIME,
 }  # fmt: skip
 JOB: Mapping[str, Any] = {
@@ -51,7 +51,6 @@ COLLECTION: Mapping[str, Any] = {
 
 
 def chunk(number: int) -> dict[str, Any]:
-    """A row of the chunks."""
     text = TEXTS[number]
     return {
         "id": number + 1, "uid": f"c{number}", "document_id": 1, "position": number, "text": text, "page": 1,
@@ -72,7 +71,6 @@ CONTENT: list[tuple[str, Mapping[str, Any]]] = [
 
 
 def fill_sqlite(path: Path, version: int) -> None:
-    """A base of that layout, with the content."""
     db = apsw.Connection(str(path))
     db.pragma("journal_mode", "wal")
     migrate(db, path, MIGRATIONS[:version])
@@ -93,14 +91,13 @@ def fill_sqlite(path: Path, version: int) -> None:
 
 
 async def fill_postgres(database: Database, version: int) -> None:
-    """A base of that layout, with the content."""
     db = await connect(database.address)
     try:
         await db.execute("CREATE EXTENSION vector")
         if not version:
             return
         await postgres.migrate(db, database.address, postgres.MIGRATIONS[:version])
-        await postgres.set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
+        await set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
         await db.execute("UPDATE base SET chunks = 2, words = 10, last_document = 1, last_chunk = 2")
         for table, content in CONTENT:
             await insert(db, table, content)
@@ -116,7 +113,6 @@ async def fill_postgres(database: Database, version: int) -> None:
 
 
 async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
-    """A row, of the columns that there are."""
     known = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'kb' AND table_name = $1"
     names = {name for (name,) in await db.fetch(known, table)}
     if columns := {name: held for name, held in content.items() if name in names}:
@@ -183,7 +179,6 @@ asyncio.run(run())
 
 
 def run(program: str, *arguments: str) -> tuple[int, str]:
-    """The exit status of a process and what it printed."""
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     return done.returncode, done.stdout
@@ -199,7 +194,8 @@ async def expect_everything(place: Place, version: int) -> None:
         assert (document.title, document.tags, document.source_paths) == (
             "Stones", ["collection:stones"], ["/f"],
         )  # fmt: skip
-        detail = await base.store.read(documents.detail, 1)
+        detail = await base.detail(1)
+        assert detail.version == (7 if isinstance(place, Database) or version >= 2 else 1)
         assert [each.text for each in detail.chunks] == TEXTS
         for number, text in enumerate(TEXTS):
             (found,) = (await base.find(text)).results
@@ -231,7 +227,6 @@ async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
 
 @pytest.mark.parametrize("version", range(len(postgres.MIGRATIONS)))
 async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(version: int) -> None:
-    """The same there; what it had begun is gone with its connection."""
     kills = 0
     while True:
         database = await new_database(empty=True)

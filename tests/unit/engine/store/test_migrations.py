@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import pytest
 
 from kb_contracts.api.ragler import collection_id
@@ -14,20 +13,10 @@ from kb_engine.store.port import NotABase
 from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
-from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared
+from tests.support.stores import all_documents, axis, direct, new_file, new_note, opened, prepared, visit
 
 OLD_TIME = "2024-05-06T07:08:09.000000Z"
 TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
-
-
-@contextlib.contextmanager
-def direct(path: Path) -> Iterator[apsw.Connection]:
-    """The base as SQLite sees it."""
-    db = apsw.Connection(str(path))
-    try:
-        yield db
-    finally:
-        db.close()
 
 
 @pytest.fixture
@@ -59,27 +48,23 @@ def old(tmp_path: Path) -> Path:
 
 
 def columns(path: Path) -> set[str]:
-    """The columns of the table of documents."""
     with direct(path) as db:
         return {name for _, name, *_ in db.execute("PRAGMA table_info (documents)")}
 
 
 @pytest.mark.requirement("E28")
 async def test_the_first_layout_has_no_updated_at_and_todays_has(old: Path) -> None:
-    """The column is added; those that were there stay."""
     before = columns(old)
     assert "updated_at" not in before
-    async with opened(old):
-        pass
+    await visit(old)
     assert columns(old) >= before | {"updated_at"}
 
 
 @pytest.mark.requirement("E29")
 async def test_every_document_is_still_there_with_its_chunks_and_tags(old: Path) -> None:
-    """Under the same numbers; what is new is filled from what was known."""
     async with opened(old) as base:
         note, file, scan = (await all_documents(base)).documents
-        detail = await base.store.read(documents.detail, "u3")
+        detail = await base.detail("u3")
         text = (await base.store.read(documents.note, 3))[1]
     assert [(one.id, one.uid, one.title) for one in (note, file, scan)] == [
         (3, "u3", "Note"), (5, "u5", "File"), (6, "u6", "Scan"),
@@ -127,26 +112,6 @@ async def test_collections_are_there_with_their_figures(old: Path) -> None:
     assert (after.chunk_count, after.statistics.total_tokens) == (3, estimated + 3)
 
 
-async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path) -> None:
-    path = tmp_path / "kb.db"
-    with direct(path) as db:
-        migrate(db, path, MIGRATIONS[:2])
-        db.execute("INSERT INTO meta VALUES ('embedder', 'test'), ('dimensions', '8')")
-        db.execute(
-            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, "
-            "updated_at, version, chunk_count) VALUES (1, 'u', 'file', 'File', 'text', 1, 'h', ?1, ?1, 7, 0)",
-            (OLD_TIME,),
-        )
-        before = db.execute("SELECT * FROM documents").fetchall()
-        tables = set(db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"))
-    async with opened(path) as base:
-        (document,) = (await all_documents(base)).documents
-    assert document.version == 7
-    with direct(path) as db:
-        assert [row[:-1] for row in db.execute("SELECT * FROM documents")] == before
-        assert tables < set(db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"))
-
-
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
     async with opened(old) as base:
         changed = await base.update(3, "x", prepared("x"), version=1)
@@ -159,39 +124,20 @@ async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
 
 
 async def test_a_migrated_base_opens_again_without_a_change(old: Path) -> None:
-    """Each migration runs once."""
-    async with opened(old):
-        pass
+    await visit(old)
     async with opened(old) as base:
         assert (await all_documents(base)).total == 3
     with direct(old) as db:
         assert db.pragma("user_version") == len(MIGRATIONS)
 
 
-@pytest.mark.parametrize("begun", [True, False], ids=["after its changes", "before them"])
-async def test_an_interrupted_migration_leaves_the_old_layout(old: Path, begun: bool) -> None:
-    def interrupted(db: apsw.Connection) -> None:
-        if begun:
-            MIGRATIONS[1](db)
-        raise ZeroDivisionError
-
-    before = dump(old)
-    with direct(old) as db, pytest.raises(ZeroDivisionError):
-        migrate(db, old, (MIGRATIONS[0], interrupted))
-    assert dump(old) == before
-    async with opened(old) as base:
-        assert (await all_documents(base)).total == 3
-
-
 def dump(path: Path) -> list[object]:
-    """The layout and the documents."""
     with direct(path) as db:
         layout = db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()
         return [db.pragma("user_version"), layout, db.execute("SELECT * FROM documents").fetchall()]
 
 
 async def test_a_new_base_has_the_layout_of_a_migrated_one(old: Path, tmp_path: Path) -> None:
-    """There is one way to today's layout."""
     new = tmp_path / "new.db"
     async with opened(new), opened(old):
         pass
@@ -203,24 +149,15 @@ async def test_a_base_whose_old_rows_are_damaged_is_refused_with_its_rows(old: P
     with direct(old) as db:
         db.execute("UPDATE vectors SET vector = x'0000' WHERE chunk_id = 11")
     with pytest.raises(NotABase, match="chunk 11"):
-        async with opened(old):
-            pass
+        await visit(old)
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0], ids=["ends", "fails"])
 def test_a_transaction_is_closed_however_it_ends(tmp_path: Path, then: Callable[[], object]) -> None:
-    """The connection is free for the next one."""
     with direct(tmp_path / "kb.db") as db:
         with contextlib.suppress(ZeroDivisionError), transaction(db):
             then()
         assert not db.in_transaction
-
-
-async def test_the_fixture_is_what_it_says(old: Path) -> None:
-    """An old base really is one."""
-    with direct(old) as db:
-        assert db.pragma("user_version") == 1
-        assert db.execute("SELECT count(*) FROM chunk_text WHERE chunk_text MATCH 'revalued'").get == 1
 
 
 async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path) -> None:
@@ -232,17 +169,14 @@ async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path)
             "doc_type, step, created_at) "
             "VALUES (?1, 'queued', ?2, ?1, '[]', '{}', '', ?1, ?3, 'note', 'queued', ?4)",
             [
-                (name, kind, size, OLD_TIME)
-                for name, kind, size in (
-                    ("a", "file", 1),
-                    ("b", "note", 1),
-                    ("c", "note", 10_000),
-                    ("d", "file", 1),
-                )
+                ("a", "file", 1, OLD_TIME),
+                ("b", "note", 1, OLD_TIME),
+                ("c", "note", 10_000, OLD_TIME),
+                ("d", "file", 1, OLD_TIME),
             ],
         )
     async with opened(old) as base:
-        await base.store.once(None, jobs.accept, new_file("e", title="e"))
+        await base.accept(new_file("e", title="e"))
         taken = [
             await base.store.write(jobs.take, "L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4
         ]

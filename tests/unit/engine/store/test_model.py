@@ -37,8 +37,6 @@ PATHS = st.sampled_from([None, "/p", "/q"])
 
 @dataclass
 class Modelled:
-    """A document of the model."""
-
     text: str
     scope: str
     tags: list[str]
@@ -69,7 +67,6 @@ class Model:
         return job_id not in self.updates or self.unfinished_updates(self.updates[job_id][0])[0] == job_id
 
     def commit(self, leased: LeasedJob) -> tuple[int, bool]:
-        """The document that comes of a job, and whether it stood already."""
         job = leased.job
         self.jobs[job.id] = "completed"
         if job.document_id is not None:
@@ -97,8 +94,6 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The store and its model, side by side."""
-
     leases: Bundle[LeasedJob] = Bundle("leases")
     accepted: Bundle[str] = Bundle("accepted")
 
@@ -113,13 +108,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        """An empty base."""
         self.place = self.runner.run(new_place(self.kind, Path(self.folder.name)))
         self.context = opened(self.place)
         self.base: Base = self.runner.run(self.context.__aenter__())
 
     def teardown(self) -> None:
-        """Close and forget the base."""
         if hasattr(self, "context"):
             self.runner.run(self.context.__aexit__(None, None, None))
             if isinstance(self.place, Database):
@@ -128,7 +121,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def ask(self, awaitable: Any) -> Any:
-        """The answer of the store, or the code of its error."""
         try:
             return self.runner.run(awaitable)
         except EngineError as error:
@@ -136,16 +128,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=accepted, text=TEXTS, tags=TAGS, scope=SCOPES, path=PATHS)
     def accept(self, text: str, tags: list[str], scope: str, path: str | None) -> str:
-        """A note comes in."""
         job = new_note(text, tags=tags, dedup_scope=scope, source_path=path)
-        self.ask(self.base.store.once(None, jobs.accept, job))
+        self.ask(self.base.accept(job))
         self.model.jobs[job.id] = "queued"
         self.waiting.append(job.id)
         return job.id
 
     @rule(target=leases)
     def take(self) -> LeasedJob | None:
-        """A worker asks for work."""
         leased: LeasedJob | None = self.ask(self.base.store.write(jobs.take, f"lease {len(self.model.jobs)}"))
         oldest = next((one for one in self.waiting if self.model.may_run(one)), None)
         assert (leased.job.id if leased else None) == oldest
@@ -156,10 +146,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(leased=consumes(leases))
     def commit(self, leased: LeasedJob | None) -> None:
-        """A worker ends, if its lease is still good."""
         if leased is None:
             return
-        done: Any = self.ask(self.base.store.write(documents.commit, leased, prepared(leased.job.text or "")))
+        done: Any = self.ask(self.base.commit(leased, prepared(leased.job.text or "")))
         if self.model.jobs[leased.job.id] != "running":
             assert done is None
             return
@@ -171,7 +160,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(leased=consumes(leases))
     def fail(self, leased: LeasedJob | None) -> None:
-        """A worker gives up, if its lease is still good."""
         if leased is None:
             return
         error = m.JobError(code="file_corrupt", message="")
@@ -182,7 +170,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(job_id=accepted)
     def cancel(self, job_id: str) -> None:
-        """Somebody changes their mind."""
         answer = self.ask(self.base.store.once(None, jobs.cancel, job_id))
         if self.model.jobs[job_id] in {"queued", "running"}:
             assert answer.status == "cancelled"
@@ -193,7 +180,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 4), tags=TAGS.filter(bool))
     def tag(self, number: int, tags: list[str]) -> None:
-        """A document gets tags."""
         answer = self.ask(self.base.store.once(None, documents.add_tags, number, tags, None))
         standing = self.model.documents.get(number)
         if standing is None:
@@ -222,14 +208,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 4))
     def delete(self, number: int) -> None:
-        """A document goes."""
         answer = self.ask(self.base.store.once(None, documents.delete, number))
         known = self.model.documents.pop(number, None)
         assert (answer == "document_not_found") == (known is None)
 
     @rule()
     def clear(self) -> None:
-        """Everything goes."""
         removed: m.Removed = self.ask(self.base.store.once(None, documents.clear))
         open_jobs = [job_id for job_id, status in self.model.jobs.items() if status in {"queued", "running"}]
         assert (removed.documents, removed.jobs_cancelled) == (len(self.model.documents), len(open_jobs))
@@ -239,7 +223,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Documents, jobs and search tell the same as the model."""
         if not hasattr(self, "base"):
             return
         documents = self.ask(all_documents(self.base)).documents

@@ -15,7 +15,7 @@ from kb_engine.index import words
 from kb_engine.store.port import Found, Prepared
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
-from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
+from tests.support.stores import Base, all_documents, meaning, new_file, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -27,20 +27,16 @@ WORDS = (
 ).split(" ")
 
 
-class Pair:
-    """A base on each store; what is done is done to both."""
+Pair = tuple[Base, Base]
 
-    def __init__(self, one: Base, other: Base) -> None:
-        self.both = (one, other)
 
-    async def search(self, text: str, mode: m.Mode, **changes: object) -> None:
-        """Ask both, and hold the answers against each other."""
-        vector = meaning(text)
-        first, second = [
-            await base.find(text, mode, vector=vector, explain=True, **changes) for base in self.both
-        ]
-        assert told(first) == told(second), (text, mode, changes)
-        assert scores(first) == pytest.approx(scores(second), abs=1e-4), (text, mode, changes)
+async def search(pair: Pair, text: str, mode: m.Mode, **changes: object) -> None:
+    """Ask both, and hold the answers against each other."""
+    first, second = [
+        await base.find(text, mode, vector=meaning(text), explain=True, **changes) for base in pair
+    ]
+    assert told(first) == told(second), (text, mode, changes)
+    assert scores(first) == pytest.approx(scores(second), abs=1e-4), (text, mode, changes)
 
 
 def told(found: Found) -> tuple[object, ...]:
@@ -50,17 +46,15 @@ def told(found: Found) -> tuple[object, ...]:
 
 
 def scores(found: Found) -> list[float]:
-    """Scores and what they were made of."""
     parts = [(result.score, result.explain) for result in found.results]
     return [number for score, x in parts if x for number in (score, x.cosine or 0.0, x.bm25 or 0.0)]
 
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    """Two empty bases."""
     database = await new_database()
     async with opened(tmp_path / "kb.db") as one, opened(database) as other:
-        yield Pair(one, other)
+        yield one, other
     give_back(database)
 
 
@@ -72,26 +66,19 @@ async def fill(pair: Pair, chance: random.Random, count: int) -> None:
             f"{number}", title=made.title, tags=chance.sample(["a", "b", "c"], chance.randint(0, 2))
         )
         change, key = chance.random(), chance.randint(1, count)
-        for base in pair.both:
+        for base in pair:
             await base.ingest(job, made)
         if change < 0.1 and number > 2:
-            for base in pair.both:
-                if any(one.id == key for one in (await base.store.read(documents.page, **ALL)).documents):
+            for base in pair:
+                if any(one.id == key for one in (await all_documents(base)).documents):
                     await base.store.once(None, documents.delete, key)
 
 
-ALL = {
-    "source_path": None, "tag": None, "doc_type": None, "sort_by": "id", "sort_order": "asc",
-    "limit": 1000, "offset": 0,
-}  # fmt: skip
-
-
 def document(chance: random.Random, title: str) -> Prepared:
-    """A few chunks of words from many scripts."""
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(1, 30))) for _ in range(chance.randint(1, 4))]
     plain = prepared(*texts, title=title)
     headed = [replace(c, heading=chance.choice([None, *WORDS])) for c in plain.chunks]
-    return Prepared(title=title, extraction_method="x", pages=None, chunks=headed, vectors=plain.vectors)
+    return replace(plain, chunks=headed)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -99,12 +86,14 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
     chance = random.Random(seed)
     await fill(pair, chance, 30)
     for word in dict.fromkeys(WORDS):
-        await pair.search(word, "fts", top=100)
+        await search(pair, word, "fts", top=100)
     for _ in range(40):
         text = " ".join(chance.choices(WORDS, k=chance.randint(1, 5)))
         filters = chance.choice([{}, {"tags": ["a"]}, {"tags_any": ["a", "b"]}, {"doc_type": "note"}])
         least = chance.choice([0.0, 0.2])
-        await pair.search(text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters)
+        await search(
+            pair, text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters
+        )
 
 
 async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +104,7 @@ async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest
     for _ in range(60):
         text = " ".join(chance.choices(WORDS, k=chance.randint(1, 6)))
         filters = chance.choice([{}, {"tags": ["a", "b"]}, {"tags": ["c"]}])
-        await pair.search(text, chance.choice(MODES), top=100, **filters)
+        await search(pair, text, chance.choice(MODES), top=100, **filters)
 
 
 def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
@@ -145,6 +134,6 @@ def long_ones(rows: Sequence[words.Posting], theirs: dict[str, int]) -> dict[str
 async def test_a_word_of_thirty_thousand_letters_is_found(pair: Pair) -> None:
     """It is longer than a row of an index may be."""
     word = "q" * 30_000
-    for base in pair.both:
+    for base in pair:
         await base.ingest(new_note("x"), prepared(f"{word} and more"))
-    await pair.search(word, "fts")
+    await search(pair, word, "fts")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+import asyncpg
 import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import LeasedJob, StoreEvent
+from kb_engine.store.port import LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
-from kb_engine.store.postgres.store import PostgresStore
 from kb_engine.store.repository import documents, jobs, state
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
-
-T = TypeVar("T")
+from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -35,14 +33,17 @@ _WAITING_FOR_ROWS = (
 
 @dataclass
 class Two:
-    """Two engines' stores on one database."""
-
     database: Database
     one: Base
     other: Base
 
+    async def uploaded(self) -> NewJob:
+        """A job to accept whose file is in the spool."""
+        job = new_file("a")
+        await self.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
+        return job
+
     async def lapse(self) -> None:
-        """Let the time of all leases pass."""
         await self.database.execute(
             "UPDATE jobs SET lease_until = now() - interval '1 second' WHERE lease <> ''"
         )
@@ -50,7 +51,6 @@ class Two:
 
 @pytest.fixture
 async def two() -> AsyncIterator[Two]:
-    """An empty base, open twice."""
     database = await new_database()
     async with opened(database) as one, opened(database) as other:
         yield Two(database, one, other)
@@ -58,11 +58,10 @@ async def two() -> AsyncIterator[Two]:
 
 
 async def test_a_job_in_hand_is_not_released_by_an_engine_that_starts(two: Two) -> None:
-    """Its holder goes on and commits."""
     leased = await two.one.lease(new_note("a"))
     assert await two.other.store.write(jobs.release) == 0
     assert await two.other.store.write(jobs.take, "mine") is None
-    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
+    assert await two.one.commit(leased, prepared("a")) is not None
 
 
 async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: Two) -> None:
@@ -70,24 +69,20 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
     first = await two.one.lease(new_note("a"))
     await two.lapse()
     assert await two.other.store.write(jobs.release) == 1
-    second = await two.other.store.write(jobs.take, "second")
-    assert second is not None
+    second = await two.other.take("second")
     assert second.attempts == 2
     assert not await two.one.store.write(jobs.report, first.lease, first.job.id, "embedding", 1, 2)
-    assert await two.one.store.write(documents.commit, first, prepared("a")) is None
+    assert await two.one.commit(first, prepared("a")) is None
     assert await two.one.store.write(documents.commit_duplicate, first) is None
     assert not await two.one.store.write(jobs.fail, first.lease, first.job.id, ERROR)
     assert (await all_documents(two.one)).total == 0
-    assert await two.other.store.write(documents.commit, second, prepared("a")) is not None
+    assert await two.other.commit(second, prepared("a")) is not None
     assert (await all_documents(two.one)).total == 1
 
 
 async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The older one answers reads still. It changes nothing in a layout unknown to it; its jobs lapse."""
-
-    async def extra(db: Any) -> None:
-        await db.execute("CREATE TABLE extra (x integer)")
-
+    extra = "CREATE TABLE extra (x integer)"
     database = await new_database(empty=True)
     async with opened(database) as older:
         document = await older.note("words")
@@ -96,7 +91,6 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
         async with opened(database) as newer:
             both = Two(database, older, newer)
             store = older.store
-            assert isinstance(store, PostgresStore)
             assert (await store.read(documents.detail, document.id)).version == 1
             assert (await older.find("words")).total == 1
             refused = (
@@ -114,39 +108,33 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
                     await call()
                 assert caught.value.code == "not_ready"
             assert await newer.store.write(jobs.release) == 1
-            taken = await newer.store.write(jobs.take, "newer")
-            assert taken is not None
-            assert await newer.store.write(documents.commit, taken, prepared("a")) is not None
+            taken = await newer.take("newer")
+            assert await newer.commit(taken, prepared("a")) is not None
             assert (await all_documents(older)).total == 2
 
 
 @asynccontextmanager
-async def a_wait_for_the_base(two: Two, work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Future[T]]:
-    """`work` waits for the row of the base, until the block has ended."""
+async def held_base(two: Two, *works: Awaitable[Any], waiting: int = 1) -> AsyncIterator[asyncio.Future[Any]]:
+    """Another holds the row of the base until the block ends; so many of `works` have come to wait for it."""
     db = await connect(two.database.address)
     try:
         async with asyncio.timeout(SECONDS), db.transaction():
             await db.execute("SELECT FROM base FOR UPDATE")
-            waiting = asyncio.ensure_future(work)
+            done = asyncio.gather(*works)
             await eventually_async(
-                lambda: two.database.value(_WAITING_FOR_ROWS), lambda held: held == 1, what="the wait"
+                lambda: two.database.value(_WAITING_FOR_ROWS), lambda held: held >= waiting, what="the wait"
             )
-            yield waiting
+            yield done
     finally:
         await db.close()
 
 
 async def test_a_migration_waits_for_changes_in_flight(two: Two) -> None:
-    async def extra(db: Any) -> None:
-        assert not held
-        raise ZeroDivisionError
-
-    migrations = (*schema.MIGRATIONS, extra)
+    migrations = (*schema.MIGRATIONS, "SELECT 1 / 0")
     migrating = two.database.ask(lambda db: schema.migrate(db, two.database.address, migrations))
-    held = True
-    async with a_wait_for_the_base(two, migrating) as waiting:
-        held = False
-    with pytest.raises(ZeroDivisionError):
+    async with held_base(two, migrating) as waiting:
+        assert not waiting.done()
+    with pytest.raises(asyncpg.DivisionByZeroError):
         await waiting
 
 
@@ -154,7 +142,7 @@ async def test_a_change_that_waited_for_a_migration_is_refused(two: Two) -> None
     """It reads the layout again once it has the base."""
     document = await two.one.note("a")
     change = two.one.store.once(None, documents.add_tags, document.id, ["t"], None)
-    async with a_wait_for_the_base(two, change) as waiting:
+    async with held_base(two, change) as waiting:
         await two.database.execute("UPDATE layout SET version = version + 1")
     try:
         with pytest.raises(EngineError, match="newer engine"):
@@ -169,7 +157,7 @@ async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
     await two.one.store.beat()
     assert await two.other.store.write(jobs.release) == 0
     await two.lapse()
-    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
+    assert await two.one.commit(leased, prepared("a")) is not None
 
 
 async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
@@ -189,7 +177,6 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
 ) -> None:
     """It asked the base just before the job was taken, and is answered just after."""
     store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
-    assert isinstance(store, PostgresStore)
     renew, take = postgres_store.renew, jobs.take
 
     async def late(*given: Any) -> set[str]:
@@ -220,7 +207,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
 
 async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
     """Its worker is stopped before the store is."""
-    job = await two.one.store.once(None, jobs.accept, new_note("a"))
+    job = await two.one.accept(new_note("a"))
     taking = asyncio.ensure_future(two.one.store.write(jobs.take, "L"))
     await asyncio.sleep(0)  # so that it has begun
     taking.cancel()
@@ -234,37 +221,22 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
     document = await two.one.note("a")
     store = two.one.store
     await two.one.lease(new_note("b"))
-    db = await connect(two.database.address)
-    try:
-        async with db.transaction(), asyncio.timeout(SECONDS / 2):
-            await db.execute("SELECT FROM base FOR UPDATE")
-            waiting = [
-                asyncio.ensure_future(store.once(None, documents.add_tags, document.id, [f"t{n}"], None))
-                for n in range(12)
-            ]
-            await eventually_async(
-                lambda: two.database.value(_WAITING_FOR_ROWS),
-                lambda waiting: waiting >= WRITERS,
-                what="the wait",
-            )
-            assert len(await two.one.titles("a")) == 1
-            assert isinstance(store, PostgresStore)
-            await two.lapse()
-            beating = asyncio.ensure_future(store.beat())
-            await eventually_async(
-                lambda: two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"),
-                lambda lapsed: lapsed == 0,
-                what="the beat",
-            )
-        await asyncio.gather(beating, *waiting)
-    finally:
-        await db.close()
+    changes = [store.once(None, documents.add_tags, document.id, [f"t{n}"], None) for n in range(12)]
+    async with held_base(two, *changes, waiting=WRITERS) as done:
+        assert len(await two.one.titles("a")) == 1
+        await two.lapse()
+        beating = asyncio.ensure_future(store.beat())
+        await eventually_async(
+            lambda: two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"),
+            lambda lapsed: lapsed == 0,
+            what="the beat",
+        )
+    await asyncio.gather(beating, done)
 
 
 async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
-    job = new_file("a")
-    await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
-    await two.one.store.once(None, jobs.accept, job)
+    job = await two.uploaded()
+    await two.one.accept(job)
     for number in range(3):
         assert await two.one.store.write(jobs.release) == min(number, 1)
         assert await two.one.store.write(jobs.take, f"L{number}") is not None
@@ -275,9 +247,7 @@ async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
 
 
 async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
-    """Whichever engine lets go of it."""
-    job = new_file("a")
-    await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
+    job = await two.uploaded()
     leased = await two.one.lease(job)
     assert await two.one.store.write(jobs.fail, leased.lease, job.id, ERROR)
     assert await two.one.count("spool_files") == 1
@@ -285,80 +255,28 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
     assert await two.one.count("spool_files") == 0
 
 
-async def test_two_engines_take_each_job_once(two: Two) -> None:
-    for number in range(20):
-        await two.one.store.once(None, jobs.accept, new_note(str(number)))
-    asked = [store.write(jobs.take, f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
-    taken = [leased.job.id for leased in await asyncio.gather(*asked) if leased is not None]
-    assert len(taken) == len(set(taken)) == 20
-
-
-async def test_the_same_text_by_two_engines_at_once_is_one_document(two: Two) -> None:
-    """Their commits follow one another."""
-    leased: list[tuple[Base, LeasedJob]] = []
-    for number in range(10):
-        base = (two.one, two.other)[number % 2]
-        await base.store.once(None, jobs.accept, new_note("same", tags=[f"t{number}"]))
-        taken = await base.store.write(jobs.take, f"L{number}")
-        assert taken is not None
-        leased.append((base, taken))
-    done = await asyncio.gather(
-        *(base.store.write(documents.commit, one, prepared("same")) for base, one in leased)
-    )
-    assert sorted(job.deduplicated for job in done) == [False] + [True] * 9
-    (document,) = (await all_documents(two.one)).documents
-    assert len(document.tags) == 10
-
-
 async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
     """Who has seen the newest document has missed none before it."""
     seen: list[int] = []
-
-    async def write(base: Base, number: int) -> None:
-        await base.store.once(None, jobs.accept, new_note(f"{number}"))
-        leased = await base.store.write(jobs.take, f"L{number}")
-        assert leased is not None
-        await base.store.write(documents.commit, leased, prepared(f"{number}", f"more of {number}"))
 
     async def look() -> None:
         documents = (await all_documents(two.other)).documents
         assert [document.id for document in documents] == list(range(1, len(documents) + 1))
         seen.append(len(documents))
 
-    writing = [write((two.one, two.other)[number % 2], number) for number in range(20)]
+    writing = [
+        base.ingest_among_others(new_note(f"{number}"), prepared(f"{number}", f"more of {number}"))
+        for number, base in enumerate((two.one, two.other) * 10)
+    ]
     await asyncio.gather(*writing, *(look() for _ in range(20)))
     await look()
     assert seen[-1] == 20
 
 
-async def test_one_key_at_two_engines_at_once_is_one_job(two: Two) -> None:
-    """Both answer with it."""
-    asked = [
-        base.store.once(key(), jobs.accept, new_note("a")) for base in (two.one, two.other) for _ in range(4)
-    ]
-    answers = await asyncio.gather(*asked)
-    assert len({job.id for job in answers}) == 1
-    assert (await two.one.store.read(state.counts)).queue.queued == 1
-
-
-async def test_one_change_at_two_engines_under_one_key_is_done_once(two: Two) -> None:
-    """The second does not meet the version that the first has raised."""
-    document = await two.one.note("a")
-    asked = [
-        base.store.once(key(), documents.add_tags, document.id, ["t"], 1) for base in (two.one, two.other)
-    ]
-    first, second = await asyncio.gather(*asked)
-    assert first == second
-    assert first.version == 2
-
-
 async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> None:
-    """The bound is that of the base."""
     database = await new_database()
     async with opened(database, max_queued=5) as one, opened(database, max_queued=5) as other:
-        asked = [
-            base.store.once(None, jobs.accept, new_note(f"{n}")) for n in range(8) for base in (one, other)
-        ]
+        asked = [base.accept(new_note(f"{n}")) for n in range(8) for base in (one, other)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, m.Job) for answer in answers) == 5
     give_back(database)
@@ -369,42 +287,39 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
     await two.other.lease(new_note("b"))
     await two.one.store.close()
     assert (await two.other.store.read(jobs.find, mine.job.id)).status == "queued"
-    again = await two.other.store.write(jobs.take, "again")
-    assert again is not None
+    again = await two.other.take("again")
     assert again.attempts == 1
     assert (await two.other.store.read(state.counts)).queue.running == 2
 
 
-async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
-    """Jobs that wait, end or are cancelled, and a base that was cleared."""
-    heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
-    two.other.store.subscribe(heard.put_nowait)
+async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
+    events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(events.put_nowait)
 
-    async def hear() -> tuple[str, str | None]:
+    async def received() -> tuple[str, str | None]:
         async with asyncio.timeout(SECONDS):
-            news = await heard.get()
-        return news.kind, news.job_id
+            event = await events.get()
+        return event.kind, event.job_id
 
-    assert await hear() == ("resumed", None)
+    assert await received() == ("resumed", None)
     done = await two.one.ingest(new_note("a"), prepared("a"))
-    assert [await hear(), await hear()] == [("queued", None), ("ended", done.id)]
-    waiting = await two.one.store.once(None, jobs.accept, new_note("b"))
+    assert [await received(), await received()] == [("queued", None), ("ended", done.id)]
+    waiting = await two.one.accept(new_note("b"))
     await two.one.store.once(None, jobs.cancel, waiting.id)
-    assert [await hear(), await hear()] == [("queued", None), ("cancelled", waiting.id)]
+    assert [await received(), await received()] == [("queued", None), ("cancelled", waiting.id)]
     await two.one.store.once(None, documents.clear)
-    assert await hear() == ("cleared", None)
+    assert await received() == ("cleared", None)
 
 
-async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
-    """What happened meanwhile is for the listener to find out."""
-    heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
-    two.other.store.subscribe(heard.put_nowait)
+async def test_a_listener_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
+    events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(events.put_nowait)
     async with asyncio.timeout(SECONDS):
-        assert (await heard.get()).kind == "resumed"
+        assert (await events.get()).kind == "resumed"
         await two.database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' "
             "AND datname = current_database()"
         )
-        assert (await heard.get()).kind == "resumed"
-        await two.one.store.once(None, jobs.accept, new_note("a"))
-        assert (await heard.get()).kind == "queued"
+        assert (await events.get()).kind == "resumed"
+        await two.one.accept(new_note("a"))
+        assert (await events.get()).kind == "queued"

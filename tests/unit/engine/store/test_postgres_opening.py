@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import asyncpg
 import numpy as np
@@ -23,11 +22,10 @@ from kb_engine.store.port import (
     Prepared,
 )
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import from_base, to_base
+from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.store import open_postgres
-from kb_engine.store.repository import documents, state
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
-from tests.support.stores import EMBEDDER, all_documents, axis, new_note, opened, prepared
+from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
 UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
 """That of an endpoint that has not answered yet."""
@@ -35,7 +33,6 @@ UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
 
 @pytest.fixture
 async def database() -> AsyncIterator[Database]:
-    """A migrated database without a document."""
     database = await new_database()
     yield database
     give_back(database)
@@ -46,19 +43,7 @@ def shortened(made: Prepared, dimensions: int) -> Prepared:
     return replace(made, vectors=made.vectors[:, :dimensions])
 
 
-async def test_a_database_without_anything_becomes_a_base(database: Database) -> None:
-    """With its extension; what it was told it keeps."""
-    empty = await new_database(empty=True)
-    async with opened(empty) as base:
-        document = await base.note("some words", tags=["t"], vectors=[axis(2)])
-    async with opened(empty) as base:
-        assert (await base.store.read(documents.detail, document.uid)).tags == ["t"]
-        assert (await base.find("words")).total == 1
-        assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
-
-
 async def test_engines_that_start_together_make_one_base() -> None:
-    """One migrates, the others wait for it."""
     empty = await new_database(empty=True)
     stores = await asyncio.gather(
         *(open_postgres(empty.address, embedder=EMBEDDER, wait=0) for _ in range(6))
@@ -70,68 +55,24 @@ async def test_engines_that_start_together_make_one_base() -> None:
         await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_a_migration_that_fails_leaves_the_layout_as_it_was(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fourth(db: Any) -> None:
-        await db.execute("CREATE TABLE extra (x integer)")
-        if failing:
-            raise ZeroDivisionError
-
-    failing = True
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, fourth))
-
-    async def migrate(db: Any) -> None:
-        await schema.migrate(db, database.address, schema.MIGRATIONS)
-
-    before = await database.value("SELECT version FROM layout")
-    with pytest.raises(ZeroDivisionError):
-        await database.ask(migrate)
-    assert await database.value("SELECT version FROM layout") == before
-    assert await database.value("SELECT to_regclass('kb.extra')") is None
-    failing = False
-    await database.ask(migrate)
-    assert await database.value("SELECT version FROM layout") == before + 1
-    await database.execute(f"DROP TABLE extra; UPDATE layout SET version = {before}")
-
-
 async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:
     """It may stand in each other's way with a search of an engine that runs."""
-    tries = 0
-
-    async def extra(_db: Any) -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise asyncpg.DeadlockDetectedError("one of two")
-
+    await database.execute("CREATE SEQUENCE tries")
+    extra = "DO $$ BEGIN IF nextval('tries') = 1 THEN RAISE deadlock_detected; END IF; END $$"
     migrations = (*schema.MIGRATIONS, extra)
     await database.ask(lambda db: schema.migrate(db, database.address, migrations))
-    assert tries == 2
+    assert await database.value("SELECT last_value FROM tries") == 2
     assert await database.value("SELECT version FROM layout") == len(migrations)
-    await database.execute(f"UPDATE layout SET version = {len(schema.MIGRATIONS)}")
+    await database.execute(f"DROP SEQUENCE tries; UPDATE layout SET version = {len(schema.MIGRATIONS)}")
 
 
 async def test_a_base_of_a_later_engine_is_refused_unchanged(database: Database) -> None:
     before = await database.value("SELECT version FROM layout")
     await database.execute("UPDATE layout SET version = 999")
     with pytest.raises(BaseTooNew, match="version 999") as caught:
-        async with opened(database):
-            pass
+        await visit(database)
     assert "\n" not in str(caught.value)
     await database.execute(f"UPDATE layout SET version = {before}")
-
-
-async def test_another_embedder_is_refused_with_the_way_out(database: Database) -> None:
-    """Both are named; the base stays that of the first."""
-    async with opened(database) as base:
-        await base.note("a")
-    other = EmbedderIdentity("other", 3)
-    with pytest.raises(EmbedderMismatch, match=r"test \(8 dimensions\).*other \(3.*kb reindex"):
-        async with opened(database, embedder=other):
-            pass
-    async with opened(database) as base:
-        assert (await all_documents(base)).total == 1
 
 
 async def test_of_engines_with_two_embedders_one_gets_a_new_base(database: Database) -> None:
@@ -151,8 +92,8 @@ async def test_of_engines_whose_endpoints_differ_the_first_vectors_bind_the_base
     async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
         jobs = [await base.lease(new_note(text)) for base, text in ((first, "eight"), (second, "three"))]
         answers = await asyncio.gather(
-            first.store.write(documents.commit, jobs[0], prepared("eight")),
-            second.store.write(documents.commit, jobs[1], shortened(prepared("three"), 3)),
+            first.commit(jobs[0], prepared("eight")),
+            second.commit(jobs[1], shortened(prepared("three"), 3)),
             return_exceptions=True,
         )
         (refused,) = [answer for answer in answers if isinstance(answer, EngineError)]
@@ -171,7 +112,7 @@ async def test_an_engine_that_comes_late_with_another_length_is_refused(database
         short = shortened(prepared("a"), 7)
         assert late.store.dimensions == 0
         for refused in (
-            late.store.write(documents.commit, job, short),
+            late.commit(job, short),
             late.update(note.id, "b", short, version=1),
             late.find("words", "vector", vector=short.vectors[0]),
             late.find("words", "hybrid", vector=short.vectors[0]),
@@ -180,20 +121,19 @@ async def test_an_engine_that_comes_late_with_another_length_is_refused(database
                 await refused
             assert caught.value.code == "not_ready"
         assert (await late.find("words")).total == 1
-        assert (await late.store.read(documents.detail, note.id)).version == 1
-        assert await late.store.write(documents.commit, job, prepared("a")) is not None
+        assert (await late.detail(note.id)).version == 1
+        assert await late.commit(job, prepared("a")) is not None
         assert late.store.dimensions == first.store.dimensions == len(axis(1))
 
 
 async def test_first_vectors_that_are_not_committed_bind_nothing(database: Database) -> None:
-    """The next ones do, of whichever length and engine."""
     async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
         job = await first.lease(new_note("a"))
         broken = replace(prepared("a"), vectors=np.full((1, 8), np.nan, np.float32))
         with pytest.raises(asyncpg.DataError):
-            await first.store.write(documents.commit, job, broken)
+            await first.commit(job, broken)
         assert (first.store.dimensions, await database.value("SELECT dimensions FROM base")) == (0, 0)
-        assert await second.store.write(documents.commit, job, shortened(prepared("a"), 5)) is not None
+        assert await second.commit(job, shortened(prepared("a"), 5)) is not None
         assert second.store.dimensions == await database.value("SELECT dimensions FROM base") == 5
 
 
@@ -203,29 +143,25 @@ async def test_a_base_without_vectors_goes_to_the_embedder_that_comes_last(datab
         job = await before.lease(new_note("a"))
         async with opened(database, embedder=UNKNOWN) as base:
             with pytest.raises(EngineError, match=r"embedder test, and this engine .* misspelt"):
-                await before.store.write(documents.commit, job, prepared("a"))
-            assert await base.store.write(documents.commit, job, prepared("a")) is not None
+                await before.commit(job, prepared("a"))
+            assert await base.commit(job, prepared("a")) is not None
 
 
 async def test_a_layout_that_is_not_what_its_number_says_is_refused_in_one_line(database: Database) -> None:
-    """Somebody has changed the tables of the base."""
     await database.execute("ALTER TABLE base RENAME COLUMN embedder TO theirs")
     try:
         with pytest.raises(NotABase, match='column "embedder" does not exist') as caught:
-            async with opened(database):
-                pass
+            await visit(database)
         assert "\n" not in str(caught.value)
     finally:
         await database.execute("ALTER TABLE base RENAME COLUMN theirs TO embedder")
 
 
 async def test_the_schema_of_another_program_is_refused_unchanged() -> None:
-    """Its tables are not ours to add to."""
     empty = await new_database(empty=True)
     await empty.execute("CREATE SCHEMA kb; CREATE TABLE kb.theirs (x integer)")
     with pytest.raises(NotABase, match="another program"):
-        async with opened(empty):
-            pass
+        await visit(empty)
     assert (
         await empty.value("SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = 'kb'")
         == "theirs"
@@ -233,7 +169,6 @@ async def test_the_schema_of_another_program_is_refused_unchanged() -> None:
 
 
 async def test_other_tables_in_the_same_database_are_no_matter() -> None:
-    """The base keeps to its schema."""
     empty = await new_database(empty=True)
     await empty.execute("CREATE TABLE public.documents (x integer)")
     async with opened(empty) as base:
@@ -242,7 +177,6 @@ async def test_other_tables_in_the_same_database_are_no_matter() -> None:
 
 
 async def test_a_user_who_may_not_write_is_told_so(database: Database) -> None:
-    """With what would help."""
     name = f"reader_of_{database.name}"
     await database.execute(f"CREATE ROLE {name} LOGIN")
     url = database.url.replace("kb:", f"{name}:", 1)
@@ -267,18 +201,7 @@ async def test_a_server_that_lets_nobody_in_is_one_line_without_the_password(
     assert str(address_of(url)) in str(caught.value)
 
 
-async def test_a_closed_store_says_that_it_is_closed(database: Database) -> None:
-    """Closing twice is no error."""
-    async with opened(database) as base:
-        await base.store.close()
-        for call in (base.store.ping(), base.store.read(state.counts)):
-            with pytest.raises(EngineError) as caught:
-                await call
-            assert caught.value.code == "not_ready"
-
-
 async def test_a_base_is_reached_by_a_socket_too(database: Database) -> None:
-    """The address then names a folder."""
     url = f"postgresql://kb@/{database.name}?host={database.server.folder}&port={database.server.port}"
     store = await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
     await store.ping()
@@ -295,7 +218,6 @@ async def test_the_extension_may_lie_in_a_schema_of_its_own() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "\0", "\1", "\0\1\0", "\1\1", "\1\2", "a\0b\1c\2", "\0" * 5])
 def test_text_with_nul_is_kept_without_it_and_comes_back(text: str) -> None:
-    """PostgreSQL takes every character but that one."""
     assert "\0" not in to_base(text)
     assert from_base(to_base(text)) == text
 
@@ -308,8 +230,6 @@ def test_texts_keep_their_order() -> None:
 
 async def test_every_fault_of_the_driver_has_its_code() -> None:
     """Those of the caller's making are not called the server's."""
-    from kb_engine.store.postgres.connection import as_engine_errors
-
     told = {
         asyncpg.DiskFullError("x"): "storage_full",
         asyncpg.AdminShutdownError("x"): "not_ready",

@@ -10,41 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.api.errors import EngineError
 from kb_engine.store.postgres import store
 from kb_engine.store.postgres.store import PostgresSpool
 from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, new_file, opened, prepared
+from tests.support.stores import Base, new_file, opened, prepared, refused
 
 
 @dataclass
 class Spooled:
-    """A base with its spool."""
-
     base: Base
     spool: PostgresSpool
     database: Database
     folder: Path
 
     async def receive(self, name: str, data: bytes = b"abc") -> None:
-        """Take in a file."""
         async with self.spool.receive(name) as file:
             await file.write(data)
 
     async def content(self, name: str) -> bytes:
-        """What a worker reads."""
         async with self.spool.open(name) as path:
             return path.read_bytes()
 
     async def age(self) -> None:
-        """Let an hour pass without a sign of life."""
         await self.database.execute("UPDATE spool_files SET touched_at = now() - interval '1 hour'")
 
 
 @pytest.fixture
 async def spooled(tmp_path: Path) -> AsyncIterator[Spooled]:
-    """An empty spool."""
     database = await new_database()
     async with opened(database) as base:
         yield Spooled(base, base.store.spool(tmp_path), database, tmp_path)
@@ -87,14 +80,14 @@ async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> N
     leased = await spooled.base.lease(new_file("a", spool="one"))
     await spooled.spool.remove("one")
     assert await spooled.content("one") == b"abc"
-    await spooled.base.store.write(documents.commit, leased, prepared("a"))
+    await spooled.base.commit(leased, prepared("a"))
     assert await spooled.spool.size() == 0
 
 
 async def test_a_cancelled_or_cleared_job_takes_its_file_along(spooled: Spooled) -> None:
     for name in ("one", "two"):
         await spooled.receive(name)
-        await spooled.base.store.once(None, jobs.accept, new_file(name, spool=name))
+        await spooled.base.accept(new_file(name, spool=name))
     (_, first) = (await spooled.base.store.read(jobs.page, None, 10, 0)).jobs
     await spooled.base.store.once(None, jobs.cancel, first.id)
     assert await spooled.base.count("spool_files") == 1
@@ -103,10 +96,9 @@ async def test_a_cancelled_or_cleared_job_takes_its_file_along(spooled: Spooled)
 
 
 async def test_files_that_nobody_receives_any_more_are_removed(spooled: Spooled) -> None:
-    """Those of this engine, and those with a job, live on."""
     for name in ("orphan", "held", "accepted"):
         await spooled.receive(name)
-    await spooled.base.store.once(None, jobs.accept, new_file("a", spool="accepted"))
+    await spooled.base.accept(new_file("a", spool="accepted"))
     await spooled.age()
     with spooled.spool.hold("held"):
         await spooled.base.store.beat()
@@ -125,9 +117,7 @@ async def slowly(spooled: Spooled) -> None:
 
 
 async def test_a_file_swept_while_it_comes_is_refused_and_not_accepted_by_halves(spooled: Spooled) -> None:
-    with pytest.raises(EngineError) as caught:
-        await slowly(spooled)
-    assert caught.value.code == "not_ready"
+    assert (await refused(slowly(spooled))).code == "not_ready"
 
 
 async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled) -> None:

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
 from kb_engine.store.postgres import opening as postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, Place, axis, new_note, opened, prepared
+from tests.support.stores import Place, axis, new_note, opened, prepared, visit
 
 OTHER = EmbedderIdentity("other", 3)
 
@@ -37,31 +36,30 @@ async def reindex(
     return await postgres.reindex_postgres(place.address, embedder=embedder, embed=embed, **more)
 
 
-@pytest.fixture
-async def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A base of two documents, three chunks and the test embedder; batches of two."""
+async def fill(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two documents of three chunks in all, by the test embedder; batches of two."""
     for dialect in (sqlite, postgres):
         monkeypatch.setattr(dialect, "REINDEX_BATCH", 2)
     async with opened(place) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
         await base.note("ccc")
+
+
+@pytest.fixture
+async def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    await fill(place, monkeypatch)
     return place
 
 
 @pytest.fixture
 async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    """As `filled`, on PostgreSQL alone."""
-    monkeypatch.setattr(postgres, "REINDEX_BATCH", 2)
     database = await new_database()
-    async with opened(database) as base:
-        await base.note("a", "bb", vectors=[axis(0), axis(1)])
-        await base.note("ccc")
+    await fill(database, monkeypatch)
     yield database
     give_back(database)
 
 
 async def test_all_chunks_are_embedded_anew_and_found(filled: Place) -> None:
-    """By the new embedder; words, documents and ids stay."""
     told: list[tuple[int, int]] = []
     count = await reindex(filled, progress=lambda *step: told.append(step))
     assert (count, told) == (3, [(0, 3), (2, 3), (3, 3)])
@@ -70,8 +68,7 @@ async def test_all_chunks_are_embedded_anew_and_found(filled: Place) -> None:
         assert [(result.chunk.text, result.score) for result in found.results][:1] == [("bb", 1.0)]
         assert (await base.find("ccc")).total == 1
     with pytest.raises(EmbedderMismatch):
-        async with opened(filled):
-            pass
+        await visit(filled)
     if isinstance(filled, Database):
         assert await filled.value("SELECT count(*) FROM next_vectors") == 0
 
@@ -107,7 +104,6 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> Non
 
 
 async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> None:
-    """Vectors of two embedders are never mixed."""
     with pytest.raises(ZeroDivisionError):
         await reindex(filled, embed=Recorded(1))
     again = Recorded()
@@ -118,8 +114,7 @@ async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> 
 async def test_an_embedder_of_another_size_than_it_says_is_refused(filled: Place) -> None:
     with pytest.raises(ValueError, match="shape"):
         await reindex(filled, embedder=EmbedderIdentity("other", 4))
-    async with opened(filled):
-        pass
+    await visit(filled)
 
 
 async def test_a_file_in_use_is_not_touched(tmp_path: Path) -> None:
@@ -165,12 +160,14 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
         def embed(texts: Sequence[str]) -> Vectors:
             if not written:
                 # Called on a thread: the engine's own loop takes in a note before this batch is done.
-                written.append(asyncio.run_coroutine_threadsafe(note(base), loop).result(20))
+                job = new_note("meanwhile", title="meanwhile")
+                ingest = base.ingest_among_others(job, prepared("meanwhile", title=job.title))
+                written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(20))
             return by_length(texts)
 
         assert await reindex(database, embed=embed) == 4
         for refused in (
-            base.store.write(documents.commit, leased, prepared("late")),
+            base.commit(leased, prepared("late")),
             base.find("ccc"),
             base.store.once(None, documents.add_tags, 1, ["t"], None),
         ):
@@ -179,19 +176,9 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
             ) as caught:
                 await refused
             assert caught.value.code == "not_ready"
-        assert (await base.store.read(documents.detail, 3)).title == "meanwhile"
+        assert (await base.detail(3)).title == "meanwhile"
     async with opened(database, embedder=OTHER) as base:
         assert (await base.find("meanwhile")).total == 1
         near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
         assert "meanwhile" in [result.chunk.text for result in near.results]
         assert await base.count("vectors") == await base.count("chunks") == 4
-
-
-async def note(base: Base) -> m.Document:
-    """A note taken in beside a job that runs."""
-    await base.store.once(None, jobs.accept, new_note("meanwhile", title="meanwhile"))
-    leased = await base.store.write(jobs.take, "beside")
-    assert leased is not None
-    done = await base.store.write(documents.commit, leased, prepared("meanwhile", title="meanwhile"))
-    assert done is not None
-    return await base.store.read(documents.detail, done.document_id or 0)

@@ -12,10 +12,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import Idempotency, LeasedJob
+from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
-from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
+from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
 
 
 @pytest.fixture
@@ -29,40 +29,22 @@ async def base(place: Place) -> AsyncIterator[Base]:
 async def accept(
     base: Base, idempotency: Idempotency | None = None, document_id: int = 1, **patch: Any
 ) -> m.Job:
-    """Accept an update; its job."""
+    refusal = patch.pop("refusal", None)
     wanted = m.NotePatch(**{"text": "new", **patch})
-    return job_of(
-        await base.store.write(documents.accept_update, document_id, wanted, idempotency or key("any"))
-    )
+    keyed = idempotency or key("any")
+    job = await base.store.write(documents.accept_update, document_id, wanted, keyed, refusal=refusal)
+    assert isinstance(job, m.Job)
+    return job
 
 
-def job_of(taken: m.Job | m.Document) -> m.Job:
-    assert isinstance(taken, m.Job)
-    return taken
-
-
-async def take(base: Base) -> LeasedJob | None:
-    found: LeasedJob | None = await base.store.write(jobs.take, "lease")
-    return found
-
-
-async def finish(base: Base, job: m.Job, **made: Any) -> m.Job:
+async def finish(base: Base, job: m.Job) -> None:
     """Take and commit an update; nothing else may be taken first."""
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert leased.job.id == job.id
-    done: m.Job = await base.store.write(documents.commit, leased, prepared(leased.job.text or "old", **made))
-    return done
-
-
-async def refused(awaitable: Any) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        await awaitable
-    return caught.value
+    assert await base.commit(leased, prepared(leased.job.text or "old"))
 
 
 async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
-    """It waits as other jobs do, and nothing has changed."""
     job = await accept(base, title="Given")
     assert (job.kind, job.status, job.document_id) == ("update", "queued", 1)
     assert (job.title, job.tags) == ("Given", ["collection:memory"])
@@ -74,7 +56,8 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
     """The key's answer is the note of that moment, also after a later change."""
     job = await accept(base, key())
     assert await base.store.read(answer_to, key()) is None
-    done = await finish(base, job)
+    await finish(base, job)
+    done = await base.store.read(jobs.find, job.id)
     assert (done.status, done.document_id, done.deduplicated) == ("completed", 1, False)
     answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
     assert answer == await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key())
@@ -84,12 +67,10 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
 
 
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
-    """It has no text of its own."""
     job = await accept(base, text=None, title="Given")
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert (leased.job.text, leased.job.new_title) == (None, "Given")
-    assert (await base.store.write(documents.commit, leased, prepared("old", title="Given"))).id == job.id
+    assert (await base.commit(leased, prepared("old", title="Given"))).id == job.id
     document, text = await base.store.read(documents.note, 1)
     assert (document.title, text, document.version) == ("Given", "old", 2)
 
@@ -98,7 +79,7 @@ async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
     """Waiting or running; another request under the key is refused."""
     job = await accept(base, key())
     assert await accept(base, key()) == job
-    await take(base)
+    await base.take("lease")
     assert (await accept(base, key())).status == "running"
     other = Idempotency(key="key", credential="caller", operation="op", fingerprint="other")
     assert (await refused(accept(base, other, text="x"))).code == "idempotency_mismatch"
@@ -106,7 +87,6 @@ async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
 
 
 async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
-    """Both keys have the answer."""
     job = await accept(base, key("one"))
     assert (await accept(base, key("two"))).id == job.id
     await finish(base, job)
@@ -141,21 +121,19 @@ async def test_many_at_once_are_one(base: Base) -> None:
 async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
     """The later one is not taken while the earlier one runs; what else waits is."""
     first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert leased.job.id == first.id
-    assert await take(base) is None
-    note = await base.store.once(None, jobs.accept, new_note("another"))
+    assert await base.store.write(jobs.take, "lease") is None
+    note = await base.accept(new_note("another"))
     taken = await base.store.write(jobs.take, "another lease")
     assert taken.job.id == note.id
-    await base.store.write(documents.commit, leased, prepared("a"))
+    await base.commit(leased, prepared("a"))
     await finish(base, second)
     assert (await base.store.read(documents.note, 1))[1] == "b"
-    assert (await base.store.read(documents.detail, 1)).version == 3
+    assert (await base.detail(1)).version == 3
 
 
 async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> None:
-    """Two workers are busy with them."""
     await base.note("second")
     ids = [(await accept(base, key("1"))).id, (await accept(base, key("2"), document_id=2)).id]
     assert [(await base.store.write(jobs.take, id_)).job.id for id_ in ids] == ids
@@ -168,7 +146,7 @@ async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
     assert (await accept(base, key("1"), text="a")).status == "cancelled"
     assert await base.store.read(answer_to, key("1")) is None
     await finish(base, second)
-    assert (await base.store.read(documents.detail, 1)).version == 2
+    assert (await base.detail(1)).version == 2
 
 
 async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,11 +168,8 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     assert (error.code, error.members) == ("version_conflict", {"current_version": 1})
     await accept(base, key(), expected_version=1)
     await base.store.once(None, documents.add_tags, 1, ["later"], None)
-    leased = await take(base)
-    assert leased is not None
-    assert (
-        await refused(base.store.write(documents.commit, leased, prepared("new")))
-    ).code == "version_conflict"
+    leased = await base.take("lease")
+    assert (await refused(base.commit(leased, prepared("new")))).code == "version_conflict"
     assert (await base.store.read(documents.note, 1))[1] == "old"
     failure = m.JobError(code="version_conflict", message="It has changed.")
     assert await base.store.write(jobs.fail, "lease", leased.job.id, failure)
@@ -203,14 +178,10 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
 
 
 async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
-    """Nothing comes of it."""
     await accept(base)
     await base.store.once(None, documents.delete, 1)
-    leased = await take(base)
-    assert leased is not None
-    assert (
-        await refused(base.store.write(documents.commit, leased, prepared("new")))
-    ).code == "document_not_found"
+    leased = await base.take("lease")
+    assert (await refused(base.commit(leased, prepared("new")))).code == "document_not_found"
 
 
 async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
@@ -223,30 +194,23 @@ async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
 async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
     """Who is known already is answered."""
     refusal = EngineError("embedder_unavailable", "It is away.")
-    wanted = m.NotePatch(text="new")
-    error = await refused(base.store.write(documents.accept_update, 1, wanted, key(), refusal=refusal))
-    assert error.code == "embedder_unavailable"
+    assert (await refused(accept(base, key(), refusal=refusal))).code == "embedder_unavailable"
     job = await accept(base, key())
     for same in (key(), key("another")):
-        assert (
-            job_of(await base.store.write(documents.accept_update, 1, wanted, same, refusal=refusal)).id
-            == job.id
-        )
+        assert (await accept(base, same, refusal=refusal)).id == job.id
 
 
 async def test_clearing_cancels_updates(base: Base) -> None:
-    """They are counted among the jobs."""
     await accept(base)
     assert (await base.store.once(None, documents.clear)).jobs_cancelled == 1
-    assert await take(base) is None
+    assert await base.store.write(jobs.take, "lease") is None
 
 
 async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:
-    """With its order, and with the key that waits for it."""
     async with opened(place) as base:
         await base.note("old")
         first = await accept(base, key("1"), text="a")
-        await take(base)
+        await base.take("lease")
         second = await accept(base, key("2"), text="b")
         left = await died(base, tmp_path / "left")
         async with opened(left) as later:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,8 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Si
     assert {each.headers.get("Authorization") for each in requests} == {"Bearer secret"}
 
 
-async def test_a_response_may_be_held_back_for_two_thirds_of_the_silence() -> None:
+def test_a_response_may_be_held_back_for_two_thirds_of_the_silence() -> None:
+    """Without an event loop: no session is opened before the first call."""
     assert HttpEngine("http://engine:8000", silence=30).longest_wait == 20
 
 
@@ -212,14 +214,23 @@ class TestVersionCheck:
 
 
 class TestSendingAgain:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            ("queue_full", "createJob"),
+            ("lost_ack", "createJob"),  # the connection broke, and the job is there
+            # The first attempt broke off here and goes on there: its answer is what we want.
+            ("busy", "createJob", Status(code="in_progress")),
+        ],
+        ids=lambda fault: fault[0],
+    )
     async def test_a_mutation_is_repeated_under_one_idempotency_key(
-        self, client: HttpEngine, engine: SimulatedEngine
+        self, client: HttpEngine, engine: SimulatedEngine, fault: tuple[Any, ...]
     ) -> None:
-        engine.arm("queue_full", "createJob")
-        await client.call(CREATE_JOB, body=NOTE)
+        engine.arm(*fault)
+        assert (await client.call(CREATE_JOB, body=NOTE)).id in engine.state.jobs
         keys = [each.headers["Idempotency-Key"] for each in engine.journal.requests("createJob")]
-        assert len(keys) == 2
-        assert len(set(keys)) == 1
+        assert (len(keys), len(set(keys)), len(engine.state.jobs)) == (2, 1, 1)
 
     async def test_every_mutation_has_a_key_of_its_own(
         self, client: HttpEngine, engine: SimulatedEngine
@@ -250,20 +261,6 @@ class TestSendingAgain:
             await client.call(LIST_JOBS, query=JobsQuery())
         engine.journal.expect(operation="listJobs", exactly=4)
         assert jumping.sleeps == [0.1, 0.2, 0.4]
-
-    async def test_a_request_still_at_work_under_its_key_is_asked_for_again(
-        self, client: HttpEngine, engine: SimulatedEngine
-    ) -> None:
-        """The first attempt broke off here and goes on there: its answer is what we want."""
-        engine.arm("busy", "createJob", Status(code="in_progress"))
-        assert (await client.call(CREATE_JOB, body=NOTE)).id in engine.state.jobs
-
-    async def test_a_broken_connection_is_repeated(self, client: HttpEngine, engine: SimulatedEngine) -> None:
-        """Of a mutation too: the key makes it one."""
-        engine.arm("lost_ack", "createJob")
-        await client.call(CREATE_JOB, body=NOTE)
-        keys = [each.headers["Idempotency-Key"] for each in engine.journal.requests("createJob")]
-        assert (len(keys), len(set(keys)), len(engine.state.jobs)) == (2, 1, 1)
 
     async def test_a_file_is_read_again_for_every_attempt(
         self, client: HttpEngine, engine: SimulatedEngine
@@ -377,9 +374,3 @@ class TestWaiting:
         job = await client.call(CREATE_JOB, body=NOTE)
         await client.wait_for_job(job.id, 1.0)
         assert jumping.sleeps == [0.25, 0.25, 0.25, 0.25]
-
-
-async def test_a_session_is_not_opened_before_the_first_call() -> None:
-    client = HttpEngine("http://127.0.0.1:1", clock=Clock())
-    assert client._http._session is None
-    await client.close()

@@ -44,11 +44,13 @@ def problem(code: str, **members: Any) -> RawResponse:
 
 
 class TestCircuit:
-    def test_it_stays_closed_under_the_threshold(self) -> None:
-        breaker = Breaker(threshold=5)
-        for _ in range(4):
-            breaker.failed(0.0)
-        assert breaker.allows(0.0)
+    def test_it_opens_at_the_threshold_and_says_for_how_long(self) -> None:
+        breaker = Breaker(threshold=2, cooldown=2.0)
+        breaker.failed(10.0)
+        assert breaker.allows(10.0)
+        breaker.failed(10.0)
+        assert not breaker.allows(11.5)
+        assert breaker.wait(11.5) == pytest.approx(0.5)
 
     def test_a_success_in_between_forgets_the_failures(self) -> None:
         breaker = Breaker(threshold=2)
@@ -57,42 +59,32 @@ class TestCircuit:
         breaker.failed(0.0)
         assert breaker.state is Circuit.CLOSED
 
-    def test_it_opens_at_the_threshold_and_tells_how_long(self) -> None:
-        breaker = Breaker(threshold=2, cooldown=2.0)
-        breaker.failed(10.0)
-        breaker.failed(10.0)
-        assert not breaker.allows(11.5)
-        assert breaker.wait(11.5) == pytest.approx(0.5)
-
-    def test_after_the_cooldown_one_probe_may_go(self) -> None:
+    @pytest.fixture
+    def probed(self) -> Breaker:
+        """Open at 0, and its one probe on its way at 2."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         assert breaker.allows(2.0)
         assert not breaker.allows(2.0)
-        breaker.succeeded()
-        assert breaker.allows(2.0)
+        return breaker
 
-    def test_a_failed_probe_opens_it_anew(self) -> None:
-        breaker = Breaker(threshold=1, cooldown=2.0)
-        breaker.failed(0.0)
-        breaker.allows(2.0)
-        breaker.failed(3.0)
-        assert breaker.wait(3.0) == 2.0
+    def test_a_probe_that_succeeds_closes_it(self, probed: Breaker) -> None:
+        probed.succeeded()
+        assert probed.allows(2.0)
+        assert probed.allows(2.0)
 
-    def test_a_probe_that_takes_long_does_not_hold_the_others_up(self) -> None:
+    def test_a_failed_probe_opens_it_again(self, probed: Breaker) -> None:
+        probed.failed(3.0)
+        assert probed.wait(3.0) == 2.0
+
+    def test_a_probe_that_takes_long_does_not_hold_the_others_up(self, probed: Breaker) -> None:
         """An upload may be the probe: each cooldown lets one more call try."""
-        breaker = Breaker(threshold=1, cooldown=2.0)
-        breaker.failed(0.0)
-        assert breaker.allows(2.0)
-        assert not breaker.allows(3.9)
-        assert breaker.allows(4.0)
+        assert not probed.allows(3.9)
+        assert probed.allows(4.0)
 
-    def test_a_probe_that_was_given_up_frees_the_next(self) -> None:
-        breaker = Breaker(threshold=1, cooldown=2.0)
-        breaker.failed(0.0)
-        breaker.allows(2.0)
-        breaker.abandoned()
-        assert breaker.allows(2.0)
+    def test_a_probe_that_was_given_up_frees_the_next(self, probed: Breaker) -> None:
+        probed.abandoned()
+        assert probed.allows(2.0)
 
 
 class TestRetries:
@@ -106,13 +98,11 @@ class TestRetries:
         assert delay is not None
         assert told <= delay <= max(told, 0.1 * 2 ** (made - 1))
 
-    def test_attempts_are_bounded(self) -> None:
-        fault = EngineUnreachable("refused", url="http://engine")
-        assert RetryPolicy(attempts=4).delay(fault, made=4, elapsed=0.0, random=lambda: 0.0) is None
-
-    def test_the_whole_time_is_bounded(self) -> None:
-        fault = EngineBusy("busy", retry_after=15.0)
-        assert RetryPolicy(deadline=20.0).delay(fault, made=1, elapsed=6.0, random=lambda: 0.0) is None
+    def test_attempts_and_the_whole_time_are_bounded(self) -> None:
+        policy, fault = RetryPolicy(attempts=4, deadline=20.0), EngineBusy("busy", retry_after=15.0)
+        assert policy.delay(fault, made=3, elapsed=4.0, random=lambda: 0.0) == 15.0
+        assert policy.delay(fault, made=4, elapsed=4.0, random=lambda: 0.0) is None
+        assert policy.delay(fault, made=3, elapsed=6.0, random=lambda: 0.0) is None
 
     @pytest.mark.parametrize(
         "fault",
@@ -259,40 +249,38 @@ class TestAnswers:
 
 
 class TestWords:
-    def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
-        error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"), ENGINE_WORDS)
-        assert error.code == "engine_unreachable"
-        assert "unreachable" in error.message
-        assert "http://engine:8000" in error.message
-
-    def test_a_refused_key_is_named(self) -> None:
-        error = tool_error(EngineUnauthorized("no"), ENGINE_WORDS)
-        assert error.code == "engine_unauthorized"
-        assert "refused the server's KB_API_KEY" in error.message
-
-    @pytest.mark.requirement("K45")
-    def test_a_missing_document_is_named_by_its_number(self) -> None:
-        error = tool_error(Refused("document_not_found", "x"), ENGINE_WORDS, document_id=42)
-        assert error.payload()["error"] == "document_not_found"
-        assert error.message.startswith("Document 42 was not found")
+    @pytest.mark.parametrize(
+        ("fault", "code", "words"),
+        [
+            (
+                EngineUnreachable("connection refused", url="http://engine:8000"),
+                "engine_unreachable",
+                "The engine is unreachable at http://engine:8000: connection refused",
+            ),
+            (EngineUnauthorized("no"), "engine_unauthorized", "refused the server's KB_API_KEY"),
+            pytest.param(
+                Refused("document_not_found", "x"),
+                "document_not_found",
+                "Document 42 was not found",
+                marks=pytest.mark.requirement("K45"),
+            ),
+        ],
+    )
+    def test_an_error_names_what_it_is_about(self, fault: EngineFault, code: str, words: str) -> None:
+        error = tool_error(fault, ENGINE_WORDS, document_id=42)
+        assert error.payload()["error"] == code
+        assert words in error.message
 
     def test_a_busy_engine_says_when(self) -> None:
         error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0), ENGINE_WORDS)
         assert "7 s" in error.message
         assert error.details["retry_after"] == 7.0
 
-    def test_members_that_help_are_kept(self) -> None:
-        error = tool_error(
-            Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}), ENGINE_WORDS
-        )
-        assert error.details == {"current_version": 3}
-
-    def test_a_parameter_has_the_name_that_the_tool_gave_it(self) -> None:
-        """The engine takes filters in an object, the tools take them flat."""
-        error = tool_error(
-            Refused("invalid_parameter", "x", members={"parameter": "filters.date_from"}), ENGINE_WORDS
-        )
-        assert error.details["parameter"] == "date_from"
+    def test_of_the_members_those_that_help_are_kept(self) -> None:
+        """A parameter by the name that the tool gave it: the engine takes filters in an object."""
+        members = {"current_version": 3, "parameter": "filters.date_from", "odd": 1}
+        error = tool_error(Refused("version_conflict", "x", members=members), ENGINE_WORDS)
+        assert error.details == {"current_version": 3, "parameter": "date_from"}
 
     @pytest.mark.parametrize(
         "fault",

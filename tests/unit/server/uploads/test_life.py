@@ -7,15 +7,14 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kb_server.uploads.service import Limits, Uploads, WriteBehind, batches
+from kb_server.uploads.service import Limits, WriteBehind, batches
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, NewUpload, Upload, UploadError
-from tests.support.uploads import LIMITS, Desk, encoded, sha256
+from tests.support.uploads import Desk, encoded, sha256
 
 
 class TestFullDisk:
@@ -23,12 +22,6 @@ class TestFullDisk:
     async def test_the_upload_stays_open_and_nothing_of_the_body_is_kept(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch, size: int
     ) -> None:
-        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
-        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
-        new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
-        started = await uploads.start(new, "me")
-        before = desk.files()
-
         async def body() -> AsyncIterator[bytes]:
             for at in range(0, size, MEBIBYTE):
                 yield b"x" * min(MEBIBYTE, size - at)
@@ -36,14 +29,17 @@ class TestFullDisk:
         def full(_file: WriteBehind, _blocks: Sequence[bytes]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        with monkeypatch.context() as patched:
-            patched.setattr(WriteBehind, "_append", full)
-            with pytest.raises(UploadError, match="No space left") as refused:
-                await uploads.receive(started.token, size, body())
-        assert refused.value.code == "staging_failed"
-        assert desk.files() == before
-        assert (await uploads.receive(started.token, size, body())).total_size == size
-        await uploads.close()
+        async with desk.another(limits=Limits(1 << 24, 1 << 25, 1 << 25, 600.0)) as big:
+            new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
+            started = await big.uploads.start(new, "me")
+            before = desk.files()
+            with monkeypatch.context() as patched:
+                patched.setattr(WriteBehind, "_append", full)
+                with pytest.raises(UploadError, match="No space left") as refused:
+                    await big.uploads.receive(started.token, size, body())
+            assert refused.value.code == "staging_failed"
+            assert desk.files() == before
+            assert (await big.uploads.receive(started.token, size, body())).total_size == size
 
 
 class TestMany:
@@ -54,9 +50,7 @@ class TestMany:
     ) -> None:
         """Neither to begin another nor to sweep: work that grows with them would end in standstill."""
         for _ in range(5):
-            upload_id = await desk.start(3)
-            await desk.send(upload_id, b"abc")
-            await desk.uploads.finish(upload_id)
+            await desk.uploads.finish(await desk.sent(b"abc"))
         await desk.uploads.sweep()
         looked_at: list[str] = []
         read = Entry.read
@@ -91,10 +85,13 @@ class TestTime:
 
     @pytest.mark.requirement("K41")
     async def test_one_second_before_it_is_there(self, desk: Desk) -> None:
+        await desk.start(3)
+        desk.clock.advance(1)
         upload_id = await desk.start(3)
         desk.clock.advance(599)
         await desk.send(upload_id, b"abc")
         await desk.uploads.sweep()
+        assert desk.ids() == [upload_id]
         await desk.uploads.finish(upload_id)
 
     async def test_an_expired_upload_is_not_found_before_it_is_swept(self, desk: Desk) -> None:
@@ -103,50 +100,32 @@ class TestTime:
         with pytest.raises(UploadError, match="was not found"):
             await desk.send(upload_id, b"abc")
 
-    async def test_a_sweep_leaves_what_is_young(self, desk: Desk) -> None:
-        await desk.start(3)
-        desk.clock.advance(300)
-        young = await desk.start(3)
-        desk.clock.advance(300)
-        await desk.uploads.sweep()
-        assert desk.ids() == [young]
-
     @pytest.mark.requirement("K42")
     async def test_after_a_restart_an_upload_is_lost(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         desk.uploads._staging._alive.release()  # what the end of a process does
-        restarted = Uploads(desk.home, "two", LIMITS, desk.client, desk.clock.clock())
-        with pytest.raises(UploadError, match=r"restarted\. Start again with kb_upload_start"):
-            await restarted.finish(upload_id)
-        assert desk.files() == []
-        await restarted.close()
-
-    async def test_closing_leaves_nothing_behind(self, desk: Desk) -> None:
-        await desk.send(await desk.start(3), b"abc")
-        await desk.uploads.close()
-        assert list((desk.home / "staging").iterdir()) == []
-        assert not [task for task in asyncio.all_tasks() if task.get_name() == "uploads-sweeper"]
+        async with desk.another() as restarted:
+            with pytest.raises(UploadError, match=r"restarted\. Start again with kb_upload_start"):
+                await restarted.uploads.finish(upload_id)
+            assert desk.files() == []
 
 
 class TestWorkers:
     async def test_what_one_worker_started_another_finishes(self, desk: Desk) -> None:
-        second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
         upload_id = await desk.start(6)
-        await second.uploads.chunk(upload_id, 0, encoded(b"abc"))
-        await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
-        finished = await second.uploads.finish(upload_id)
+        async with desk.another("one") as second:
+            await second.uploads.chunk(upload_id, 0, encoded(b"abc"))
+            await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
+            finished = await second.uploads.finish(upload_id)
         assert (await desk.uploads.finish(upload_id)).job_id == finished.job_id
         assert desk.engine.journal.files() == [sha256(b"abcdef")]
-        await second.uploads.close()
 
     async def test_a_quota_is_one_for_all_workers(self, desk: Desk) -> None:
-        second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
-        await desk.send(await desk.start(1_000, caller="one"), bytes(1_000))
-        await second.send(await second.start(1_000, caller="two"), bytes(1_000))
-        with pytest.raises(UploadError, match="room"):
-            await desk.start(1_000, caller="three")
-        await second.uploads.close()
+        await desk.sent(bytes(1_000), caller="one")
+        async with desk.another("one") as second:
+            await second.sent(bytes(1_000), caller="two")
+            with pytest.raises(UploadError, match="room"):
+                await desk.start(1_000, caller="three")
 
     async def test_what_a_worker_that_died_wrote_of_a_body_is_cleared_away(self, desk: Desk) -> None:
         new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")

@@ -73,9 +73,23 @@ async def blocks(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-async def test_a_whole_body_is_taken_and_then_finished(site: Site) -> None:
+class Halves:
+    """A body of two mebibytes, whose second half waits for `go_on`."""
+
+    def __init__(self) -> None:
+        self.receiving, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        yield bytes(1 << 20)
+        self.receiving.set()
+        await self.go_on.wait()
+        yield bytes(1 << 20)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_whole_body_is_taken_and_then_finished(site: Site, is_announced: bool) -> None:
     started = await site.start()
-    status, answer = await site.put(started.token, DATA)
+    status, answer = await site.put(started.token, DATA if is_announced else blocks(DATA[:5], DATA[5:]))
     assert status == 201
     assert answer["upload_id"] == started.upload.id
     assert answer["received_bytes"] == len(DATA)
@@ -83,13 +97,6 @@ async def test_a_whole_body_is_taken_and_then_finished(site: Site) -> None:
     await site.uploads.finish(started.upload.id)
     assert site.engine.journal.files() == [sha256(DATA)]
     assert site.staged() == []
-
-
-async def test_a_body_without_an_announced_length_is_counted(site: Site) -> None:
-    started = await site.start()
-    assert (await site.put(started.token, blocks(DATA[:5], DATA[5:])))[0] == 201
-    await site.uploads.finish(started.upload.id)
-    assert site.engine.journal.files() == [sha256(DATA)]
 
 
 async def test_one_whole_body_spends_the_url(site: Site) -> None:
@@ -102,21 +109,20 @@ async def test_one_whole_body_spends_the_url(site: Site) -> None:
     assert (await site.put(started.token, b"xyz"))[0] == 409
 
 
-@pytest.mark.parametrize("data", [b"ab", b"abcd", b""])
-async def test_a_body_of_another_length_is_refused_by_its_announcement(site: Site, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "is_announced"),
+    [
+        *((data, True) for data in (b"", b"ab", b"abcd")),
+        *((data, False) for data in (b"ab", b"abcd", b"abc" * 1_000_000)),
+    ],
+)
+async def test_a_body_of_another_length_leaves_nothing(site: Site, data: bytes, is_announced: bool) -> None:
     started = await site.start(3)
-    status, answer = await site.put(started.token, data)
+    status, answer = await site.put(started.token, data if is_announced else blocks(data))
     assert (status, answer["error"]) == (409, "size_mismatch")
-    assert (answer["received_bytes"], answer["total_size"]) == (len(data), 3)
     assert ("what is missing" in answer["message"]) is (len(data) < 3)
-    assert (await site.put(started.token, b"abc"))[0] == 201
-
-
-@pytest.mark.parametrize("data", [b"ab", b"abcd", b"abc" * 1_000_000])
-async def test_a_body_of_another_length_leaves_nothing(site: Site, data: bytes) -> None:
-    started = await site.start(3)
-    status, answer = await site.put(started.token, blocks(data))
-    assert (status, answer["error"]) == (409, "size_mismatch")
+    if is_announced:
+        assert (answer["received_bytes"], answer["total_size"]) == (len(data), 3)
     assert site.staged() == []
     assert (await site.put(started.token, b"abc"))[0] == 201
 
@@ -173,14 +179,10 @@ async def test_two_bodies_at_once_do_not_mix(site: Site, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("token", ["wrong", "A" * 43, "%00", "é", "A" * 5_000])
 async def test_an_unknown_token_is_not_found(site: Site, token: str) -> None:
-    await site.start(3)
+    started = await site.start(3)
     status, answer = await site.put(token, b"abc")
     assert (status, answer["error"]) == (404, "upload_not_found")
     assert token not in str(answer)
-
-
-async def test_the_upload_id_is_no_token(site: Site) -> None:
-    started = await site.start(3)
     assert (await site.put(started.upload.id, b"abc"))[0] == 404
 
 
@@ -211,18 +213,11 @@ async def test_delete_aborts_the_upload(site: Site) -> None:
 
 async def test_a_body_on_its_way_ends_when_its_upload_is_aborted(site: Site) -> None:
     started = await site.start(2 << 20)
-    receiving, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield bytes(1 << 20)
-        receiving.set()
-        await go_on.wait()
-        yield bytes(1 << 20)
-
-    sending = asyncio.create_task(site.put(started.token, slowly()))
-    await receiving.wait()
+    halves = Halves()
+    sending = asyncio.create_task(site.put(started.token, halves.body()))
+    await halves.receiving.wait()
     await site.uploads.abort(started.upload.id)
-    go_on.set()
+    halves.go_on.set()
     status, answer = await sending
     assert (status, answer["error"]) == (404, "upload_not_found")
     assert site.staged() == []
@@ -250,18 +245,11 @@ async def test_bodies_that_drip_keep_nobody_out(site: Site) -> None:
 async def test_a_body_that_outgrows_the_room_is_refused_and_can_be_sent_again(site: Site) -> None:
     site.uploads._limits = replace(site.uploads._limits, staging_bytes=1 << 21)
     started, other = await site.start(2 << 20), await site.start()
-    receiving, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield bytes(1 << 20)
-        receiving.set()
-        await go_on.wait()
-        yield bytes(1 << 20)
-
-    sending = asyncio.create_task(site.put(started.token, slowly()))
-    await receiving.wait()
+    halves = Halves()
+    sending = asyncio.create_task(site.put(started.token, halves.body()))
+    await halves.receiving.wait()
     assert (await site.put(other.token, DATA))[0] == 201
-    go_on.set()
+    halves.go_on.set()
     status, answer = await sending
     assert (status, answer["error"]) == (507, "staging_full")
     await site.uploads.abort(other.upload.id)

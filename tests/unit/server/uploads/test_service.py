@@ -12,14 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.errors import EngineFailed, EngineUnreachable
 from kb_server.uploads.service import TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES, NewUpload, UploadError
 from tests.support.eventually import eventually_async
 from tests.support.server_fixtures import JumpingClock
-from tests.support.simulated_engine import MakeCall
+from tests.support.simulated_engine import InterruptedEngine, MakeCall
 from tests.support.uploads import LIMITS, Desk, encoded, sha256
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -35,35 +34,39 @@ class TestStart:
         assert started.upload.expires_at == "2026-01-01T00:10:00Z"
         assert len(base64.urlsafe_b64decode(started.token + "==")) == TOKEN_BYTES == 32
 
-    @pytest.mark.parametrize(("size", "code"), [(0, "invalid_parameter"), (-1, "invalid_parameter")])
-    async def test_a_file_has_at_least_one_byte(self, desk: Desk, size: int, code: str) -> None:
-        with pytest.raises(UploadError, match="at least 1") as refused:
+    @pytest.mark.parametrize(
+        ("size", "code", "words"),
+        [
+            (0, "invalid_parameter", "at least 1"),
+            (-1, "invalid_parameter", "at least 1"),
+            (1_001, "upload_too_large", "1001 bytes; at most 1000"),
+        ],
+    )
+    async def test_a_file_has_a_byte_and_no_more_than_the_limit(
+        self, desk: Desk, size: int, code: str, words: str
+    ) -> None:
+        with pytest.raises(UploadError, match=words) as refused:
             await desk.start(size)
         assert refused.value.code == code
-
-    async def test_a_file_over_the_limit_is_refused_with_the_number(self, desk: Desk) -> None:
-        with pytest.raises(UploadError, match="1001 bytes; at most 1000") as refused:
-            await desk.start(1_001)
-        assert refused.value.code == "upload_too_large"
 
     async def test_what_is_only_announced_keeps_nobody_out(self, desk: Desk) -> None:
         for _ in range(10):
             await desk.start(1_000)
-        await desk.send(await desk.start(1_000, caller="somebody else"), bytes(1_000))
+        await desk.sent(bytes(1_000), caller="somebody else")
 
     async def test_bytes_that_have_arrived_fill_the_quota(self, desk: Desk) -> None:
         for caller in ("one", "two"):
-            await desk.send(await desk.start(1_000, caller), bytes(1_000))
+            await desk.sent(bytes(1_000), caller=caller)
         with pytest.raises(UploadError, match="room for 0 more") as refused:
             await desk.start(1, caller="three")
         assert refused.value.code == "staging_full"
 
     async def test_a_caller_fills_its_own_share_and_no_other(self, desk: Desk) -> None:
-        await desk.send(await desk.start(1_000), bytes(1_000))
+        await desk.sent(bytes(1_000))
         with pytest.raises(UploadError, match="of 1500 bytes 500 are free") as refused:
             await desk.start(501)
         assert (refused.value.code, refused.value.details["free_bytes"]) == ("share_full", 500)
-        await desk.send(await desk.start(501, caller="somebody else"), bytes(501))
+        await desk.sent(bytes(501), caller="somebody else")
 
     @pytest.mark.usefixtures("full_disk")
     async def test_a_nearly_full_disk_is_not_written_full(self, desk: Desk) -> None:
@@ -73,46 +76,31 @@ class TestStart:
         with pytest.raises(UploadError, match="room for 300 more") as refused:
             await desk.send(second, bytes(301))
         assert refused.value.code == "staging_full"
-        await desk.send(await desk.start(300), bytes(300))
+        await desk.sent(bytes(300))
 
     @pytest.mark.usefixtures("full_disk")
-    async def test_an_upload_that_is_done_keeps_no_room_on_the_disk(self, desk: Desk) -> None:
-        first = await desk.start(600)
-        await desk.send(first, bytes(600))
-        await desk.uploads.finish(first)
+    async def test_an_upload_that_is_done_keeps_no_room(self, desk: Desk) -> None:
+        """Neither of the disk's 900 bytes nor of the caller's share."""
+        await desk.uploads.finish(await desk.sent(bytes(700)))
         await desk.start(900)
 
-    async def test_room_comes_back_with_the_finish(self, desk: Desk) -> None:
-        first = await desk.start(1_000)
-        await desk.send(first, bytes(1_000))
-        await desk.uploads.finish(first)
-        await desk.send(await desk.start(1_000), bytes(1_000))
-
     async def test_room_comes_back_with_time(self, desk: Desk) -> None:
-        await desk.send(await desk.start(1_000), bytes(1_000))
+        await desk.sent(bytes(1_000))
         desk.clock.seconds += 600
         await desk.uploads.sweep()
-        await desk.send(await desk.start(1_000), bytes(1_000))
+        await desk.sent(bytes(1_000))
 
-    async def test_a_caller_has_a_bounded_number_of_open_uploads(self, tmp_path: Path, desk: Desk) -> None:
-        limits = replace(LIMITS, open_uploads=2)
-        uploads = Uploads(tmp_path, "two", limits, desk.client, desk.clock.clock())
-        bounded = replace(desk, uploads=uploads)
-        await bounded.start(1)
-        await bounded.start(1)
-        with pytest.raises(UploadError, match="at most 2") as refused:
+    async def test_a_caller_has_a_bounded_number_of_open_uploads(self, desk: Desk) -> None:
+        """One whose time is over is not counted."""
+        async with desk.another(limits=replace(LIMITS, open_uploads=2)) as bounded:
             await bounded.start(1)
-        assert refused.value.code == "too_many_uploads"
-        await bounded.start(1, caller="somebody else")
-        await uploads.close()
-
-    async def test_an_expired_upload_is_not_counted_among_the_open(self, tmp_path: Path, desk: Desk) -> None:
-        uploads = Uploads(tmp_path, "two", replace(LIMITS, open_uploads=1), desk.client, desk.clock.clock())
-        bounded = replace(desk, uploads=uploads)
-        await bounded.start(1)
-        desk.clock.seconds += 600
-        await bounded.start(1)
-        await uploads.close()
+            await bounded.start(1)
+            with pytest.raises(UploadError, match="at most 2") as refused:
+                await bounded.start(1)
+            assert refused.value.code == "too_many_uploads"
+            await bounded.start(1, caller="somebody else")
+            desk.clock.seconds += 600
+            await bounded.start(1)
 
     async def test_a_data_folder_that_cannot_be_written_is_told(self, tmp_path: Path, desk: Desk) -> None:
         (tmp_path / "file").write_text("in the way")
@@ -179,13 +167,8 @@ class TestChunk:
         assert refused.value.code == "sha256_mismatch"
         await desk.uploads.chunk(upload_id, 0, encoded(b"abc"), sha256(b"abc").upper())
 
-    @pytest.mark.requirement("K39")
-    async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
-        with pytest.raises(UploadError, match=r"was not found.*kb_upload_start") as refused:
-            await desk.uploads.chunk(UNKNOWN, 0, encoded(b"abc"))
-        assert refused.value.payload()["error"] == "upload_not_found"
-
-    async def test_chunks_sent_together_are_all_kept(self, desk: Desk) -> None:
+    @pytest.mark.requirement("K35")
+    async def test_chunks_sent_together_are_put_together_by_their_index(self, desk: Desk) -> None:
         upload_id = await desk.start(20)
         chunks = [desk.uploads.chunk(upload_id, index, encoded(bytes([index]))) for index in range(20)]
         await asyncio.gather(*reversed(chunks))
@@ -238,6 +221,7 @@ class TestFinish:
         (request,) = desk.engine.journal.requests("createJob")
         assert (request.method, request.path) == ("POST", "/api/v1/jobs")
         assert request.headers["Content-Type"].startswith("multipart/form-data")
+        assert request.headers["Idempotency-Key"] == upload_id
         assert desk.engine.journal.bodies("createJob") == [
             {
                 "file": ["report.pdf", sha256(b"abcdef")],
@@ -251,25 +235,12 @@ class TestFinish:
         ]
         assert finished.job_id in desk.engine.state.jobs
 
-    async def test_the_upload_id_is_the_idempotency_key(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
-        await desk.uploads.finish(upload_id)
-        assert desk.engine.journal.requests("createJob")[0].headers["Idempotency-Key"] == upload_id
-
-    @pytest.mark.requirement("K35")
-    async def test_chunks_are_put_together_by_their_index(self, desk: Desk) -> None:
-        upload_id = await desk.start(12)
-        for index in reversed(range(12)):
-            await desk.uploads.chunk(upload_id, index, encoded(b"abcdefghijkl"[index : index + 1]))
-        await desk.uploads.finish(upload_id)
-        assert desk.engine.journal.files() == [sha256(b"abcdefghijkl")]
-
-    @pytest.mark.requirement("K40")
+    @pytest.mark.requirement("K39", "K40")
     async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
-        with pytest.raises(UploadError, match="was not found") as refused:
-            await desk.uploads.finish(UNKNOWN)
-        assert refused.value.code == "upload_not_found"
+        for call in (desk.uploads.chunk(UNKNOWN, 0, encoded(b"abc")), desk.uploads.finish(UNKNOWN)):
+            with pytest.raises(UploadError, match=r"was not found.*kb_upload_start") as refused:
+                await call
+            assert refused.value.payload()["error"] == "upload_not_found"
 
     async def test_a_gap_is_named_and_can_be_filled(self, desk: Desk) -> None:
         upload_id = await desk.start(9)
@@ -293,17 +264,17 @@ class TestFinish:
         await desk.uploads.finish(upload_id, sha256(b"abcdef"))
         assert desk.engine.journal.files() == [sha256(b"abcdef")]
 
-    async def test_repeated_it_gives_the_same_job(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+    @pytest.mark.requirement("K41")
+    async def test_repeated_it_gives_the_same_job_though_the_bytes_are_gone(self, desk: Desk) -> None:
+        upload_id = await desk.sent(b"abc")
         first = await desk.uploads.finish(upload_id)
+        assert not [name for name in desk.files() if name.startswith("chunk")]
         again = await desk.uploads.finish(upload_id)
         assert again.job_id == first.job_id
         desk.engine.journal.expect(operation="createJob", exactly=1)
 
     async def test_a_failure_of_the_engine_keeps_the_file_for_another_try(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         desk.engine.arm("internal_error", "createJob")
         with pytest.raises(EngineFailed):
             await desk.uploads.finish(upload_id)
@@ -311,27 +282,16 @@ class TestFinish:
         assert desk.engine.journal.files() == [sha256(b"abc"), sha256(b"abc")]
 
     async def test_an_engine_out_of_reach_keeps_the_file_too(self, desk: Desk) -> None:
-        client = HttpEngine("http://127.0.0.1:1", clock=JumpingClock().clock())
-        uploads = Uploads(desk.home, "two", LIMITS, client, desk.clock.clock())
-        away = replace(desk, uploads=uploads)
-        upload_id = await away.start(3)
-        await away.send(upload_id, b"abc")
-        with pytest.raises(EngineUnreachable):
-            await uploads.finish(upload_id)
-        assert "chunk-0" in desk.files()
-        await uploads.close()
+        client = InterruptedEngine("http://127.0.0.1:1", clock=JumpingClock().clock())
+        async with replace(desk, client=client).another() as away:
+            upload_id = await away.sent(b"abc")
+            with pytest.raises(EngineUnreachable):
+                await away.uploads.finish(upload_id)
+            assert "chunk-0" in desk.files()
         await client.close()
 
-    @pytest.mark.requirement("K41")
-    async def test_staged_bytes_are_removed_after_success(self, desk: Desk) -> None:
-        upload_id = await desk.start(6)
-        await desk.send(upload_id, b"abc", b"def")
-        await desk.uploads.finish(upload_id)
-        assert not [name for name in desk.files() if name.startswith("chunk")]
-
     async def test_while_finishing_chunks_and_finishes_are_refused(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
         async def holds(send: MakeCall) -> Any:
@@ -355,8 +315,7 @@ class TestFinish:
         assert desk.ids() == []
 
     async def test_a_caller_that_leaves_while_finishing_leaves_it_open(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         desk.engine.arm("hang", "createJob")
         finishing = asyncio.create_task(desk.uploads.finish(upload_id))
         await eventually_async(lambda: desk.engine.journal.requests("createJob"), what="the file's arrival")
@@ -368,8 +327,7 @@ class TestFinish:
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The thread that takes it is waited for, and what it took is given back."""
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         loop, taking, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
         hold = Entry.hold_finishing
 
@@ -387,24 +345,12 @@ class TestFinish:
             await asyncio.gather(finishing, return_exceptions=True)
         assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.state.jobs
 
-    async def test_nothing_is_added_after_it(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
-        await desk.uploads.finish(upload_id)
-        with pytest.raises(UploadError) as refused:
-            await desk.uploads.chunk(upload_id, 0, encoded(b"xyz"))
-        assert refused.value.code == "upload_done"
-
     async def test_a_large_file_is_streamed_in_blocks(self, desk: Desk) -> None:
-        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
-        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
-        big = replace(desk, uploads=uploads)
         data = b"".join(index.to_bytes(4, "big") for index in range(700_000))
-        upload_id = await big.start(len(data))
-        await big.send(upload_id, data[:2_000_000], data[2_000_000:])
-        await uploads.finish(upload_id, sha256(data))
+        async with desk.another(limits=Limits(1 << 24, 1 << 25, 1 << 25, 600.0)) as big:
+            upload_id = await big.sent(data[:2_000_000], data[2_000_000:])
+            await big.uploads.finish(upload_id, sha256(data))
         assert desk.engine.journal.files() == [sha256(data)]
-        await uploads.close()
 
 
 class TestAbort:
@@ -417,11 +363,10 @@ class TestAbort:
             with pytest.raises(UploadError) as refused:
                 await call(upload_id)
             assert refused.value.code == "upload_not_found"
-        await desk.send(await desk.start(1_000), bytes(1_000))
+        await desk.sent(bytes(1_000))
 
     async def test_a_file_that_the_engine_has_cannot_be_aborted(self, desk: Desk) -> None:
-        upload_id = await desk.start(3)
-        await desk.send(upload_id, b"abc")
+        upload_id = await desk.sent(b"abc")
         finished = await desk.uploads.finish(upload_id)
         with pytest.raises(UploadError) as refused:
             await desk.uploads.abort(upload_id)

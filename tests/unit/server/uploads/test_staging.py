@@ -17,6 +17,7 @@ import pytest
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import State, Upload, UploadError
 from tests.support.eventually import eventually
+from tests.support.uploads import upload
 
 ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
 HOLDER = """
@@ -55,20 +56,10 @@ def staging(tmp_path: Path) -> Iterator[Staging]:
     staging.close()
 
 
-def add(staging: Staging, upload_id: str = ID, token: str = "token") -> Upload:
-    upload = Upload(
-        id=upload_id,
-        filename="a.txt",
-        total_size=3,
-        tags=[],
-        collection="collection:documents",
-        deadline=0.0,
-        expires_at="",
-        caller="me",
-        token_sha256=hash_token(token),
-    )
-    staging.create(upload, lambda _ledger: None)
-    return upload
+def add(staging: Staging, token: str = "token") -> Upload:
+    added = upload(id=ID, token_sha256=hash_token(token))
+    staging.create(added, lambda _ledger: None)
+    return added
 
 
 def test_the_folder_is_its_owners_alone(staging: Staging) -> None:
@@ -95,11 +86,6 @@ def test_a_dead_servers_folder_is_removed(tmp_path: Path) -> None:
         process.wait()
         assert remove_dead(root) == ["dead"]
     assert list(root.iterdir()) == []
-
-
-def test_a_folder_that_never_had_a_lock_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "half").mkdir()
-    assert remove_dead(tmp_path) == ["half"]
 
 
 def test_without_a_staging_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
@@ -171,7 +157,7 @@ def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even the file of a lock, which nobody would ever remove."""
-    upload = add(staging)
+    added = add(staging)
     rmtree = shutil.rmtree
 
     def with_a_waiter(folder: Path, **how: bool) -> None:
@@ -180,7 +166,7 @@ def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
         rmtree(folder, **how)
 
     monkeypatch.setattr(shutil, "rmtree", with_a_waiter)
-    staging.with_entry(ID, lambda entry: staging.remove(entry, upload))
+    staging.with_entry(ID, lambda entry: staging.remove(entry, added))
     assert staging.ids() == []
     assert [path.name for path in staging.folder.iterdir() if ID in path.name] == []
 
@@ -196,43 +182,25 @@ def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_taken_for_dead_while_it_was_opened_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_folder_removed_while_it_was_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
+    """Taken for dead before its lock file was there, or between its opening and its locking."""
     staging = Staging(tmp_path, "one")
     acquire = Lock.acquire
-    interfered: list[Path] = []
 
-    def slow(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
-        if shared and not interfered:
-            interfered.append(path)
-            monkeypatch.setattr(Lock, "acquire", acquire)
+    def interfered(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        monkeypatch.setattr(Lock, "acquire", acquire)
+        if when == "before":
             assert remove_dead(tmp_path) == ["one"]
-        return acquire(lock, path, shared=shared, wait=wait)
-
-    monkeypatch.setattr(Lock, "acquire", slow)
-    staging.open()
-    assert (tmp_path / "one" / ".alive").exists()
-    assert remove_dead(tmp_path) == []
-    staging.close()
-
-
-def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder went between the opening of its lock file and the locking: it is made and locked anew."""
-    staging = Staging(tmp_path, "one")
-    acquire = Lock.acquire
-    removed: list[Path] = []
-
-    def on_a_removed_file(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
         taken = acquire(lock, path, shared=shared, wait=wait)
-        if shared and not removed:
-            removed.append(path.parent)
+        if when == "after":
             shutil.rmtree(path.parent)
         return taken
 
-    monkeypatch.setattr(Lock, "acquire", on_a_removed_file)
+    monkeypatch.setattr(Lock, "acquire", interfered)
     staging.open()
-    assert removed == [staging.folder]
     assert remove_dead(tmp_path) == []
     assert (staging.folder / ".alive").exists()
     staging.close()
@@ -240,22 +208,22 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
 
 def test_a_finisher_that_dies_leaves_an_open_upload(staging: Staging) -> None:
     """Finishing is a lock, not a word on disk that nobody would take back."""
-    upload = add(staging)
+    added = add(staging)
     entry = Entry(staging.folder / ID)
     with held_by_another_process(entry.folder / ".finishing") as process:
-        assert entry.state(upload) is State.FINISHING
+        assert entry.state(added) is State.FINISHING
         process.kill()
         process.wait()
-        assert entry.state(upload) is State.OPEN
+        assert entry.state(added) is State.OPEN
 
 
 def test_looking_at_the_state_leaves_no_lock(staging: Staging) -> None:
-    upload = add(staging)
+    added = add(staging)
     entry = Entry(staging.folder / ID)
     lock = Lock()
     assert entry.hold_finishing(lock)
     lock.release()
-    assert [entry.state(upload), entry.state(upload)] == [State.OPEN, State.OPEN]
+    assert [entry.state(added), entry.state(added)] == [State.OPEN, State.OPEN]
     assert entry.hold_finishing(lock)
     lock.release()
 
@@ -269,16 +237,16 @@ def test_what_is_no_id_is_never_a_path(staging: Staging, upload_id: str) -> None
 
 
 def test_an_upload_removed_while_one_waits_for_it_is_not_found(staging: Staging) -> None:
-    upload = add(staging)
+    added = add(staging)
 
     def removes_then_reads(entry: Entry) -> None:
-        staging.remove(entry, upload)
+        staging.remove(entry, added)
         entry.read()
 
     with pytest.raises(UploadError) as refused:
         staging.with_entry(ID, removes_then_reads)
     assert refused.value.code == "upload_not_found"
-    assert not (staging.folder / f"token-{upload.token_sha256}").exists()
+    assert not (staging.folder / f"token-{added.token_sha256}").exists()
 
 
 def test_a_token_is_kept_only_as_its_hash(staging: Staging) -> None:
@@ -304,20 +272,7 @@ def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
         raise UploadError("staging_full", "no")
 
     with pytest.raises(UploadError):
-        staging.create(
-            Upload(
-                id=ID,
-                filename="a",
-                total_size=1,
-                tags=[],
-                collection="",
-                deadline=0,
-                expires_at="",
-                caller="",
-                token_sha256="",
-            ),
-            refuses,
-        )
+        staging.create(upload(), refuses)
     assert staging.ids() == []
 
 

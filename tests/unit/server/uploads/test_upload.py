@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 from aiohttp import content_disposition_filename, parse_content_disposition
 from hypothesis import given
@@ -16,7 +20,6 @@ from kb_server.uploads.upload import (
     MAX_CHUNKS,
     Staged,
     State,
-    Upload,
     UploadError,
     check_body,
     check_chunk,
@@ -28,20 +31,66 @@ from kb_server.uploads.upload import (
     check_whole,
     missing_chunks,
 )
+from tests.support.uploads import upload
+
+OUT_OF_RANGE = (-1, MAX_CHUNKS, 1 << 40)
+WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
 
 
-def upload(total_size: int = 10) -> Upload:
-    return Upload(
-        id="8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11",
-        filename="a.txt",
-        total_size=total_size,
-        tags=["collection:documents"],
-        collection="collection:documents",
-        deadline=0.0,
-        expires_at="2026-01-01T00:10:00Z",
-        caller="me",
-        token_sha256="",
-    )
+@pytest.mark.parametrize(
+    ("check", "code", "words", "details"),
+    [
+        (
+            partial(check_chunk, upload(), Staged({0: 5}), 1, 6),
+            "size_exceeded",
+            "11 bytes, but 10",
+            {"received_bytes": 5, "total_size": 10},
+        ),
+        (
+            partial(check_chunk, upload(), Staged(body=10), 0, 1),
+            "contradiction",
+            "through the upload URL already",
+            {},
+        ),
+        *(
+            (partial(check_chunk_shape, index, 1), "invalid_parameter", "chunk_index counts from 0", {})
+            for index in OUT_OF_RANGE
+        ),
+        (partial(check_chunk_shape, 0, 0), "invalid_parameter", "at least one byte", {}),
+        (partial(check_chunk_shape, 0, CHUNK_BYTES + 1), "chunk_too_large", "8388608", {}),
+        (
+            partial(check_body, upload(), Staged({0: 1}), 10),
+            "contradiction",
+            "begun with kb_upload_chunk",
+            {},
+        ),
+        (
+            partial(check_whole, upload(), Staged({0: 1, 2: 1, 4: 1})),
+            "missing_chunks",
+            "missing: 1, 3",
+            {"missing": [1, 3]},
+        ),
+        (partial(check_whole, upload(), Staged({MAX_CHUNKS - 1: 1})), "missing_chunks", "…", WIDE_GAP),
+        (
+            partial(check_whole, upload(), Staged({0: 8})),
+            "size_mismatch",
+            "8 bytes were received, but 10",
+            {"received_bytes": 8, "total_size": 10},
+        ),
+    ],
+)
+def test_what_does_not_fit_the_upload_is_refused_with_what_helps(
+    check: Callable[[], object], code: str, words: str, details: dict[str, Any]
+) -> None:
+    with pytest.raises(UploadError, match=words) as refused:
+        check()
+    assert refused.value.code == code
+    assert refused.value.details.items() >= details.items()
+
+
+def test_the_largest_chunk_and_a_body_without_chunks_are_taken() -> None:
+    check_chunk_shape(MAX_CHUNKS - 1, CHUNK_BYTES)
+    check_whole(upload(), Staged(body=10))
 
 
 @pytest.mark.parametrize("state", [State.FINISHING, State.DONE])
@@ -52,71 +101,12 @@ def test_what_is_not_open_is_not_changed_and_says_why(state: State) -> None:
     assert refused.value.code == f"upload_{state}"
 
 
-def test_more_bytes_than_announced_are_refused_with_both_numbers() -> None:
-    with pytest.raises(UploadError, match="11 bytes, but 10") as refused:
-        check_chunk(upload(10), Staged({0: 5}), 1, 6)
-    assert refused.value.code == "size_exceeded"
-
-
-@pytest.mark.parametrize("index", [-1, MAX_CHUNKS, 1 << 40])
-def test_an_index_out_of_range_is_refused(index: int) -> None:
-    with pytest.raises(UploadError, match="chunk_index counts from 0"):
-        check_chunk_shape(index, 1)
-
-
-def test_an_empty_chunk_is_refused() -> None:
-    with pytest.raises(UploadError, match="at least one byte"):
-        check_chunk_shape(0, 0)
-
-
-def test_a_chunk_over_eight_mebibytes_is_refused_with_the_number() -> None:
-    check_chunk_shape(0, CHUNK_BYTES)
-    with pytest.raises(UploadError, match="8388608") as refused:
-        check_chunk_shape(0, CHUNK_BYTES + 1)
-    assert refused.value.code == "chunk_too_large"
-
-
 @pytest.mark.parametrize(
     ("indexes", "missing"),
     [([], [0]), ([0], []), ([0, 2], [1]), ([3], [0, 1, 2]), ([0, 1, 2], []), ([1, 4], [0, 2, 3])],
 )
 def test_gaps_are_named(indexes: list[int], missing: list[int]) -> None:
     assert missing_chunks(Staged(dict.fromkeys(indexes, 1))) == missing
-
-
-def test_a_gap_is_an_error_that_lists_it() -> None:
-    with pytest.raises(UploadError, match="missing: 1, 3") as refused:
-        check_whole(upload(), Staged({0: 1, 2: 1, 4: 1}))
-    assert refused.value.payload()["missing"] == [1, 3]
-
-
-def test_a_wide_gap_is_listed_in_part_and_counted() -> None:
-    with pytest.raises(UploadError, match="…") as refused:
-        check_whole(upload(), Staged({MAX_CHUNKS - 1: 1}))
-    assert refused.value.details["missing_total"] == MAX_CHUNKS - 1
-    assert len(refused.value.details["missing"]) == 100
-
-
-def test_another_total_is_an_error_with_both_numbers() -> None:
-    with pytest.raises(UploadError, match="8 bytes were received, but 10") as refused:
-        check_whole(upload(10), Staged({0: 8}))
-    assert refused.value.payload() | {"received_bytes": 8, "total_size": 10} == refused.value.payload()
-
-
-def test_a_body_is_whole_without_chunks() -> None:
-    check_whole(upload(10), Staged(body=10))
-
-
-def test_a_chunk_after_the_body_is_refused() -> None:
-    with pytest.raises(UploadError, match="through the upload URL already") as refused:
-        check_chunk(upload(10), Staged(body=10), 0, 1)
-    assert refused.value.code == "contradiction"
-
-
-def test_a_body_after_a_chunk_is_refused() -> None:
-    with pytest.raises(UploadError, match="begun with kb_upload_chunk") as refused:
-        check_body(upload(10), Staged({0: 1}), 10)
-    assert refused.value.code == "contradiction"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +202,7 @@ def test_another_sha256_is_refused(value: str) -> None:
 def test_a_chunk_is_taken_exactly_while_the_total_allows_it(
     chunks: dict[int, int], index: int, size: int
 ) -> None:
-    plan = upload(40)
+    plan = upload(total_size=40)
     after = Staged({**chunks, index: size}).received
     if after <= plan.total_size:
         check_chunk(plan, Staged(chunks), index, size)

@@ -133,7 +133,7 @@ def parsed(data: bytes) -> Any:
     """
     try:
         text = data.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         _measure(value)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
@@ -149,12 +149,6 @@ def _finite(text: str) -> float:
     if math.isinf(float(text)):
         raise ValueError(text)
     return float(text)
-
-
-def _bounded(text: str) -> int:
-    if len(text) > len(str(MAX_INTEGER)) + 1 or abs(int(text)) > MAX_INTEGER:
-        raise ValueError(text)
-    return int(text)
 
 
 def _measure(value: object) -> None:

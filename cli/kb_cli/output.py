@@ -23,6 +23,22 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
+EXIT_STATUSES = """\
+exit status:
+  0  done
+  1  the engine refused or failed, a job failed, or a part could not start
+  2  the command line or a setting is wrong; nothing was done
+  3  no engine answers
+  4  no such document or job
+  5  some of several things failed, the others are done
+"""
+_CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f{_CONTROL}]")
+_IN_LINE = re.compile(f"[\x00-\x1f\u2028\u2029{_CONTROL}]")
+_IN_JSON = re.compile(f"[{_CONTROL}]")
+_UNBOUNDED = 100_000  # wider than any table: to measure one is not to fit it
+_INDENT = 2
+
 
 class Exit(IntEnum):
     """The exit statuses of `kb`; what they say to a script stands in `EXIT_STATUSES`."""
@@ -39,17 +55,6 @@ class Exit(IntEnum):
     """Whoever read the output went away."""
 
 
-EXIT_STATUSES = """\
-exit status:
-  0  done
-  1  the engine refused or failed, a job failed, or a part could not start
-  2  the command line or a setting is wrong; nothing was done
-  3  no engine answers
-  4  no such document or job
-  5  some of several things failed, the others are done
-"""
-
-
 class CliError(Exception):
     """A failure for people: one line that says what happened and what to do, and the exit status."""
 
@@ -57,12 +62,6 @@ class CliError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-
-
-_CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f{_CONTROL}]")
-_IN_LINE = re.compile(f"[\x00-\x1f\u2028\u2029{_CONTROL}]")
-_IN_JSON = re.compile(f"[{_CONTROL}]")
 
 
 def printable_text(value: str) -> str:
@@ -83,10 +82,6 @@ def printable_json(encoded: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-_UNBOUNDED = 100_000  # wider than any table: to measure one is not to fit it
-_INDENT = 2
 
 
 @dataclass

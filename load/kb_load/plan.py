@@ -20,6 +20,9 @@ ShapeName = Literal["steady", "ramp", "spike", "soak"]
 
 MOST_USERS = 5_000
 MOST_SECONDS = 24 * 3600
+Share = Annotated[float, Meta(ge=0, le=1)]
+Milliseconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,6 @@ CURVES: dict[ShapeName, Callable[[float], float]] = {
     "soak": lambda at: min(1.0, 0.1 + 18 * at),
 }
 """The share of the peak at a share of the time, both from 0 to 1."""
-
-
-Share = Annotated[float, Meta(ge=0, le=1)]
-Milliseconds = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=0)]
 
 
 class BudgetsUnreadable(Exception):

@@ -28,6 +28,12 @@ PACKAGES = (
     "kb-for-agents", "aiohttp", "msgspec", "uvloop", "mcp", "fastmcp", "uvicorn", "httptools", "starlette",
     "httpx", "locust", "apsw", "numpy", "onnxruntime",
 )  # fmt: skip
+LOOPBACK = "127.0.0.1"
+READY_SECONDS = 90.0
+_STOP_SECONDS = 20.0
+_SETTINGS = ("KB_", "RAGLER_", "MCP_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT", "FASTMCP_")
+MEBIBYTE = 1024 * 1024
+_MOST_SAMPLES = 20_000
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +87,6 @@ def describe() -> Machine:
         commit=commit,
         versions=versions,
     )
-
-
-LOOPBACK = "127.0.0.1"
-READY_SECONDS = 90.0
-_STOP_SECONDS = 20.0
-_SETTINGS = ("KB_", "RAGLER_", "MCP_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT", "FASTMCP_")
 
 
 class NotReady(RuntimeError):
@@ -185,10 +185,6 @@ def running(
         yield process
     finally:
         process.stop()
-
-
-MEBIBYTE = 1024 * 1024
-_MOST_SAMPLES = 20_000
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+_COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#b56576", "#8d99ae")
+_DOTS_PER_INCH = 110
+Line = tuple[Sequence[float], Sequence[float]]
+"""The values along x and along y."""
+_STYLE = """\
+body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
+table{border-collapse:collapse;margin:1em 0}
+td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}
+td:first-child,th:first-child{text-align:left}img{max-width:100%}.bad{color:#b00020}.good{color:#1b6e3c}
+small{color:#555}"""
+PLOT = "load.png"
+PAGE = "report.html"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -69,13 +81,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def figures_table(columns: Mapping[str, str], figures: Iterable[object]) -> str:
     """A table of `figures`; a column is its name and a format string for one of them, which is `{0}`."""
     return table(list(columns), [[form.format(each) for form in columns.values()] for each in figures])
-
-
-_COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#b56576", "#8d99ae")
-_DOTS_PER_INCH = 110
-
-Line = tuple[Sequence[float], Sequence[float]]
-"""The values along x and along y."""
 
 
 class Sheet:
@@ -210,17 +215,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
-
-
-_STYLE = """\
-body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0}
-td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}
-td:first-child,th:first-child{text-align:left}img{max-width:100%}.bad{color:#b00020}.good{color:#1b6e3c}
-small{color:#555}"""
-
-PLOT = "load.png"
-PAGE = "report.html"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,10 @@ _ROLL_BYTES = 7
 _ROLL_STEPS = 1 << 53  # as many values as a float tells apart between 0 and 1
 
 Part = str | int
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""When virtual time starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,6 @@ class Seeded:
         return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), digest_size=size).digest()
 
 
-_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
 def rfc3339(microseconds: int) -> str:
     """A time as it stands on the wire; `microseconds` since 1970-01-01T00:00:00Z."""
     moment = _UNIX + timedelta(microseconds=microseconds)
@@ -79,9 +79,6 @@ def microseconds_of(moment: datetime) -> int:
     """An aware time as microseconds since 1970-01-01T00:00:00Z."""
     return (moment - _UNIX) // _MICROSECOND
 
-
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""When virtual time starts."""
 
 _EPOCH_MICROSECONDS = microseconds_of(EPOCH)
 

@@ -24,6 +24,17 @@ from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
 """Those of FTS5."""
+_BM25 = f"""
+  SELECT p.chunk_id, sum(CASE WHEN a.flat THEN a.weight ELSE
+    a.weight * p.frequency * {K1 + 1} / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))
+    END) AS bm25
+  FROM unnest(?::text[], ?::float8[], ?::boolean[]) AS a (term, weight, flat)
+  JOIN postings p ON p.term = a.term
+"""  # noqa: S608
+_ALL = "true"
+_COSINE = "-(v.vector <#> ?::real[]::vector)"
+_MEANING = "least(greatest(cosine, 0.0), 1.0)"
+_WORDING = "bm25 / (bm25 + ?::float8)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +146,6 @@ async def _scored(db: Db, state: _State, query: IndexQuery, terms: Terms) -> tup
         if chunk_id is not None
     ]
     return Candidates(best, total), any_word
-
-
-_BM25 = f"""
-  SELECT p.chunk_id, sum(CASE WHEN a.flat THEN a.weight ELSE
-    a.weight * p.frequency * {K1 + 1} / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))
-    END) AS bm25
-  FROM unnest(?::text[], ?::float8[], ?::boolean[]) AS a (term, weight, flat)
-  JOIN postings p ON p.term = a.term
-"""  # noqa: S608
-_ALL = "true"
-_COSINE = "-(v.vector <#> ?::real[]::vector)"
-_MEANING = "least(greatest(cosine, 0.0), 1.0)"
-_WORDING = "bm25 / (bm25 + ?::float8)"
 
 
 def _statement(state: _State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:

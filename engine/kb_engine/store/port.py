@@ -24,6 +24,13 @@ from kb_engine.turns import Lane
 
 OCR_METHOD = "image_analysis"
 """The `extraction_method` of a document all of whose words were read by OCR."""
+StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
+Place = Path | Address
+"""Where a base lies."""
+UNLIKE_ITS_NUMBER = "its layout is not what its number says"
+REINDEX_BATCH = 32
+ReindexProgress = Callable[[int, int], None]
+"""Called with how many chunks of how many are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +177,6 @@ class Counts:
     last_updated: str | None
 
 
-StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
-
-
 @dataclass(frozen=True, slots=True)
 class StoreEvent:
     """Something that another engine on the same base has done. `resumed`: anything may have happened."""
@@ -183,12 +187,6 @@ class StoreEvent:
 
 
 StoreEventCallback = Callable[[StoreEvent], None]
-
-
-Place = Path | Address
-"""Where a base lies."""
-
-UNLIKE_ITS_NUMBER = "its layout is not what its number says"
 
 
 class BaseRefused(Exception):
@@ -277,11 +275,6 @@ def bound_embedder(
     if not wanted.fits(stored):
         raise EmbedderMismatch(path, stored, wanted)
     return stored
-
-
-REINDEX_BATCH = 32
-ReindexProgress = Callable[[int, int], None]
-"""Called with how many chunks of how many are done."""
 
 
 def check_shape(vectors: Vectors, count: int, embedder: EmbedderIdentity) -> None:

@@ -35,6 +35,25 @@ _BLANK_LINES = re.compile(r"\n[ \t\r]*(?=\n)")
 _HEADING = re.compile(r"^ {0,3}(?P<marks>#{1,6})[ \t]+(?P<title>[^\s#][^\n]*)", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?…。！？]\s")
 _HEADING_CHARS = 200
+PAGE_BREAK = "\n\n"
+"""What stands between two pages in the document's text."""
+_CJK = re.compile(
+    "[\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+_STOP_WORDS = (
+    "a an and are as at be but by can do does for from had has have how i if in into is it its no not of on "
+    "or our so such that the their then there these they this to was we were what when where which who why "
+    "will with you your"
+)
+K = TypeVar("K")
+V = TypeVar("V")
+DIMENSIONS = 4096
+"""Buckets that words are hashed into."""
+_K1 = 1.2
+_B = 0.75
+Scores = Mapping[int, float]
+"""By chunk id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +72,6 @@ class _Span:
     start: int
     end: int
     title: str | None  # of the heading that it begins with
-
-
-PAGE_BREAK = "\n\n"
-"""What stands between two pages in the document's text."""
 
 
 def text_of(pages: Iterable[Page]) -> str:
@@ -124,17 +139,6 @@ def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin = stop
 
 
-_CJK = re.compile(
-    "[\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
-)
-_STOP_WORDS = (
-    "a an and are as at be but by can do does for from had has have how i if in into is it its no not of on "
-    "or our so such that the their then there these they this to was we were what when where which who why "
-    "will with you your"
-)
-
-
 class _Tokenizer(local):
     """SQLite's tokenizer, which the standard library reaches only through a table; one for each thread."""
 
@@ -193,19 +197,6 @@ def _stop_stems() -> frozenset[str]:
 
 def _pairs(run: str) -> list[str]:
     return ["".join(pair) for pair in pairwise(run)]
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-DIMENSIONS = 4096
-"""Buckets that words are hashed into."""
-
-_K1 = 1.2
-_B = 0.75
-
-Scores = Mapping[int, float]
-"""By chunk id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
-    caplog.set_level("INFO", "mcp_aiohttp")  # the caller's own log has the whole URL
+    caplog.set_level("WARNING", "httpx")  # the caller's own log has the whole URL
+    caplog.set_level("INFO")
     served = await serve(routes=[web.put("/upload/{token}", put)])
     for headers in ({}, {"Host": "evil.example"}):
         await served.http.put("/upload/one-time-token", headers=headers)

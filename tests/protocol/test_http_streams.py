@@ -42,6 +42,7 @@ async def left(served: Served, fake: Fake, message: dict[str, Any], headers: dic
     """Let the client of a call leave: `before` there is an answer, or `within` its stream."""
     if at == "within":
         async with streamed(served, message, headers):
+            await fake.slow.started.wait()  # silence may end before the work has begun
             return
     posted = asyncio.ensure_future(served.post(message, headers))
     await fake.slow.started.wait()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx
 import pytest
+from aiohttp import web
 from mcp import StdioServerParameters
 
 from kb_server.hosting.http import build_app
@@ -27,6 +28,7 @@ from tests.support.knowledge import knowledge as knowledge
 from tests.support.knowledge import knowledge_with as knowledge_with
 from tests.support.knowledge import simulated as simulated
 from tests.support.knowledge import simulator as simulator
+from tests.support.mcp_messages import ENVELOPE, PLAIN, modern_headers
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")
@@ -36,13 +38,27 @@ BOUND = 15.0
 
 @dataclass
 class Served:
-    base: str
+    http: httpx.AsyncClient
     stop: asyncio.Event
     task: asyncio.Task[None]
 
     @property
+    def base(self) -> str:
+        return str(self.http.base_url).rstrip("/")
+
+    @property
     def mcp(self) -> str:
         return f"{self.base}/mcp"
+
+    async def post(
+        self, message: Any, headers: Mapping[str, str] | None = None, path: str = "/mcp"
+    ) -> httpx.Response:
+        """Send a message; without `headers` those that its era needs, and no more."""
+        if headers is None:
+            params = message.get("params") if isinstance(message, dict) else None
+            in_envelope = isinstance(params, dict) and ENVELOPE.keys() <= (params.get("_meta") or {}).keys()
+            headers = modern_headers(message) if in_envelope else PLAIN
+        return await self.http.post(path, json=message, headers=headers)
 
     @property
     def port(self) -> int:
@@ -50,7 +66,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(app: aiohttp.web.Application, **options: Any) -> AsyncIterator[Served]:
+async def serving(app: web.Application, **options: Any) -> AsyncIterator[Served]:
     """Run `app` on a free port of 127.0.0.1 until the block ends."""
     stop = asyncio.Event()
     bound: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
@@ -67,11 +83,13 @@ async def serving(app: aiohttp.web.Application, **options: Any) -> AsyncIterator
         listening.cancel()
         task.result()
     host, port = listening.result()
-    try:
-        yield Served(f"http://{host}:{port}", stop, task)
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 2 * BOUND)
+    url = f"http://{host}:{port}"
+    async with httpx.AsyncClient(base_url=url, timeout=2 * BOUND, verify=False) as http:
+        try:
+            yield Served(http, stop, task)
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 2 * BOUND)
 
 
 Serve = Callable[..., Awaitable[Served]]
@@ -110,9 +128,9 @@ def fake() -> Fake:
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2 * BOUND)) as session:
-        yield session
+async def served(serve: Serve) -> Served:
+    """The fake toolset, as it is served where nothing is set."""
+    return await serve()
 
 
 def stdio_environment() -> dict[str, str]:

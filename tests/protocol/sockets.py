@@ -59,13 +59,13 @@ Connect = Callable[..., Awaitable[Wire]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Opens WebSockets: `await connect(served, path="/mcp", headers=..., protocols=...)`."""
+    """Opens WebSockets: `await connect(served or URL, path="/mcp", headers=..., protocols=...)`."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
 
-        async def open_(served: Served, path: str = "/mcp", **options: Any) -> Wire:
-            options = {"max_msg_size": 0, **options}
-            socket = await session.ws_connect(served.base + path, **options)
+        async def open_(served: Served | str, path: str = "/mcp", **options: Any) -> Wire:
+            base = served if isinstance(served, str) else served.base
+            socket = await session.ws_connect(base + path, **{"max_msg_size": 0, **options})
             stack.push_async_callback(socket.close)
             return Wire(socket)
 

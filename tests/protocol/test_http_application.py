@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -17,20 +16,20 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 from mcp_aiohttp.transport.http import serve as serve_app
-from tests.protocol.conftest import BOUND, Serve, serving
+from tests.protocol.conftest import BOUND, Serve, Served, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call
 
 KEY = "a-secret-key"
 
 
-async def test_a_path_with_nothing_says_where_mcp_is(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_a_path_with_nothing_says_where_mcp_is(serve: Serve) -> None:
     """404 in JSON; there are no OAuth documents, for the key is not one's own to fetch."""
     served = await serve(settings={"api_key": KEY})
     for path in ("/nothing", "/mcp/other", "/mcp/", "/.well-known/oauth-protected-resource"):
-        async with http.get(served.base + path) as response:
-            assert response.status == 404
-            assert "/mcp, /mcp/fake" in (await response.json())["message"]
+        response = await served.http.get(path)
+        assert response.status_code == 404
+        assert "/mcp, /mcp/fake" in response.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -46,35 +45,27 @@ async def test_a_path_with_nothing_says_where_mcp_is(http: aiohttp.ClientSession
     ("key", "words"), [(KEY, "`Authorization: Bearer <KB_MCP_API_KEY>`"), ("", "No key is needed")]
 )
 async def test_where_a_client_looks_for_oauth_it_learns_which_header_to_send(
-    http: aiohttp.ClientSession,
-    serve: Serve,
-    method: str,
-    path: str,
-    key: str,
-    words: str,
+    serve: Serve, method: str, path: str, key: str, words: str
 ) -> None:
     """Clients print `error_description`, which is OAuth's name for a message."""
     served = await serve(settings={"api_key": key})
-    async with http.request(method, served.base + path, json={}) as response:
-        assert response.status == 404
-        answer = await response.json()
+    response = await served.http.request(method, path, json={})
+    assert response.status_code == 404
+    answer = response.json()
     assert answer["error_description"] == answer["message"]
     assert words in answer["message"]
 
 
-async def test_the_root_and_wrong_methods_are_answered_in_json(
-    http: aiohttp.ClientSession, serve: Serve
-) -> None:
-    served = await serve()
-    async with http.get(served.base) as response:
-        assert (await response.json())["mcp"] == ["/mcp", "/mcp/fake"]
-    async with http.post(f"{served.base}/healthz") as response:
-        assert response.status == 405
-        assert "GET" in response.headers["Allow"]
-        assert (await response.json())["error"] == "method_not_allowed"
+async def test_the_root_and_wrong_methods_are_answered_in_json(served: Served) -> None:
+    response = await served.http.get("/")
+    assert response.json()["mcp"] == ["/mcp", "/mcp/fake"]
+    response = await served.http.post("/healthz")
+    assert response.status_code == 405
+    assert "GET" in response.headers["Allow"]
+    assert response.json()["error"] == "method_not_allowed"
 
 
-async def test_probes_tell_alive_from_ready(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_probes_tell_alive_from_ready(serve: Serve) -> None:
     """Under any Host, as a cluster asks; not ready is 503 with the reason."""
     state = [Readiness(False, "the engine at http://engine:8000 is unreachable"), Readiness(True)]
 
@@ -83,41 +74,34 @@ async def test_probes_tell_alive_from_ready(http: aiohttp.ClientSession, serve: 
 
     served = await serve(ready=ready)
     pod = {"Host": "10.1.2.3:3000"}
-    async with http.get(f"{served.base}/health", headers=pod) as response:
-        assert (response.status, await response.json()) == (200, {"status": "ok"})
-    async with http.get(f"{served.base}/healthz", headers=pod) as response:
-        assert (response.status, await response.json()) == (200, {"status": "ok"})
-    async with http.get(f"{served.base}/readyz", headers=pod) as response:
-        assert response.status == 503
-        assert "engine:8000 is unreachable" in (await response.json())["reason"]
-    async with http.get(f"{served.base}/readyz", headers=pod) as response:
-        assert response.status == 200
+    for path in ("/health", "/healthz"):
+        response = await served.http.get(path, headers=pod)
+        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    response = await served.http.get("/readyz", headers=pod)
+    assert response.status_code == 503
+    assert "engine:8000 is unreachable" in response.json()["reason"]
+    assert (await served.http.get("/readyz", headers=pod)).status_code == 200
 
 
-async def test_metrics_count_calls_and_want_the_key_from_elsewhere(
-    http: aiohttp.ClientSession, serve: Serve
-) -> None:
+async def test_metrics_count_calls_and_want_the_key_from_elsewhere(serve: Serve) -> None:
     """A peer on this machine needs none, unless a proxy speaks through it."""
     served = await serve(settings={"api_key": KEY})
     headers = {**PLAIN, "Authorization": f"Bearer {KEY}"}
-    async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
-        assert response.status == 200
-    async with http.get(f"{served.base}/metrics") as response:
-        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert 'mcp_requests_total{tool="echo",status="success"} 1' in await response.text()
-    async with http.get(f"{served.base}/metrics", headers={"X-Forwarded-For": "8.8.8.8"}) as response:
-        assert response.status == 401
+    response = await served.post(call("echo", text="a"), headers)
+    assert response.status_code == 200
+    response = await served.http.get("/metrics")
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert 'mcp_requests_total{tool="echo",status="success"} 1' in response.text
+    response = await served.http.get("/metrics", headers={"X-Forwarded-For": "8.8.8.8"})
+    assert response.status_code == 401
 
 
-async def test_metrics_can_be_turned_off(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_metrics_can_be_turned_off(serve: Serve) -> None:
     served = await serve(settings={"enable_metrics": False})
-    async with http.get(f"{served.base}/metrics") as response:
-        assert response.status == 404
+    assert (await served.http.get("/metrics")).status_code == 404
 
 
-async def test_routes_of_other_parts_carry_their_own_credentials(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_routes_of_other_parts_carry_their_own_credentials(serve: Serve, fake: Fake) -> None:
     """They are asked without the key, but never by a stranger's page; a fault in one tells no words."""
 
     async def put(request: web.Request) -> web.Response:
@@ -126,27 +110,27 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
         return web.Response(text=str(len(await request.read())))
 
     served = await serve(fake.toolset, settings={"api_key": KEY}, routes=[web.put("/upload/{token}", put)])
-    url = f"{served.base}/upload/t"
-    async with http.put(url, data=b"12345") as response:
-        assert (response.status, await response.text()) == (200, "5")
-    async with http.put(url, data=b"1", headers={"Host": "evil.example"}) as response:
-        assert response.status == 421
-    async with http.put(url) as response:
-        assert response.status == 500
-        assert "words" not in await response.text()
+    url = "/upload/t"
+    response = await served.http.put(url, content=b"12345")
+    assert (response.status_code, response.text) == (200, "5")
+    response = await served.http.put(url, content=b"1", headers={"Host": "evil.example"})
+    assert response.status_code == 421
+    response = await served.http.put(url)
+    assert response.status_code == 500
+    assert "words" not in response.text
 
 
 async def test_a_refusal_and_a_fault_are_logged_by_their_route(
-    http: aiohttp.ClientSession, serve: Serve, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
+    caplog.set_level("WARNING", "httpx")  # the caller's own log has the whole URL
     caplog.set_level("INFO")
     served = await serve(routes=[web.put("/upload/{token}", put)])
     for headers in ({}, {"Host": "evil.example"}):
-        async with http.put(f"{served.base}/upload/one-time-token", headers=headers):
-            pass
+        await served.http.put("/upload/one-time-token", headers=headers)
     told = [fields_of(record) for record in caplog.records if "equest" in record.message]
     assert told[0] == {"method": "PUT", "route": "/upload/{token}"}
     assert told[1] == {"status": 421, "error": "host_not_allowed", "route": "/upload/{token}"}
@@ -160,17 +144,14 @@ async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fak
     assert (fake.entered, fake.left) == (1, 1)
 
 
-async def test_a_call_in_flight_ends_before_the_server_does(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_a_call_in_flight_ends_before_the_server_does(serve: Serve, fake: Fake) -> None:
     served = await serve(serve_options={"drain_seconds": BOUND})
-    slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
+    slow = asyncio.ensure_future(served.post(call("slow"), BOTH))
     await fake.slow.started.wait()
     served.stop.set()
     await _until_refused(served.port)
     fake.slow.release.set()
-    async with await slow as response:
-        assert response.status == 200
+    assert (await slow).status_code == 200
     await asyncio.wait_for(asyncio.shield(served.task), BOUND)
     assert not fake.slow.cancelled.is_set()
 
@@ -186,11 +167,9 @@ async def _until_refused(port: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_call_that_does_not_end_is_cancelled_in_time(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_a_call_that_does_not_end_is_cancelled_in_time(serve: Serve, fake: Fake) -> None:
     served = await serve(serve_options={"drain_seconds": 0.1})
-    slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
+    slow = asyncio.ensure_future(served.post(call("slow"), BOTH))
     await fake.slow.started.wait()
     served.stop.set()
     await asyncio.wait_for(asyncio.shield(served.task), BOUND)

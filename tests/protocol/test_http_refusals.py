@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 
 from mcp_aiohttp.options import BodyLimits
-from tests.protocol.conftest import BOUND, Serve
+from tests.protocol.conftest import BOUND, Serve, Served
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import PLAIN, call, request
 
@@ -32,50 +30,45 @@ async def raw(port: int, data: bytes) -> bytes:
 @pytest.mark.requirement("K9", "K12")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
 @pytest.mark.parametrize("method", METHODS)
-async def test_without_the_key_every_method_is_unauthorized(
-    http: aiohttp.ClientSession, serve: Serve, method: str, path: str
-) -> None:
+async def test_without_the_key_every_method_is_unauthorized(serve: Serve, method: str, path: str) -> None:
     served = await serve(settings={"api_key": KEY})
     headers = {"Host": "evil.example", "Origin": "http://evil.example"}
-    async with http.request(method, served.base + path, data=b"{", headers=headers) as response:
-        assert response.status == 401
-        assert response.headers["WWW-Authenticate"] == "Bearer"
-        if method != "HEAD":
-            assert "Authorization: Bearer" in (await response.json())["error"]["message"]
+    response = await served.http.request(method, path, content=b"{", headers=headers)
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    if method != "HEAD":
+        assert "Authorization: Bearer" in response.json()["error"]["message"]
 
 
 @pytest.mark.requirement("K11", "K13")
-async def test_with_the_key_calls_are_answered_and_probes_need_none(
-    http: aiohttp.ClientSession, serve: Serve
-) -> None:
+async def test_with_the_key_calls_are_answered_and_probes_need_none(serve: Serve) -> None:
     served = await serve(settings={"api_key": KEY})
-    for token, status in ((KEY, 200), (KEY + "x", 401), ("\udcff", 401)):
-        headers = {**PLAIN, "Authorization": f"Bearer {token}"}
-        async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
-            assert response.status == status
+    for token, status in ((KEY, 200), (KEY + "x", 401), ("\xff", 401)):
+        headers = {**PLAIN, "Authorization": f"Bearer {token}".encode("latin-1")}
+        response = await served.post(call("echo", text="a"), headers)
+        assert response.status_code == status
     for path in ("/healthz", "/readyz"):
-        async with http.get(served.base + path) as response:
-            assert response.status == 200
+        response = await served.http.get(path)
+        assert response.status_code == 200
 
 
 @pytest.mark.requirement("K10")
-async def test_the_engines_key_opens_nothing_here(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_the_engines_key_opens_nothing_here(serve: Serve) -> None:
     """The two keys are independent: one set says nothing about the other."""
     open_ = await serve(settings={"engine_api_key": "engine-key"})
-    async with http.post(open_.mcp, json=call("echo", text="a"), headers=PLAIN) as response:
-        assert response.status == 200
+    response = await open_.post(call("echo", text="a"))
+    assert response.status_code == 200
     kept = await serve(Fake().toolset, settings={"engine_api_key": "engine-key", "api_key": KEY})
     headers = {**PLAIN, "Authorization": "Bearer engine-key"}
-    async with http.post(kept.mcp, json=call("echo", text="a"), headers=headers) as response:
-        assert response.status == 401
+    response = await kept.post(call("echo", text="a"), headers)
+    assert response.status_code == 401
 
 
 @pytest.mark.requirement("K14")
-async def test_without_a_key_set_everyone_is_served(http: aiohttp.ClientSession, serve: Serve) -> None:
-    served = await serve()
+async def test_without_a_key_set_everyone_is_served(served: Served) -> None:
     for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
-        async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
-            assert response.status == 200
+        response = await served.post(call("echo", text="a"), headers)
+        assert response.status_code == 200
 
 
 async def test_a_caller_without_the_key_is_not_asked_for_its_body(serve: Serve) -> None:
@@ -99,49 +92,43 @@ async def test_a_caller_without_the_key_is_not_asked_for_its_body(serve: Serve) 
         ({"Host": "localhost:1", "Origin": "http://localhost:6274"}, 200),
     ],
 )
-async def test_strangers_pages_are_kept_out(
-    http: aiohttp.ClientSession, serve: Serve, headers: dict[str, str], status: int
-) -> None:
-    served = await serve()
-    async with http.post(served.mcp, json=call("echo", text="a"), headers={**PLAIN, **headers}) as response:
-        assert response.status == status
-        if status != 200:
-            error = (await response.json())["error"]
-            assert "KB_ALLOWED_" in error["message"]
-            assert error["data"]["error_type"] in ("host_not_allowed", "origin_not_allowed")
-            assert "Access-Control-Allow-Origin" not in response.headers
+async def test_strangers_pages_are_kept_out(served: Served, headers: dict[str, str], status: int) -> None:
+    response = await served.post(call("echo", text="a"), {**PLAIN, **headers})
+    assert response.status_code == status
+    if status != 200:
+        error = response.json()["error"]
+        assert "KB_ALLOWED_" in error["message"]
+        assert error["data"]["error_type"] in ("host_not_allowed", "origin_not_allowed")
+        assert "Access-Control-Allow-Origin" not in response.headers
 
 
-async def test_an_admitted_page_may_ask_first_and_read_the_answer(
-    http: aiohttp.ClientSession, serve: Serve
-) -> None:
+async def test_an_admitted_page_may_ask_first_and_read_the_answer(serve: Serve) -> None:
     """A browser's preflight carries no key; the call itself must."""
     settings = {"api_key": KEY, "allowed_origins": ["https://app.example"]}
     served = await serve(settings=settings)
     page = {"Origin": "https://app.example"}
     asking = {**page, "Access-Control-Request-Method": "POST"}
-    async with http.options(served.mcp, headers=asking) as response:
-        assert response.status == 204
-        assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
-        assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+    response = await served.http.options("/mcp", headers=asking)
+    assert response.status_code == 204
+    assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
     keyed = {**PLAIN, **page, "Authorization": f"Bearer {KEY}"}
-    async with http.post(served.mcp, json=call("echo", text="a"), headers=keyed) as response:
-        assert response.status == 200
-        assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
-        assert response.headers["Vary"] == "Origin"
-    async with http.options(served.mcp, headers={**asking, "Origin": "https://evil.example"}) as response:
-        assert response.status == 401
-    async with http.post(served.mcp, json=call("echo", text="a"), headers={**PLAIN, **page}) as response:
-        assert response.status == 401
+    response = await served.post(call("echo", text="a"), keyed)
+    assert response.status_code == 200
+    assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert response.headers["Vary"] == "Origin"
+    response = await served.http.options("/mcp", headers={**asking, "Origin": "https://evil.example"})
+    assert response.status_code == 401
+    response = await served.post(call("echo", text="a"), {**PLAIN, **page})
+    assert response.status_code == 401
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "POST"])
-async def test_only_a_post_carries_messages(http: aiohttp.ClientSession, serve: Serve, method: str) -> None:
+async def test_only_a_post_carries_messages(served: Served, method: str) -> None:
     """405 with Allow: there is no session to listen to or to end."""
-    served = await serve()
-    async with http.request(method, served.mcp, headers={"Accept": "text/event-stream"}) as response:
-        assert response.status == 405
-        assert response.headers["Allow"] == "POST"
+    response = await served.http.request(method, "/mcp", headers={"Accept": "text/event-stream"})
+    assert response.status_code == 405
+    assert response.headers["Allow"] == "POST"
 
 
 @pytest.mark.parametrize(
@@ -155,28 +142,20 @@ async def test_only_a_post_carries_messages(http: aiohttp.ClientSession, serve: 
         {"Content-Type": "application/json", "Content-Encoding": "gzip"},
     ],
 )
-async def test_only_plain_json_is_read(
-    http: aiohttp.ClientSession, serve: Serve, headers: dict[str, str]
-) -> None:
-    served = await serve()
+async def test_only_plain_json_is_read(served: Served, headers: dict[str, str]) -> None:
     body = json.dumps(call("echo", text="a")).encode()
-    async with http.post(
-        served.mcp, data=body, headers=headers, skip_auto_headers=["Content-Type"]
-    ) as response:
-        assert response.status == 415
-        assert (await response.json())["error"]["data"]["error_type"] == "unsupported_media_type"
+    response = await served.http.post("/mcp", content=body, headers=headers)
+    assert response.status_code == 415
+    assert response.json()["error"]["data"]["error_type"] == "unsupported_media_type"
 
 
 @pytest.mark.parametrize(
     "media_type", ["application/json; charset=utf-8", "Application/JSON", 'application/json;charset="UTF8"']
 )
-async def test_json_is_json_however_it_is_spelt(
-    http: aiohttp.ClientSession, serve: Serve, media_type: str
-) -> None:
-    served = await serve()
+async def test_json_is_json_however_it_is_spelt(served: Served, media_type: str) -> None:
     body = json.dumps(call("echo", text="ä"), ensure_ascii=False).encode()
-    async with http.post(served.mcp, data=body, headers={"Content-Type": media_type}) as response:
-        assert (await response.json())["result"]["structuredContent"]["said"] == "ä"
+    response = await served.http.post("/mcp", content=body, headers={"Content-Type": media_type})
+    assert response.json()["result"]["structuredContent"]["said"] == "ä"
 
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -188,9 +167,7 @@ def padded(length: int) -> bytes:
     return body + b" " * (length - len(body))
 
 
-async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
-    http: aiohttp.ClientSession, serve: Serve
-) -> None:
+async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(serve: Serve) -> None:
     served = await serve(body=LIMITS)
 
     async def chunked(body: bytes) -> Any:
@@ -199,9 +176,9 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
 
     for length, status in ((1000, 200), (1001, 413)):
         for data in (padded(length), chunked(padded(length))):
-            async with http.post(served.mcp, data=data, headers=PLAIN) as response:
-                assert response.status == status
-                answer = await response.json()
+            response = await served.http.post("/mcp", content=data, headers=PLAIN)
+            assert response.status_code == status
+            answer = response.json()
         if status == 413:
             assert "1000 bytes" in answer["error"]["message"]
             assert answer["error"]["data"]["details"] == {"limit_bytes": 1000}
@@ -222,12 +199,11 @@ async def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
     assert b"Connection: close" in answer
 
 
-async def test_the_limit_is_twelve_mebibytes(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_the_limit_is_twelve_mebibytes(served: Served) -> None:
     """A chunk of 8 MiB in base64 fits."""
-    served = await serve()
     for length, status in ((12 * 1024 * 1024, 200), (12 * 1024 * 1024 + 1, 413)):
-        async with http.post(served.mcp, data=io.BytesIO(padded(length)), headers=PLAIN) as response:
-            assert response.status == status
+        response = await served.http.post("/mcp", content=padded(length), headers=PLAIN)
+        assert response.status_code == status
 
 
 @pytest.mark.parametrize(
@@ -237,13 +213,10 @@ async def test_the_limit_is_twelve_mebibytes(http: aiohttp.ClientSession, serve:
         (b'{"jsonrpc":"2.0","id":1}', -32600),
     ],
 )
-async def test_what_cannot_be_read_is_told_so(
-    http: aiohttp.ClientSession, serve: Serve, body: bytes, code: int
-) -> None:
-    served = await serve()
-    async with http.post(served.mcp, data=body, headers=PLAIN) as response:
-        assert response.status == 400
-        answer = await response.json()
+async def test_what_cannot_be_read_is_told_so(served: Served, body: bytes, code: int) -> None:
+    response = await served.http.post("/mcp", content=body, headers=PLAIN)
+    assert response.status_code == 400
+    answer = response.json()
     assert answer["error"]["code"] == code
     assert answer["error"]["data"]["error_type"] in ("parse_error", "invalid_request")
 

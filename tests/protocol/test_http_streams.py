@@ -4,40 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
+import httpx
 import pytest
 
 from kb_server.tool import Call, NoArguments
-from tests.protocol.conftest import BOUND, Serve
+from tests.protocol.conftest import BOUND, Serve, Served
 from tests.support.fake_toolset import Empty, Fake
-from tests.support.mcp_messages import BOTH, PLAIN, call, events, modern, modern_headers
+from tests.support.mcp_messages import BOTH, call, events, modern, modern_headers
 
 TOKEN = {"progressToken": "p1"}
 SHORT = 0.01
 """A keep-alive interval that passes at once."""
 
 
-def steps(era: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A call that asks for progress, and its headers."""
-    message = call("steps", meta=TOKEN)
+def shaped(message: dict[str, Any], era: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The message in its era, and headers that take a stream."""
     if era == "modern":
         message = modern(message)
         return message, modern_headers(message)
     return message, BOTH
 
 
+@asynccontextmanager
+async def streamed(
+    served: Served, message: dict[str, Any], headers: dict[str, str]
+) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[str]]]:
+    """A response whose body is not read yet, and the lines of that body."""
+    async with served.http.stream("POST", "/mcp", json=message, headers=headers) as response:
+        yield response, response.aiter_lines()
+
+
+async def left(served: Served, fake: Fake, message: dict[str, Any], headers: dict[str, str], at: str) -> None:
+    """Let the client of a call leave: `before` there is an answer, or `within` its stream."""
+    if at == "within":
+        async with streamed(served, message, headers):
+            await fake.slow.started.wait()  # silence may end before the work has begun
+            return
+    posted = asyncio.ensure_future(served.post(message, headers))
+    await fake.slow.started.wait()
+    posted.cancel()
+    await asyncio.gather(posted, return_exceptions=True)
+
+
 @pytest.mark.parametrize("era", ["handshake", "modern"])
-async def test_progress_turns_the_answer_into_a_stream(
-    http: aiohttp.ClientSession, serve: Serve, era: str
-) -> None:
-    served = await serve()
-    message, headers = steps(era)
-    async with http.post(served.mcp, json=message, headers=headers) as response:
-        assert response.content_type == "text/event-stream"
-        assert response.headers["Cache-Control"] == "no-cache, no-transform"
-        half, whole, answer = events(await response.text())
+async def test_progress_turns_the_answer_into_a_stream(served: Served, era: str) -> None:
+    message, headers = shaped(call("steps", meta=TOKEN), era)
+    response = await served.post(message, headers)
+    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-cache, no-transform"
+    half, whole, answer = events(response.text)
     assert half == {
         "jsonrpc": "2.0",
         "method": "notifications/progress",
@@ -61,66 +80,47 @@ async def test_progress_turns_the_answer_into_a_stream(
     ],
 )
 async def test_an_answer_streams_only_where_the_client_takes_a_stream(
-    http: aiohttp.ClientSession, serve: Serve, accept: str | None, streams: bool
+    served: Served, accept: str | None, streams: bool
 ) -> None:
     """JSON alone is enough for every answer; its progress is then left out."""
-    served = await serve()
-    headers = {**PLAIN, **({"Accept": accept} if accept else {})}
-    skip = None if accept else ["Accept"]
-    async with http.post(
-        served.mcp, data=json.dumps(call("steps", meta=TOKEN)), headers=headers, skip_auto_headers=skip
-    ) as response:
-        assert response.status == 200
-        assert response.content_type == ("text/event-stream" if streams else "application/json")
+    del served.http.headers["Accept"]
+    response = await served.post(call("steps", meta=TOKEN), {"Accept": accept} if accept else {})
+    assert response.status_code == 200
+    assert response.headers["Content-Type"] == ("text/event-stream" if streams else "application/json")
 
 
-async def test_a_token_that_is_none_is_not_used(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_a_token_that_is_none_is_not_used(served: Served) -> None:
     """A boolean is an integer to Python, not to the protocol: the request is refused."""
-    served = await serve()
-    async with http.post(
-        served.mcp, json=call("steps", meta={"progressToken": []}), headers=BOTH
-    ) as response:
-        assert response.content_type == "application/json"
-        assert (await response.json())["error"]["code"] == -32602
+    response = await served.post(call("steps", meta={"progressToken": []}), BOTH)
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.json()["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize("era", ["handshake", "modern"])
-async def test_a_silent_call_is_kept_alive_with_comments(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake, era: str
-) -> None:
+async def test_a_silent_call_is_kept_alive_with_comments(serve: Serve, fake: Fake, era: str) -> None:
     """After a while the answer becomes a stream, so that no proxy takes it for dead."""
     served = await serve(keep_alive=SHORT)
-    message = call("slow")
-    headers = BOTH
-    if era == "modern":
-        message = modern(message)
-        headers = modern_headers(message)
-    async with http.post(served.mcp, json=message, headers=headers) as response:
-        assert response.content_type == "text/event-stream"
-        seen = [await response.content.readuntil(b"\n\n") for _ in range(3)]
-        assert seen == [b": keep-alive\n\n"] * 3
+    async with streamed(served, *shaped(call("slow"), era)) as (response, lines):
+        assert response.headers["Content-Type"] == "text/event-stream"
+        assert [await anext(lines) for _ in range(6)] == [": keep-alive", ""] * 3
         fake.slow.release.set()
-        assert events(await response.text())[-1]["result"]["isError"] is False
+        rest = [line async for line in lines]
+    assert events("\n".join(rest))[-1]["result"]["isError"] is False
 
 
 async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_long_it_takes(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
+    serve: Serve, fake: Fake
 ) -> None:
     """curl sends `*/*` and cannot read events."""
     served = await serve(keep_alive=SHORT)
-    posted = asyncio.ensure_future(
-        http.post(served.mcp, json=call("slow"), headers={**PLAIN, "Accept": "*/*"})
-    )
+    posted = asyncio.ensure_future(served.post(call("slow"), {"Accept": "*/*"}))
     await fake.slow.started.wait()
     await asyncio.wait({posted}, timeout=5 * SHORT)
     fake.slow.release.set()
-    async with await posted as response:
-        assert response.content_type == "application/json"
+    assert (await posted).headers["Content-Type"] == "application/json"
 
 
-async def test_a_fault_after_the_stream_began_is_its_last_event(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_a_fault_after_the_stream_began_is_its_last_event(serve: Serve, fake: Fake) -> None:
     """The status has been sent; the error has not."""
     served = await serve(keep_alive=SHORT)
 
@@ -129,35 +129,25 @@ async def test_a_fault_after_the_stream_began_is_its_last_event(
         raise RuntimeError("late")
 
     fake.slow.run = broken_late  # type: ignore[method-assign]
-    async with http.post(served.mcp, json=call("slow"), headers=BOTH) as response:
-        await response.content.readuntil(b"\n\n")
+    async with streamed(served, call("slow"), BOTH) as (_, lines):
+        await anext(lines)
         fake.slow.release.set()
-        assert events(await response.text())[-1]["error"]["code"] == -32603
+        rest = [line async for line in lines]
+    assert events("\n".join(rest))[-1]["error"]["code"] == -32603
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_closing_a_modern_answer_cancels_the_work(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
-) -> None:
-    served = await serve(keep_alive=SHORT if streaming else 15.0)
-    message = modern(call("slow"))
-    posted = asyncio.ensure_future(http.post(served.mcp, json=message, headers=modern_headers(message)))
-    await fake.slow.started.wait()
-    if streaming:
-        (await posted).close()
-    else:
-        posted.cancel()
+@pytest.mark.parametrize("at", ["before", "within"])
+async def test_closing_a_modern_answer_cancels_the_work(serve: Serve, fake: Fake, at: str) -> None:
+    served = await serve(keep_alive=SHORT if at == "within" else 15.0)
+    await left(served, fake, *shaped(call("slow"), "modern"), at)
     await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-    async with http.post(served.mcp, json=call("echo", text="on"), headers=PLAIN) as response:
-        assert response.status == 200
+    assert (await served.post(call("echo", text="on"))).status_code == 200
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
-) -> None:
+@pytest.mark.parametrize("at", ["before", "within"])
+async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(serve: Serve, fake: Fake, at: str) -> None:
     """A disconnect says nothing in the handshake era: the work goes on without its client."""
-    served = await serve(keep_alive=SHORT if streaming else 15.0)
+    served = await serve(keep_alive=SHORT if at == "within" else 15.0)
     ended = asyncio.Event()
 
     async def reporting(arguments: NoArguments, call: Call) -> Empty:
@@ -169,25 +159,17 @@ async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
         return Empty()
 
     fake.slow.run = reporting  # type: ignore[method-assign]
-    posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow", meta=TOKEN), headers=BOTH))
-    await fake.slow.started.wait()
-    if streaming:
-        (await posted).close()
-    else:
-        posted.cancel()
-        await asyncio.gather(posted, return_exceptions=True)
-    async with http.post(served.mcp, json=call("echo", text="on"), headers=PLAIN) as response:
-        assert response.status == 200
+    await left(served, fake, call("slow", meta=TOKEN), BOTH, at)
+    assert (await served.post(call("echo", text="on"))).status_code == 200
     fake.slow.release.set()
     await asyncio.wait_for(ended.wait(), BOUND)
 
 
 async def test_a_client_that_stops_reading_holds_up_no_work(
-    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    served: Served, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as gone after a while: a tool's reports must not wait for it for ever."""
     monkeypatch.setattr("mcp_aiohttp.transport.endpoint.STALLED_SECONDS", 0.05)
-    served = await serve()
     ended = asyncio.Event()
 
     async def chatting(arguments: NoArguments, call: Call) -> Empty:
@@ -205,15 +187,10 @@ async def test_a_client_that_stops_reading_holds_up_no_work(
     writer.close()
 
 
-async def test_calls_without_listeners_end_before_the_server_does(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_calls_without_listeners_end_before_the_server_does(serve: Serve, fake: Fake) -> None:
     """Stopping waits for them, and cancels what does not end; the lifespan is left last."""
     served = await serve(serve_options={"drain_seconds": 0.1})
-    posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
-    await fake.slow.started.wait()
-    posted.cancel()
-    await asyncio.gather(posted, return_exceptions=True)
+    await left(served, fake, call("slow"), BOTH, "before")
     served.stop.set()
     await asyncio.wait_for(asyncio.shield(served.task), BOUND)
     assert fake.slow.cancelled.is_set()

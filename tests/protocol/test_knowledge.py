@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 from mcp import Client
 
@@ -41,15 +40,14 @@ async def served(serve: Serve, knowledge: Knowledge) -> Served:
 
 
 @pytest.fixture
-def post(http: aiohttp.ClientSession, served: Served) -> Post:
+def post(served: Served) -> Post:
     """Sends a message of the handshake era, or of 2026-07-28 where it has the envelope; the answer's JSON."""
 
     async def send(message: dict[str, Any], *, status: int = 200) -> dict[str, Any]:
-        headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
-        async with http.post(served.mcp, json=message, headers=headers) as response:
-            assert response.status == status, await response.text()
-            answer: dict[str, Any] = await response.json() if status != 202 else {}
-            return answer
+        response = await served.post(message)
+        assert response.status_code == status, response.text
+        answer: dict[str, Any] = response.json() if status != 202 else {}
+        return answer
 
     return send
 
@@ -66,12 +64,10 @@ def text_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.requirement("N2", "N66", "N76", "N81", "N82")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/knowledge"])
-async def test_the_handshake_tells_name_version_and_capabilities(
-    http: aiohttp.ClientSession, served: Served, path: str
-) -> None:
+async def test_the_handshake_tells_name_version_and_capabilities(served: Served, path: str) -> None:
     assert ServerSettings().port == 3000
-    async with http.post(served.base + path, json=initialize("2025-06-18"), headers=BOTH) as response:
-        result = (await response.json())["result"]
+    response = await served.post(initialize("2025-06-18"), path=path)
+    result = response.json()["result"]
     assert result["protocolVersion"] == "2025-06-18"
     assert result["capabilities"]["tools"] == {"listChanged": True}
     assert result["capabilities"]["prompts"] == {"listChanged": False}
@@ -121,16 +117,16 @@ async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) 
 @pytest.mark.requirement("N74", "N77", "N87")
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_progress_is_streamed_under_the_callers_token(
-    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge, era: str
+    served: Served, knowledge: Knowledge, era: str
 ) -> None:
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
     arguments = {"file_path": knowledge.file("bees.html"), "async": False}
     message = call("knowledge-add", meta={"progressToken": "task-uuid"}, **arguments)
     message = modern(message) if era == "modern" else message
     headers = modern_headers(message) if era == "modern" else BOTH
-    async with http.post(served.mcp, json=message, headers=headers) as response:
-        assert response.content_type == "text/event-stream"
-        *told, answer = events(await response.text())
+    response = await served.post(message, headers)
+    assert response.headers["Content-Type"] == "text/event-stream"
+    *told, answer = events(response.text)
     assert text_of(answer)["success"] is True
     assert {each["method"] for each in told} == {"notifications/progress"}
     assert {each["params"]["progressToken"] for each in told} == {"task-uuid"}
@@ -155,10 +151,10 @@ async def test_progress_is_streamed_under_the_callers_token(
     ],
 )
 async def test_errors_of_the_protocol_have_their_codes(
-    http: aiohttp.ClientSession, served: Served, body: bytes, code: int, error_type: str
+    served: Served, body: bytes, code: int, error_type: str
 ) -> None:
-    async with http.post(served.mcp, data=body, headers=PLAIN) as response:
-        answer = await response.json()
+    response = await served.http.post("/mcp", content=body, headers=PLAIN)
+    answer = response.json()
     assert answer["jsonrpc"] == "2.0"
     assert answer["error"]["code"] == code
     assert answer["error"]["message"]
@@ -204,24 +200,22 @@ async def test_a_task_is_cancelled_by_a_request(post: Post, knowledge: Knowledge
 @pytest.mark.requirement("N75")
 @pytest.mark.parametrize("version", [None, "2025-06-18", "2026-07-28"])
 async def test_a_task_is_cancelled_by_a_notification(
-    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge, version: str | None
+    served: Served, knowledge: Knowledge, version: str | None
 ) -> None:
     """As the document's example has it, without an id: accepted once it is done, and not answered."""
     message = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": await stuck(knowledge)}}
     headers = {**PLAIN, **({"MCP-Protocol-Version": version} if version else {})}
-    async with http.post(served.mcp, json=message, headers=headers) as response:
-        assert (response.status, await response.read()) == (202, b"")
+    response = await served.post(message, headers)
+    assert (response.status_code, response.content) == (202, b"")
     assert states(knowledge) == ["cancelled"]
 
 
-async def test_a_task_is_cancelled_within_a_batch(
-    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
-) -> None:
+async def test_a_task_is_cancelled_within_a_batch(served: Served, knowledge: Knowledge) -> None:
     task_id = await stuck(knowledge)
     cancel = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": task_id}}
     batch = [cancel, call("knowledge-task-status", 2, task_id=task_id)]
-    async with http.post(served.mcp, json=batch, headers=PLAIN) as response:
-        (answer,) = await response.json()
+    response = await served.post(batch)
+    (answer,) = response.json()
     assert text_of(answer)["status"] == "cancelled"
 
 
@@ -247,41 +241,37 @@ async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
 
 @pytest.mark.parametrize("params", [{"taskId": NOBODY}, {"taskId": 5}, {}, None])
 async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
-    http: aiohttp.ClientSession, served: Served, params: dict[str, Any] | None
+    served: Served, params: dict[str, Any] | None
 ) -> None:
     """Nobody waits for an answer to it; the log tells."""
     message = {"jsonrpc": "2.0", "method": "tools/cancel", **({"params": params} if params else {})}
-    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
-        assert response.status == 202
+    response = await served.post(message)
+    assert response.status_code == 202
 
 
-async def test_without_tasks_there_is_no_such_method(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_without_tasks_there_is_no_such_method(serve: Serve) -> None:
     """A toolset declares it; of several at one endpoint, one is enough."""
     plain = await serve()
     message = request("tools/cancel", {"taskId": NOBODY})
-    async with http.post(plain.mcp, json=message, headers=PLAIN) as response:
-        assert (await response.json())["error"]["code"] == -32601
+    response = await plain.post(message)
+    assert response.json()["error"]["code"] == -32601
 
 
-async def test_a_cancel_that_breaks_is_an_internal_error(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_a_cancel_that_breaks_is_an_internal_error(serve: Serve, fake: Fake) -> None:
     async def broken(_task_id: str, _call: Call) -> None:
         raise RuntimeError("ours alone")
 
     served = await serve(replace(fake.toolset, cancel=broken))
     message = request("tools/cancel", {"taskId": NOBODY})
-    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
-        error = (await response.json())["error"]
+    response = await served.post(message)
+    error = response.json()["error"]
     assert (error["code"], error["message"]) == (-32603, "Internal error")
     del message["id"]
-    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
-        assert response.status == 202
+    response = await served.post(message)
+    assert response.status_code == 202
 
 
-async def test_of_several_toolsets_the_one_with_tasks_cancels(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake
-) -> None:
+async def test_of_several_toolsets_the_one_with_tasks_cancels(serve: Serve, fake: Fake) -> None:
     asked: list[str] = []
 
     async def cancel(task_id: str, _call: Call) -> None:
@@ -292,6 +282,6 @@ async def test_of_several_toolsets_the_one_with_tasks_cancels(
     served = await serve(fake.toolset, other)
     message = request("tools/cancel", {"taskId": NOBODY})
     for path, code in (("/mcp", -32000), ("/mcp/other", -32000), ("/mcp/fake", -32601)):
-        async with http.post(served.base + path, json=message, headers=PLAIN) as response:
-            assert (await response.json())["error"]["code"] == code
+        response = await served.post(message, path=path)
+        assert response.json()["error"]["code"] == code
     assert asked == [NOBODY] * 2

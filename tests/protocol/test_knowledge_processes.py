@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -201,7 +200,7 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
     assert told["error"] == "file_corrupt"
     assert told["message"]
     finished = request("tools/cancel", {"taskId": task["task_id"]})
-    answer = caller.post(json.dumps(finished).encode()).json()
+    answer = caller.send(finished).json()
     assert answer["error"]["data"]["error_type"] == "task_finished"
 
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
-from tests.protocol.conftest import BOUND, Serve
+from tests.protocol.conftest import BOUND, Served
 from tests.support.fake_toolset import Fake
 
 Mode = Literal["legacy", "auto", "2026-07-28"]
@@ -113,14 +113,14 @@ def _text(result: Any) -> Any:
 
 @pytest.mark.requirement("K1", "E32")
 @pytest.mark.parametrize("mode", MODES)
-async def test_over_http(serve: Serve, mode: Mode) -> None:
-    await converse((await serve()).mcp, mode)
+async def test_over_http(served: Served, mode: Mode) -> None:
+    await converse(served.mcp, mode)
 
 
 @pytest.mark.requirement("N3", "N80")
 @pytest.mark.parametrize("mode", MODES)
-async def test_over_websocket(serve: Serve, fake: Fake, mode: Mode) -> None:
-    await converse(over_websocket((await serve()).mcp), mode)
+async def test_over_websocket(served: Served, fake: Fake, mode: Mode) -> None:
+    await converse(over_websocket(served.mcp), mode)
     await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
 
 
@@ -139,15 +139,15 @@ async def _give_up(call: Awaitable[Any], started: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "2026-07-28"])
-async def test_giving_up_a_modern_call_over_http_stops_the_work(serve: Serve, fake: Fake, mode: Mode) -> None:
-    async with Client((await serve()).mcp, mode=mode) as session:
+async def test_giving_up_a_modern_call_over_http_stops_it(served: Served, fake: Fake, mode: Mode) -> None:
+    async with Client(served.mcp, mode=mode) as session:
         await _give_up(session.call_tool("slow", {}), fake.slow.started)
         await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
 
 
-async def test_giving_up_a_handshake_call_over_http_does_not(serve: Serve, fake: Fake) -> None:
+async def test_giving_up_a_handshake_call_over_http_does_not(served: Served, fake: Fake) -> None:
     """A disconnect is no cancel in that era, and `notifications/cancelled` names a stranger's id."""
-    async with Client((await serve()).mcp, mode="legacy") as session:
+    async with Client(served.mcp, mode="legacy") as session:
         await _give_up(session.call_tool("slow", {}), fake.slow.started)
         assert (await session.call_tool("echo", {"text": "on"})).is_error is False
     fake.slow.release.set()

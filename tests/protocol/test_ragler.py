@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx
 import jsonschema
 import pytest
@@ -25,12 +24,9 @@ from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.engines import API_KEY, engine
 from tests.support.mcp_messages import (
-    BOTH,
-    PLAIN,
     call,
     initialize,
     modern,
-    modern_headers,
     request,
 )
 from tests.support.ragler import DESCRIPTIONS, THREE
@@ -239,11 +235,8 @@ class TestIntegration:
 
 @pytest.mark.requirement("R31")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/ragler"])
-async def test_the_handshake_tells_name_version_and_capabilities(
-    http: aiohttp.ClientSession, served: Served, path: str
-) -> None:
-    async with http.post(served.base + path, json=initialize("2025-06-18"), headers=BOTH) as response:
-        result = (await response.json())["result"]
+async def test_the_handshake_tells_name_version_and_capabilities(served: Served, path: str) -> None:
+    result = (await served.post(initialize("2025-06-18"), path=path)).json()["result"]
     info = result["serverInfo"]
     assert (info["name"], info["version"]) == ("ragler", "1.0.0")
     assert result["capabilities"]["tools"] == {"listChanged": False}
@@ -253,15 +246,14 @@ async def test_the_handshake_tells_name_version_and_capabilities(
 
 @pytest.mark.requirement("R1")
 @pytest.mark.parametrize("era", ["handshake", "modern"])
-async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, served: Served, era: str) -> None:
+async def test_both_eras_call_over_a_bare_post(served: Served, era: str) -> None:
     for _ in range(2):
         message = call("search_knowledge", query="API authentication", limit=2)
         if era == "modern":
             message = modern(message)
-        headers = modern_headers(message) if era == "modern" else PLAIN
-        async with http.post(served.mcp, json=message, headers=headers) as response:
-            assert response.status == 200
-            result = (await response.json())["result"]
+        response = await served.post(message)
+        assert response.status_code == 200
+        result = response.json()["result"]
         assert result["isError"] is False
         assert len(result["structuredContent"]["results"]) == 2
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
@@ -269,7 +261,6 @@ async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, serv
 
 @pytest.mark.requirement("R86")
 async def test_the_interface_stays_when_the_store_behind_it_changes(
-    http: aiohttp.ClientSession,
     real: Base,
     simulated_base: Base,
     tmp_path: Path,
@@ -279,19 +270,14 @@ async def test_the_interface_stays_when_the_store_behind_it_changes(
     listings, answers = [], []
     for base in (real, simulated_base):
         async with serving(base, tmp_path / base.name, serve) as running:
-
-            async def asked(message: dict[str, Any], at: Served = running) -> Any:
-                async with http.post(at.mcp, json=message, headers=PLAIN) as response:
-                    return (await response.json())["result"]
-
-            tools = (await asked(request("tools/list")))["tools"]
+            tools = (await running.post(request("tools/list"))).json()["result"]["tools"]
             listings.append(tools)
             calls = (
                 call("search_knowledge", query="API authentication", collection_id=API_DOCS, limit=3),
                 call("list_collections"),
                 call("get_collection_info", collection_id=API_DOCS),
             )
-            told = [(await asked(each))["structuredContent"] for each in calls]
+            told = [(await running.post(each)).json()["result"]["structuredContent"] for each in calls]
             for tool, each in zip(tools, told, strict=True):
                 jsonschema.validate(each, tool["outputSchema"])
             answers.append([_shape(each) for each in told])

@@ -141,7 +141,7 @@ def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
 def traced(caller: Caller, correlation_id: str, tool: str, **arguments: Any) -> None:
     """A call under an id of the agent's."""
     message = call(tool, meta={"correlation_id": correlation_id}, **arguments)
-    caller.post(json.dumps(message).encode()).raise_for_status()
+    caller.send(message).raise_for_status()
 
 
 @pytest.mark.requirement("R54", "R55", "R56", "R57", "R58")
@@ -180,10 +180,10 @@ def test_a_failure_leaves_one_line_with_its_error(stack: Stack, caller: Caller) 
 def test_the_trace_of_the_request_is_the_correlation_id(stack: Stack, caller: Caller) -> None:
     """Where the agent sends a `traceparent` or a header of its own."""
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    body = json.dumps(call("list_collections")).encode()
-    caller.post(body, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    message = call("list_collections")
+    caller.send(message, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
     assert entry(stack, trace)["tool"] == "list_collections"
-    caller.post(body, **{"X-Correlation-ID": "by-header"})
+    caller.send(message, **{"X-Correlation-ID": "by-header"})
     assert entry(stack, "by-header")["tool"] == "list_collections"
 
 

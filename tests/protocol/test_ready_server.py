@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
-import aiohttp
 import mcp_types as types
 import msgspec
 import pytest
@@ -17,7 +16,7 @@ from kb_server.hosting.http import build_app
 from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
 from mcp_aiohttp.protocol.kernel import HostedServer
-from tests.protocol.conftest import BOUND, Serve, serving
+from tests.protocol.conftest import BOUND, Serve, Served, serving
 from tests.protocol.test_official_client import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
 
@@ -61,58 +60,54 @@ class RoutedTool(Tool[Routed, Routed]):
 
 
 @pytest.fixture
-async def ready() -> AsyncIterator[str]:
-    """The URL of the SDK's server on this hosting."""
+async def ready() -> AsyncIterator[Served]:
+    """The SDK's server on this hosting."""
     app = build_app(ServerSettings(), [], servers={"/mcp": HostedServer(_server())})
     async with serving(app) as served:
-        yield served.mcp
+        yield served
 
 
 @pytest.fixture(params=["an SDK server", "a toolset"])
-async def routed(request: pytest.FixtureRequest, ready: str, serve: Serve) -> str:
-    """The URL of a server whose tool `routed` asks for the header `Mcp-Param-Region`."""
+async def routed(request: pytest.FixtureRequest, ready: Served, serve: Serve) -> Served:
+    """A server whose tool `routed` asks for the header `Mcp-Param-Region`."""
     if request.param == "an SDK server":
         return ready
     toolset = Toolset("routed", "routed", "1", "Routed", "", (RoutedTool(),))
-    return (await serve(toolset)).mcp
+    return await serve(toolset)
 
 
 @pytest.mark.parametrize("transport", [str, over_websocket])
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any, transport: Any) -> None:
+async def test_a_server_of_the_sdk_is_served_as_it_is(ready: Served, mode: Any, transport: Any) -> None:
     """What a toolset cannot say, such as a prompt, reaches the client of either era."""
-    async with Client(transport(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
+    async with Client(transport(ready.mcp), mode=mode, read_timeout_seconds=2 * BOUND) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]
 
 
 @pytest.mark.parametrize("value", ["eu", "=?base64?ZXU=?="])
-async def test_a_header_that_repeats_the_argument_is_let_pass(
-    http: aiohttp.ClientSession, routed: str, value: str
-) -> None:
+async def test_a_header_that_repeats_the_argument_is_let_pass(routed: Served, value: str) -> None:
     """Plain, or encoded as the protocol encodes what a header cannot carry."""
     message = modern(call("routed", region="eu"))
     headers = modern_headers(message, **{"Mcp-Param-Region": value})
-    async with http.post(routed, json=message, headers=headers) as response:
-        assert response.status == 200
-        assert "result" in await response.json()
+    response = await routed.post(message, headers)
+    assert response.status_code == 200
+    assert "result" in response.json()
 
 
 @pytest.mark.parametrize("value", [None, "us", "=?base64?ZXU?="])
 async def test_a_header_that_disagrees_with_the_argument_is_refused(
-    http: aiohttp.ClientSession, routed: str, value: str | None
+    routed: Served, value: str | None
 ) -> None:
     """-32020 with HTTP status 400: a proxy must not be told another region than the tool."""
     message = modern(call("routed", region="eu"))
     headers = modern_headers(message, **({"Mcp-Param-Region": value} if value else {}))
-    async with http.post(routed, json=message, headers=headers) as response:
-        answer = await response.json()
-    assert (response.status, answer["error"]["code"], answer["id"]) == (400, -32020, "1")
+    response = await routed.post(message, headers)
+    answer = response.json()
+    assert (response.status_code, answer["error"]["code"], answer["id"]) == (400, -32020, "1")
 
 
-async def test_a_call_of_the_handshake_era_needs_no_such_header(
-    http: aiohttp.ClientSession, routed: str
-) -> None:
+async def test_a_call_of_the_handshake_era_needs_no_such_header(routed: Served) -> None:
     """The headers came with 2026-07-28."""
-    async with http.post(routed, json=call("routed", region="eu")) as response:
-        assert "result" in await response.json()
+    response = await routed.post(call("routed", region="eu"))
+    assert "result" in response.json()

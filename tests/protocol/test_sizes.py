@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import pytest
 
 from kb_contracts.api import models as m
@@ -19,7 +18,7 @@ from kb_simulator import AtOnce
 from kb_simulator.engine.documents import note
 from kb_simulator.engine.jobs import JobRecord
 from tests.protocol.conftest import Serve, Served
-from tests.support.mcp_messages import PLAIN, call, modern, modern_headers, request
+from tests.support.mcp_messages import call, modern, request
 from tests.support.server_fixtures import MOMENT
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 
@@ -39,17 +38,16 @@ async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> Async
         yield await serve(build_toolset("kb", services))
 
 
-async def bytes_of(http: aiohttp.ClientSession, served: Served, message: dict[str, Any]) -> bytes:
-    headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
-    async with http.post(served.mcp, json=message, headers=headers) as response:
-        assert response.status == 200
-        return await response.read()
+async def bytes_of(served: Served, message: dict[str, Any]) -> bytes:
+    response = await served.post(message)
+    assert response.status_code == 200
+    return response.content
 
 
-async def test_the_list_of_tools_is_under_16_kb(http: aiohttp.ClientSession, served: Served) -> None:
+async def test_the_list_of_tools_is_under_16_kb(served: Served) -> None:
     """In both eras; it stands in an agent's context from its first word on."""
     for message in (request("tools/list"), modern(request("tools/list"))):
-        body = await bytes_of(http, served, message)
+        body = await bytes_of(served, message)
         assert len(json.loads(body)["result"]["tools"]) == 9
         assert len(body) < 16 * KB
 
@@ -89,11 +87,11 @@ def keep(engine: SimulatedEngine, jobs: list[m.Job]) -> None:
 
 @pytest.mark.parametrize("members", [{}, {"title": "report", "tags": ["collection:memory"], "error": None}])
 async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
-    http: aiohttp.ClientSession, served: Served, engine: SimulatedEngine, members: dict[str, Any]
+    served: Served, engine: SimulatedEngine, members: dict[str, Any]
 ) -> None:
     jobs = [job(number, **members) for number in range(10_000)]
     keep(engine, jobs)
-    body = await bytes_of(http, served, call("kb_jobs"))
+    body = await bytes_of(served, call("kb_jobs"))
     assert len(body) < 4 * KB
     answer = json.loads(body)["result"]["structuredContent"]
     ids = [each["id"] for each in answer["jobs"]]
@@ -103,12 +101,10 @@ async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
     assert f"offset={len(ids)}" in answer["hint"]
 
 
-async def test_a_job_by_its_id_is_whole(
-    http: aiohttp.ClientSession, served: Served, engine: SimulatedEngine
-) -> None:
+async def test_a_job_by_its_id_is_whole(served: Served, engine: SimulatedEngine) -> None:
     failed = job(0)
     keep(engine, [failed])
-    body = await bytes_of(http, served, call("kb_jobs", job_id=failed.id))
+    body = await bytes_of(served, call("kb_jobs", job_id=failed.id))
     (shown,) = json.loads(body)["result"]["structuredContent"]["jobs"]
     assert failed.error is not None
     assert shown["title"] == failed.title

@@ -12,7 +12,7 @@ from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, NoArguments
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.protocol.caller import Caller
-from tests.protocol.conftest import BOUND, Serve
+from tests.protocol.conftest import BOUND, Serve, Served
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_knowledge import states, stuck
@@ -47,8 +47,8 @@ async def test_a_task_is_cancelled_by_its_id(
         )
 
 
-async def test_messages_of_2026_07_28_need_no_handshake(serve: Serve, connect: Connect) -> None:
-    wire = await connect(await serve())
+async def test_messages_of_2026_07_28_need_no_handshake(served: Served, connect: Connect) -> None:
+    wire = await connect(served)
     discovered = (await wire.ask(modern(request("server/discover"))))["result"]
     assert "2026-07-28" in discovered["supportedVersions"]
     assert (await wire.ask(modern(request("tools/list"))))["result"]["tools"][0]["name"] == "echo"
@@ -58,9 +58,9 @@ async def test_messages_of_2026_07_28_need_no_handshake(serve: Serve, connect: C
 
 
 @pytest.mark.requirement("N80")
-async def test_a_bare_call_is_answered_without_a_handshake(serve: Serve, connect: Connect) -> None:
+async def test_a_bare_call_is_answered_without_a_handshake(served: Served, connect: Connect) -> None:
     """As over HTTP; the handshake may come later, and an envelope belongs to a connection of its own."""
-    wire = await connect(await serve())
+    wire = await connect(served)
     answer = await wire.ask(call("echo", "1", text="bare"))
     assert (answer["id"], answer["result"]["structuredContent"]["said"]) == ("1", "bare")
     assert (await wire.greet("2025-03-26"))["protocolVersion"] == "2025-03-26"
@@ -69,9 +69,9 @@ async def test_a_bare_call_is_answered_without_a_handshake(serve: Serve, connect
 
 @pytest.mark.parametrize(("offered", "agreed"), [((), None), (("mcp",), "mcp"), (("x", "mcp"), "mcp")])
 async def test_the_subprotocol_is_agreed_where_it_is_offered(
-    serve: Serve, connect: Connect, offered: tuple[str, ...], agreed: str | None
+    served: Served, connect: Connect, offered: tuple[str, ...], agreed: str | None
 ) -> None:
-    wire = await connect(await serve(), protocols=offered)
+    wire = await connect(served, protocols=offered)
     assert wire.socket.protocol == agreed
     assert (await wire.ask(request("ping")))["id"] == "1"
 
@@ -82,7 +82,7 @@ async def test_the_subprotocol_is_agreed_where_it_is_offered(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_hundred_calls_run_at_once_on_one_connection(
-    serve: Serve, fake: Fake, connect: Connect, era: str, way: str
+    served: Served, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
     running, all_running = 0, asyncio.Event()
 
@@ -95,7 +95,7 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
         return Empty()
 
     fake.slow.run = meeting  # type: ignore[method-assign]
-    wire = await connect(await serve())
+    wire = await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(*(shape(call("slow", number)) for number in range(100)))
     answers = [await wire.receive() for _ in range(100)]
@@ -106,9 +106,9 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_ends_the_call_that_it_names(
-    serve: Serve, fake: Fake, connect: Connect, era: str, way: str
+    served: Served, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
-    wire = await connect(await serve())
+    wire = await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 7)))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
@@ -118,9 +118,9 @@ async def test_a_cancel_ends_the_call_that_it_names(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_given_up_before_it_began_is_not_answered(serve: Serve, fake: Fake, era: str) -> None:
+async def test_a_call_given_up_before_it_began_is_not_answered(served: Served, fake: Fake, era: str) -> None:
     """Both messages come in one piece; an id is told by its words, a string or a number."""
-    bare = await Bare.open(await serve())
+    bare = await Bare.open(served)
     shape = modern if era == "modern" else dict
     bare.writer.write(text_frame(shape(request("tools/list", request_id=0))))
     await bare.message()
@@ -135,7 +135,7 @@ async def test_a_call_given_up_before_it_began_is_not_answered(serve: Serve, fak
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
-    serve: Serve, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""
     taken: list[Any] = []
@@ -146,7 +146,7 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
         return await answer(fast_path, request, caller)
 
     monkeypatch.setattr(FastPath, "answer", noted)
-    wire = await connect(await serve())
+    wire = await connect(served)
     first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
     shape = modern if era == "modern" else dict
     await wire.send(first, shape(call("echo", 2, text="x")))
@@ -159,9 +159,9 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
     assert 5 not in taken
 
 
-async def test_a_second_handshake_settles_the_version_anew(serve: Serve, connect: Connect) -> None:
+async def test_a_second_handshake_settles_the_version_anew(served: Served, connect: Connect) -> None:
     """Whatever came before it; one that fails leaves the connection as it was."""
-    wire = await connect(await serve())
+    wire = await connect(served)
     for version in ("2025-11-25", "2024-11-05", "2025-06-18"):
         assert (await wire.greet(version))["protocolVersion"] == version
         said = (await wire.ask(call("echo", text="x")))["result"]
@@ -170,8 +170,7 @@ async def test_a_second_handshake_settles_the_version_anew(serve: Serve, connect
     assert (await wire.ask(call("echo", text="x")))["result"] == said
 
 
-async def test_a_cancel_of_nothing_is_passed_over(serve: Serve, fake: Fake, connect: Connect) -> None:
-    served = await serve()
+async def test_a_cancel_of_nothing_is_passed_over(served: Served, fake: Fake, connect: Connect) -> None:
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)

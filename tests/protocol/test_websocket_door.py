@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from kb_simulator import Stuck
 from mcp_aiohttp.options import SocketLimits
 from mcp_aiohttp.transport.websocket import WebSockets
-from tests.protocol.conftest import BOUND, Serve
+from tests.protocol.conftest import BOUND, Serve, Served
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_http_refusals import raw
@@ -85,8 +85,7 @@ async def test_a_proxys_clients_have_a_bound_each(serve: Serve, connect: Connect
 
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("greeted", [False, True])
-async def test_a_websocket_that_is_dropped_leaves_nothing(serve: Serve, greeted: bool) -> None:
-    served = await serve()
+async def test_a_websocket_that_is_dropped_leaves_nothing(served: Served, greeted: bool) -> None:
     for _ in range(10):
         bare = await Bare.open(served)
         if greeted:
@@ -130,11 +129,11 @@ async def test_without_the_key_no_websocket_is_opened(
     ],
 )
 async def test_a_page_of_a_stranger_opens_no_websocket(
-    serve: Serve, connect: Connect, headers: dict[str, str], status: int
+    served: Served, connect: Connect, headers: dict[str, str], status: int
 ) -> None:
     """Browsers ask nobody before they connect across sites: the Origin decides."""
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-        await connect(await serve(), headers=headers)
+        await connect(served, headers=headers)
     assert caught.value.status == status
 
 
@@ -160,9 +159,8 @@ async def test_an_admitted_page_opens_one(serve: Serve, connect: Connect, origin
     ],
 )
 async def test_what_is_no_handshake_is_refused(
-    serve: Serve, changed: dict[str, str | None], status: bytes
+    served: Served, changed: dict[str, str | None], status: bytes
 ) -> None:
-    served = await serve()
     answer = await raw(served.port, upgrade(**changed))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert status != b"426" or b"Sec-WebSocket-Version: 13" in answer
@@ -202,10 +200,9 @@ async def test_an_upgrade_that_breaks_ends_its_connection(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_end_of_the_connection_cancels_its_calls(
-    serve: Serve, fake: Fake, connect: Connect, end: str, way: str, era: str
+    served: Served, fake: Fake, connect: Connect, end: str, way: str, era: str
 ) -> None:
     """The work, not only the waiting; other connections go on."""
-    served = await serve()
     wire, other = await connect(served), await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
@@ -309,8 +306,8 @@ async def test_a_peer_that_answers_no_ping_is_given_up(serve: Serve, fake: Fake)
         each.writer.close()
 
 
-async def test_a_ping_of_the_clients_is_answered_with_its_words(serve: Serve) -> None:
-    bare = await Bare.open(await serve())
+async def test_a_ping_of_the_clients_is_answered_with_its_words(served: Served) -> None:
+    bare = await Bare.open(served)
     text = json.dumps(request("ping", request_id=3)).encode()
     bare.writer.write(frame(WSMsgType.TEXT, text[:9], final=False) + frame(WSMsgType.PING, b"there?"))
     assert await bare.receive() == (WSMsgType.PONG, b"there?")
@@ -320,9 +317,8 @@ async def test_a_ping_of_the_clients_is_answered_with_its_words(serve: Serve) ->
 
 
 async def test_nothing_is_left_of_connections_that_have_ended(
-    serve: Serve, fake: Fake, connect: Connect
+    served: Served, fake: Fake, connect: Connect
 ) -> None:
-    served = await serve()
     before = len(asyncio.all_tasks())
     for number in range(20):
         wire = await connect(served)

@@ -36,11 +36,6 @@ from tests.support.mcp_messages import call, modern, request
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
 
-@pytest.fixture
-async def served(serve: Serve) -> Served:
-    return await serve()
-
-
 # --- texts -----------------------------------------------------------------------------------------
 
 TEXTS = {text.decode(): code for text, code in GARBAGE.items() if text != b"\xff\xfe"} | {
@@ -327,7 +322,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
 
 @pytest.mark.parametrize("sent", [b"garbage", b""], ids=["garbage", "pings"])
 async def test_a_flood_that_needs_no_call_is_not_read_either(
-    serve: Serve,
+    served: Served,
     sent: bytes,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -335,7 +330,6 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 2.0)
     caplog.set_level("INFO")
-    served = await serve()
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
         with pytest.raises((TimeoutError, ConnectionError)):
@@ -349,10 +343,9 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
 
 
 async def test_a_client_that_stops_reading_is_given_up(
-    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    served: Served, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.3)
-    served = await serve()
 
     async def chatting(arguments: NoArguments, call: Call) -> Empty:
         fake.slow.started.set()
@@ -376,12 +369,11 @@ async def test_a_client_that_stops_reading_is_given_up(
 
 
 async def test_a_slow_reader_gets_every_answer(
-    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    served: Served, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
     Counting(fake)
-    served = await serve()
     loop = asyncio.get_running_loop()
     asked = [frame(TEXT, json.dumps(call("echo", number, text="x")).encode()) for number in range(100)]
     answered = 0

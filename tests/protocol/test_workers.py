@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from kb_cli.output import Exit
-from tests.protocol.conftest import BOUND, Served
+from tests.protocol.conftest import BOUND
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually, eventually_async
@@ -180,8 +180,7 @@ async def test_each_worker_keeps_its_websockets_and_closes_them_when_told_to_sto
         await eventually_async(
             process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening"
         )
-        served = Served(f"http://127.0.0.1:{port}", asyncio.Event(), asyncio.ensure_future(asyncio.sleep(0)))
-        wires = [await connect(served) for _ in range(4)]
+        wires = [await connect(f"http://127.0.0.1:{port}") for _ in range(4)]
         for wire in wires:
             assert (await wire.greet())["serverInfo"]["name"] == "knowledge-server"
         children = psutil.Process(process.pid).children(recursive=True)

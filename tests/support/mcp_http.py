@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.mcp_messages import call
+
 _ids = count(1)
 
 
@@ -28,14 +30,11 @@ class Caller:
         self.statuses.append(response.status_code)
         return response
 
+    def send(self, message: Any, **headers: str) -> httpx.Response:
+        return self.post(json.dumps(message).encode(), **headers)
+
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        message = {
-            "jsonrpc": "2.0",
-            "id": next(_ids),
-            "method": "tools/call",
-            "params": {"name": tool, "arguments": arguments},
-        }
-        response = self.post(json.dumps(message).encode())
+        response = self.send(call(tool, next(_ids), **arguments))
         assert response.status_code == 200, response.text
         answer = response.json()
         assert "result" in answer, answer

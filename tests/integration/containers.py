@@ -243,6 +243,7 @@ class Engine(Container):
         return dict(response.json())
 
     def until_idle(self) -> dict[str, int]:
+        """How many jobs are in which state, once none waits or runs."""
         return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,

@@ -88,6 +88,7 @@ def shipped(compose: list[str], images: Images) -> Iterator[Project]:
 
 @pytest.mark.requirement("K5", "K8", "E31")
 def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
+    """The example as it stands, with the agents' key."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),

@@ -97,6 +97,7 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
 
 
 def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> None:
+    """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()

@@ -85,7 +85,7 @@ class Parts:
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
-        file = new_file(
+        job = new_file(
             name,
             id=job_id,
             title=name,
@@ -96,7 +96,7 @@ class Parts:
             filename=name,
             caller=caller,
         )
-        return await self._queue(file)
+        return await self._queue(job)
 
     async def ended(self, job_id: str) -> m.Job:
         job = await self.ends.wait(job_id, SECONDS, lambda job_id: self.store.read(jobs.find, job_id))

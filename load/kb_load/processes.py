@@ -86,7 +86,10 @@ def describe() -> Machine:
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 90.0
 _STOP_SECONDS = 20.0
-_SETTINGS = ("KB_", "RAGLER_", "MCP_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT", "FASTMCP_")
+_SETTINGS = (
+    *("KB_", "RAGLER_", "MCP_", "FASTMCP_", "OPENAI_", "OTEL_"),
+    *("LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT"),
+)
 
 
 class NotReady(RuntimeError):

@@ -10,13 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kb_load.processes import free_port
 from kb_simulator.harness.app import in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.settings import SimulatorSettings
 from tests.faults.test_server_histories import DONE_FAULTS, SERVER
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 

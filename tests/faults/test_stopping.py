@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.faults.engine_process import Running
 from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
-from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 

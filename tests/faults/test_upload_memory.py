@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.support.mcp_http import Caller
-from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 

@@ -19,10 +19,11 @@ import httpx
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from kb_load.processes import free_port
 from tests.integration.docker_engine import docker, inspect, labels
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 30

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
 UP_SECONDS = 200.0

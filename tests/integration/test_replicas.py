@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
 

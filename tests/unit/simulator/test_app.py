@@ -11,6 +11,7 @@ import pytest
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.operations import OPERATIONS
 from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
+from kb_load.pdf import looping_pdf
 from kb_readers import ExtractionFailed, readers
 from kb_simulator.determinism import ClockMode
 from kb_simulator.engine.handlers import extract
@@ -21,7 +22,7 @@ from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
 from kb_simulator.harness.journal import Match, record_request
 from kb_simulator.harness.namespaces import DEFAULT, HEADER, Namespace, Namespaces
 from kb_simulator.settings import SimulatorSettings
-from tests.support.documents import docx_of, large_pdf, looping_pdf, sentence_of_page
+from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.unit.simulator.parts import API, Running
 
 

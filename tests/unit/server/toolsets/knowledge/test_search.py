@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.documents import pdf_of
+from kb_load.pdf import pdf_of
 from tests.support.knowledge import Knowledge
 
 HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"

@@ -122,13 +122,39 @@ class Output:
             self.stdout.write(printed + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-        """Write a table; into a pipe without the title, a header line first."""
+        """Write a table; into a pipe without the title, a header line first.
+
+        Where the terminal is narrower, each row is its first cell and, indented below, the others that are
+        not empty, by name.
+        """
         texts = [["" if cell is None else printable_line(str(cell)) for cell in row] for row in rows]
-        if self.is_terminal:
-            self._print_table(columns, texts, title)
-        else:
-            for row in (columns, *texts):
-                self.stdout.write("\t".join(row) + "\n")
+        if not self.is_terminal:
+            self.stdout.writelines("\t".join(row) + "\n" for row in (columns, *texts))
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        console = self.console()
+        table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
+        for row in texts:
+            table.add_row(*map(Text, row))
+        if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+            console.print(table)
+            return
+        if title:
+            console.print(Text(title))
+        for first, *others in texts:
+            console.print(Text(first, style="bold"))
+            lines: list[Text] = []
+            for name, cell in zip(columns[1:], others, strict=True):
+                part = Text.assemble((name, "dim"), " ", cell)
+                if cell and lines and lines[-1].cell_len + part.cell_len + 2 * _INDENT <= console.width:
+                    lines[-1].append(" " * _INDENT).append_text(part)
+                elif cell:
+                    lines.append(part)
+            console.print(Padding(Text("\n").join(lines), (0, 0, 0, _INDENT)))
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Write names and values, one pair a line; a value of None or "" is left out."""
@@ -155,37 +181,3 @@ class Output:
         from rich.console import Console
 
         return Console(file=self.stdout, markup=False, highlight=False, emoji=False)
-
-    def _print_table(self, columns: Sequence[str], texts: Sequence[Sequence[str]], title: str) -> None:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-        from rich.text import Text
-
-        console = self.console()
-        table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
-        for row in texts:
-            table.add_row(*(Text(cell) for cell in row))
-        if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
-            console.print(table)
-        else:
-            self._print_records(console, columns, texts, title)
-
-    def _print_records(
-        self, console: Console, columns: Sequence[str], texts: Sequence[Sequence[str]], title: str
-    ) -> None:
-        """Write each row as its first cell and, indented below, the others that are not empty, by name."""
-        from rich.padding import Padding
-        from rich.text import Text
-
-        if title:
-            console.print(Text(title))
-        for first, *others in texts:
-            console.print(Text(first, style="bold"))
-            lines: list[Text] = []
-            for name, cell in zip(columns[1:], others, strict=True):
-                part = Text.assemble((name, "dim"), " ", cell)
-                if cell and lines and lines[-1].cell_len + part.cell_len + 2 * _INDENT <= console.width:
-                    lines[-1].append(" " * _INDENT).append_text(part)
-                elif cell:
-                    lines.append(part)
-            console.print(Padding(Text("\n").join(lines), (0, 0, 0, _INDENT)))

@@ -105,26 +105,43 @@ class Up:
         raise CliError(Exit.FAILED, f"the {ended.name} {await ended.ended()}; stopping")
 
     async def _start(self) -> ChildProcess | None:
-        """Start both; the one that ended before it was ready, if one did."""
-        options = self._options
+        """Start both and say where they are; the one that ended before it was ready, if one did."""
+        options, settings = self._options, self._settings
         engine = await self._child("engine", "engine", home=options.home, port=options.engine_port)
-        engine_url = await engine.url()
-        if engine_url is None:
+        listening = await engine.url()
+        if listening is None:
             return engine
+        parts = urlsplit(listening)
+        # As this machine can ask it, where it listens on every address.
+        engine_url = f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else listening
         server = await self._child(
             "MCP server",
             "serve",
             home=options.home,
             port=options.port,
             toolsets=options.toolsets,
-            engine_url=_reachable(engine_url),
+            engine_url=engine_url,
             # Without a backend of its own, the toolset ragler asks this engine, with this engine's key.
-            ragler_url=None if self._has_ragler else _reachable(engine_url),
+            ragler_url=None if self._has_ragler else engine_url,
         )
         url = await server.url()
         if url is None:
             return server
-        self._announce(url, engine_url)
+        header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
+        self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
+        self._out.text(
+            f"  endpoint     {url}/mcp\n"
+            f"  engine       {listening}\n"
+            f"  data folder  {settings.home}\n\n"
+            "Claude Code learns of it with:\n"
+            f"  claude mcp add --transport http kb {url}/mcp{header}"
+        )
+        if engine_url != settings.engine_url.rstrip("/"):
+            # The other commands look elsewhere, and would find no engine or another one.
+            self._out.text(
+                f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}"
+            )
+        self._out.stdout.flush()
         return None
 
     async def _child(self, name: str, command: str, **flags: str | None) -> ChildProcess:
@@ -139,27 +156,3 @@ class Up:
         child = await ChildProcess.start(name, ["-m", "kb_cli.main", command, *arguments])
         self._children.append(child)
         return child
-
-    def _announce(self, url: str, engine_url: str) -> None:
-        header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if self._settings.api_key else ""
-        self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
-        self._out.text(
-            f"  endpoint     {url}/mcp\n"
-            f"  engine       {engine_url}\n"
-            f"  data folder  {self._settings.home}\n\n"
-            "Claude Code learns of it with:\n"
-            f"  claude mcp add --transport http kb {url}/mcp{header}"
-        )
-        reachable = _reachable(engine_url)
-        if reachable != self._settings.engine_url.rstrip("/"):
-            # The other commands look elsewhere, and would find no engine or another one.
-            self._out.text(
-                f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={reachable}"
-            )
-        self._out.stdout.flush()
-
-
-def _reachable(url: str) -> str:
-    """The engine's URL as this machine can ask it, where it listens on every address."""
-    parts = urlsplit(url)
-    return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url

@@ -27,9 +27,10 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from kb_load.processes import clean_environment, free_port
 from tests.conformance import node
 from tests.conformance.verdict import Verdict, judge, read_expected, read_results
-from tests.support.stack import ROOT, Process, clean_environment, free_port, wait_until_ready
+from tests.support.stack import ROOT, Process, wait_until_ready
 
 VERSIONS = ("2025-11-25", "2026-07-28")
 MODES = ("legacy", "auto", "2026-07-28")

@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kb_load.processes import clean_environment
 from tests.support.documents import large_pdf, sentence_of_page
-from tests.support.stack import ROOT, Stack, clean_environment, running_stack
+from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.process
 

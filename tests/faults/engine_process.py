@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx
 
+from kb_load.processes import free_port
 from tests.support.eventually import eventually
-from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.stack import Process, wait_until_ready
 
 SECONDS = 100.0
 

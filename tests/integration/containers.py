@@ -19,10 +19,11 @@ import httpx
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from kb_load.processes import free_port
 from tests.integration.docker_engine import docker, inspect, labels
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 30
@@ -243,6 +244,7 @@ class Engine(Container):
         return dict(response.json())
 
     def until_idle(self) -> dict[str, int]:
+        """How many jobs are in which state, once none waits or runs."""
         return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
 UP_SECONDS = 200.0
@@ -88,6 +89,7 @@ def shipped(compose: list[str], images: Images) -> Iterator[Project]:
 
 @pytest.mark.requirement("K5", "K8", "E31")
 def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
+    """The example as it stands, with the agents' key."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),

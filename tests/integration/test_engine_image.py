@@ -75,6 +75,7 @@ def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, qu
 
 @pytest.mark.usefixtures("our_engine")
 def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
+    """The recognizer and its models are in it, and find all that they load."""
     picture, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(picture).text((20, 30), "obsidian and pumice", fill="black", font=font)
@@ -85,6 +86,7 @@ def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
 
 
 def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> None:
+    """PDFium too comes in a package and needs nothing of the system."""
     data = pdf_of_sheets([scan(["tourmaline and beryl"])])
     document = completed(engine, engine.post("/jobs", files={"file": ("scan.pdf", data)}))
     told = engine.get(f"/documents/{document}")
@@ -92,6 +94,7 @@ def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> N
 
 
 def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
+    """A new container on the same volume has all that the old one had."""
     network, volume = workshop.network(), workshop.volume()
     word = f"w{uuid4().hex}"
     first = Engine(images.engine, network, volume=volume)
@@ -189,6 +192,7 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
 def test_a_base_that_is_newer_than_the_image_is_refused_and_left_alone(
     our_engine: str, workshop: Lab, tmp_path: Path
 ) -> None:
+    """A downgrade ends at once, in one line that says why."""
     path = tmp_path / "kb.sqlite"
     db = apsw.Connection(str(path))
     try:

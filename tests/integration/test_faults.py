@@ -90,6 +90,7 @@ def text_of(word: str) -> str:
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:
+    """Agents write through the server, the engine is killed twice in the middle and starts again."""
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network)
@@ -204,6 +205,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
 
 
 def test_an_engine_that_falls_silent_is_given_up_in_time(images: Images, workshop: Lab) -> None:
+    """Its connections stand and nobody answers: an error within the timeout, and service once it speaks."""
     network = workshop.network()
     engine = Engine(images.engine, network, KB_EMBEDDER="hash")
     server = Server(images.server, network, REQUEST_TIMEOUT="1000")

@@ -89,6 +89,7 @@ def test_its_own_check_says_that_it_is_well(part: Container) -> None:
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
+    """It says why in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
     port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"
@@ -96,6 +97,7 @@ def test_the_check_fails_where_nobody_listens(part: Container) -> None:
 
 
 def test_the_command_line_is_in_the_image(our_engine: str, stack: RunningStack) -> None:
+    """`docker exec … kb status` tells an operator how the base is."""
     told = json.loads(stack.engine.run("kb", "status", "--json"))
     assert told["version"] == "v3.0.0"
 
@@ -150,6 +152,7 @@ def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) 
 
 
 def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:
+    """What was accepted waits in the volume and is done by the next container on it."""
     network, volume = workshop.network(), workshop.volume()
     engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash", KB_INGEST_WORKERS="1")
     workshop.ready(engine)
@@ -186,6 +189,7 @@ def owner_that_is_gone() -> str:
 
 
 def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: None) -> None:
+    """By the label that names it: not what a running process has made, nor one of another machine."""
     made = {name: volume(name) for name in (owner_that_is_gone(), owner(), "another-machine:1:1")}
     others = list(made.values())[1:]
     try:

@@ -50,11 +50,13 @@ def compose(path: str) -> dict[str, Manifest]:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("path", sorted(KUBERNETES.glob("*.yml")), ids=lambda path: path.name)
 def test_every_document_is_valid_under_the_schemas_of_kubernetes(path: Path, release: str) -> None:
+    """Strictly: a field that does not exist is an error, in an old release and in today's."""
     for document in documents(path.name):
         kubernetes_validate.validate(document, release, strict=True)
 
 
 def test_a_misspelt_field_is_found() -> None:
+    """The validation above is one."""
     broken = one("sidecar.yml", "Deployment")
     broken["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
@@ -196,6 +198,7 @@ def test_a_mounted_folder_is_what_the_server_of_the_stack_may_add_by_path() -> N
 
 @pytest.mark.requirement("R76", "R77", "R78", "R79")
 def test_the_compose_file_of_ragler_has_its_four_services() -> None:
+    """Images, ports and environment as its document has them."""
     services = compose("deploy/ragler/compose.yml")
     assert set(services) == {"backend", "mcp-server", "redis", "qdrant"}
     backend, server = services["backend"], services["mcp-server"]

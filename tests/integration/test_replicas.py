@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from kb_load.processes import free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
 
@@ -97,6 +98,7 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
 
 
 def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> None:
+    """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()

@@ -42,6 +42,7 @@ async def test_the_official_client_finds_a_note_through_both_containers(
 @pytest.mark.requirement("K2", "K29", "K36", "K44")
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> None:
+    """Uploads in chunks and by curl, notes, updates, moves: the example that the documents show."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),
@@ -68,6 +69,7 @@ def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: 
 def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
     images: Images, workshop: Lab
 ) -> None:
+    """It takes connections at once, says what is wrong, and serves as soon as there is an engine."""
     network = workshop.network()
     server = Server(images.server, network)
     workshop.started(server)
@@ -97,6 +99,7 @@ def locked(images: Images, stack: RunningStack) -> Iterator[Server]:
 
 @pytest.mark.requirement("K9", "K10", "K11")
 def test_with_a_key_a_matching_bearer_is_served(locked: Server) -> None:
+    """The agents' key and the engine's are two."""
     assert locked.caller().ok("kb_status")["version"] == "v3.0.0"
 
 

@@ -50,6 +50,7 @@ def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, A
 
 
 def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
+    """The fake keeps the promise that the engine keeps."""
     word = f"w{uuid4().hex}"
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=20)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
@@ -69,6 +70,7 @@ def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Cal
 
 
 def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, caller: Caller) -> None:
+    """It is sent again under the same key."""
     arm(simulator, "lost_ack", "createJob", nth=1)
     word = f"w{uuid4().hex}"
     caller.ok("kb_addnote", text=f"{word} once", wait_seconds=20)

@@ -17,7 +17,8 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
-from tests.support.stack import ROOT, Process, free_port, wait_until_ready
+from kb_load.processes import free_port
+from tests.support.stack import ROOT, Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 

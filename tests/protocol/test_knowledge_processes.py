@@ -14,10 +14,11 @@ from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
+from kb_load.pdf import pdf_of
 from kb_simulator import ControlClient, Simulator
 from tests.protocol.conftest import ROOT, WAIT, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
-from tests.support.documents import docx_of, large_pdf, pdf_of, sentence_of_page
+from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
 from tests.support.knowledge import SEVEN
 from tests.support.mcp_http import Caller

@@ -17,13 +17,14 @@ import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 
+from kb_load.processes import clean_environment, free_port
 from tests.protocol.conftest import WAIT, Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern
 from tests.support.ragler import NOWHERE, THREE
-from tests.support.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
+from tests.support.stack import ROOT, Process, Stack, running_stack
 
 pytestmark = pytest.mark.process
 

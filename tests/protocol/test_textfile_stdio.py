@@ -16,9 +16,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from kb_load.processes import clean_environment
 from tests.protocol.sockets import INITIALIZED
 from tests.support.mcp_messages import call, initialize
-from tests.support.stack import clean_environment
 
 pytestmark = pytest.mark.process
 

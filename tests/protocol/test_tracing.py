@@ -15,12 +15,13 @@ import pytest
 from aiohttp import web
 
 from kb_config.installing import install_command
+from kb_load.processes import clean_environment, free_port
 from tests.support.collector import SERVER, Collector, SeenSpan, collecting
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize
-from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
+from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 

@@ -17,12 +17,13 @@ import psutil
 import pytest
 
 from kb_cli.output import Exit
+from kb_load.processes import free_port
 from tests.protocol.conftest import BOUND
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually, eventually_async
 from tests.support.mcp_messages import BOTH, call
-from tests.support.stack import Process, Stack, free_port, running_stack
+from tests.support.stack import Process, Stack, running_stack
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.openai.embedder import OpenAIEmbedder
 from kb_engine.embed.openai.settings import OpenAISettings
-from tests.support.stack import free_port
+from kb_load.processes import free_port
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request, Json], Awaitable[web.StreamResponse | None]]

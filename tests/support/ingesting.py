@@ -87,7 +87,7 @@ class Parts:
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
-        file = new_file(
+        job = new_file(
             name,
             id=job_id,
             title=name,
@@ -98,7 +98,7 @@ class Parts:
             filename=name,
             caller=caller,
         )
-        return await self._queue(file)
+        return await self._queue(job)
 
     async def hold(self) -> str:
         """Queue a note that is held at its embedding, and wait until it is; the job's id."""

@@ -23,8 +23,8 @@ import asyncpg
 
 from kb_engine.address import Address, address_of
 from kb_engine.store.postgres.opening import latest
+from kb_load.processes import free_port
 from tests.support.eventually import eventually
-from tests.support.stack import free_port
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,23 +15,11 @@ from pathlib import Path
 import httpx
 import psutil
 
+from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 
 READY_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def clean_environment(**extra: str) -> dict[str, str]:
-    """This process's environment without any setting of kb, and with `extra`."""
-    ours = ("KB_", "RAGLER_", "MCP_", "OPENAI_", "OTEL_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**kept, **extra}
 
 
 @dataclass

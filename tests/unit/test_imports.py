@@ -9,7 +9,8 @@ import tomllib
 
 import pytest
 
-from tests.support.stack import ROOT, clean_environment
+from kb_load.processes import clean_environment
+from tests.support.stack import ROOT
 
 pytestmark = pytest.mark.process
 

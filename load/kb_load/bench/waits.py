@@ -28,15 +28,14 @@ from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from itertools import count
 from pathlib import Path
-from textwrap import wrap
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import aiohttp
-from faker import Faker
 
 from kb_load.bench import Option
 from kb_load.bench.runner import Panel, Report
 from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
+from kb_load.pdf import looping_pdf, pdf_of, text_of_page
 from kb_load.processes import LOOPBACK, clean_environment, free_port, running
 from kb_load.report import Sheet, percentile, table
 
@@ -69,8 +68,6 @@ BACKGROUNDS: dict[str, tuple[str, ...]] = {
 _PAUSE_SECONDS = 0.25
 _WAIT_SECONDS = 30
 _ids = count(1)
-_PAGE_CHARACTERS = 2_500
-_LINE_CHARACTERS = 95
 
 
 class Median(NamedTuple):
@@ -140,46 +137,6 @@ def run_startup(
 # --- files to take in -----------------------------------------------------------------------------
 
 
-def page_of_text(number: int, seed: int) -> list[str]:
-    """The lines of a page, about 2,500 characters in all; the same for the same number and seed."""
-    faker = Faker("en_GB")
-    faker.seed_instance(f"{seed}:{number}")
-    lines: list[str] = []
-    while sum(map(len, lines)) < _PAGE_CHARACTERS:
-        lines += [*wrap(faker.paragraph(10), _LINE_CHARACTERS), ""]
-    return lines
-
-
-def text_pdf(pages: int, *, seed: int) -> bytes:
-    kids = b" ".join(b"%d 0 R" % (4 + 2 * page) for page in range(pages))
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [%b] /Count %d >>" % (kids, pages),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
-    ]
-    for page in range(pages):
-        lines = "\n".join(f"({line}) Tj T*" for line in page_of_text(page + 1, seed))
-        objects += [
-            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R "
-            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * page),
-            _stream(f"BT /F1 10 Tf 13 TL 50 790 Td\n{lines}\nET".encode("cp1252", "replace")),
-        ]
-    return _pdf(objects)
-
-
-def looping_pdf() -> bytes:
-    """A PDF whose page tree holds itself twice: a reader that follows it never ends."""
-    return _pdf(
-        [
-            b"<< /Type /Catalog /Pages 2 0 R >>",
-            b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>",
-            b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
-            _stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET"),
-            b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        ]
-    )
-
-
 def scanned_pdf(pages: int) -> bytes:
     """A PDF of so many pages, each a picture of 25 lines of text."""
     from PIL import Image, ImageDraw, ImageFont  # comes with matplotlib, and one benchmark needs it alone
@@ -190,20 +147,6 @@ def scanned_pdf(pages: int) -> bytes:
     file = BytesIO()
     sheet.save(file, "PDF", save_all=True, append_images=[sheet] * (pages - 1))
     return file.getvalue()
-
-
-def _stream(data: bytes) -> bytes:
-    return b"<< /Length %d >>\nstream\n%b\nendstream" % (len(data), data)
-
-
-def _pdf(objects: list[bytes]) -> bytes:
-    """Objects numbered from 1, the first its catalog, with the table of where each begins."""
-    body, table = bytearray(b"%PDF-1.4\n"), b"0000000000 65535 f \n"
-    for number, content in enumerate(objects, start=1):
-        table += b"%010d 00000 n \n" % len(body)
-        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
-    end = b"xref\n0 %d\n%btrailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
-    return bytes(body) + end % (len(objects) + 1, table, len(objects) + 1, len(body))
 
 
 # --- ingestion ------------------------------------------------------------------------------------
@@ -236,7 +179,7 @@ class Stack:
             CallFailed: it is not found.
         """
         word = f"note{number}x{random.Random(number).getrandbits(32):x}"
-        text = f"{word}. " + " ".join(page_of_text(number + 1, seed=11))[:600]
+        text = f"{word}. " + " ".join(text_of_page(number + 1, seed=11))[:600]
         arguments = {"text": text, "collection": "memory", "wait_seconds": _WAIT_SECONDS}
         started = time.perf_counter()
         job = await self.call("kb_addnote", arguments)
@@ -247,7 +190,7 @@ class Stack:
 
     async def upload(self, pages: int, seed: int) -> str:
         """Send a PDF through the server; the id of its job."""
-        data = text_pdf(pages, seed=seed)
+        data = pdf_of([text_of_page(page, seed=seed) for page in range(1, pages + 1)])
         start = await self.call("kb_upload_start", {"filename": f"{seed}.pdf", "total_size": len(data)})
         async with self._session.put(start["upload_url"], data=data) as response:
             response.raise_for_status()
@@ -299,7 +242,7 @@ async def measure_searches(
 async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -> dict[str, list[float]]:
     """Milliseconds from `kb_addnote` until the note can be searched, by what is taken in meanwhile."""
     # Markdown files of some ten passages each.
-    pages = [[page_of_text(4 * n + k, seed=5) for k in range(1, 5)] for n in range(FOLDER_FILES)]
+    pages = [[text_of_page(4 * n + k, seed=5) for k in range(1, 5)] for n in range(FOLDER_FILES)]
     files = {
         "folder": [(f"{n}.md", "\n\n".join(map("\n".join, of)).encode()) for n, of in enumerate(pages)],
         "scan": [("scan.pdf", scanned_pdf(SCAN_PAGES))],

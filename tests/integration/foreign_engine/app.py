@@ -150,6 +150,7 @@ class Operations:
         return self._documents.remove([self._documents.number_of(asked["document_id"])])
 
     def clear_documents(self, asked: Row) -> Row:
+        """Remove all, and cancel what was accepted before."""
         waiting = self._jobs.waiting()
         for job_id in waiting:
             self._jobs.cancel(job_id)

@@ -105,6 +105,7 @@ class Database:
         return self.row("SELECT * FROM answers WHERE name = ?", name)
 
     def keep_answer(self, name: str, request: str, status: int, body: str) -> None:
+        """Remember an answer, in the transaction of what it reports."""
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (name, request, status, body))
 
 
@@ -208,6 +209,7 @@ class Documents:
         return number
 
     def unite(self, number: int, request: Row) -> None:
+        """Add the tags and the source of a request to a document."""
         before = self._db.writes
         if request["source_path"]:
             self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", number, request["source_path"])
@@ -411,6 +413,7 @@ class Jobs:
         return {"jobs": listed, "total": total, "limit": query["limit"], "offset": query["offset"]}
 
     def take(self) -> tuple[Row, Row] | None:
+        """The oldest job that waits, now running, with what it asks."""
         found = self._db.row("SELECT * FROM jobs WHERE status = 'queued' ORDER BY number LIMIT 1")
         if found is None:
             return None

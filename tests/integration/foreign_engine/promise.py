@@ -101,6 +101,7 @@ class Promise:
             raise _refusal(errors[0], name)
 
     def query(self, operation: Mapping[str, Any], given: list[tuple[str, str]]) -> dict[str, Any]:
+        """The values of a query string, defaults filled in."""
         known = self.parameters(operation, "query")
         for name, _ in given:
             if name not in known:

@@ -83,6 +83,7 @@ def test_the_official_client_sees_nine_tools() -> None:
 
 
 def test_the_keys_are_wanted_by_both() -> None:
+    """Neither serves the other's."""
     wrong = {"Authorization": "Bearer another"}
     assert httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong).status_code == 401
     assert httpx.get(f"{ENGINE}/api/v1/status", headers=wrong).status_code == 401
@@ -95,6 +96,7 @@ def test_the_simulator_keeps_the_same_promise(control: httpx.Client, simulated: 
 
 
 def test_a_fault_of_the_simulator_is_told_by_the_server(control: httpx.Client, simulated: Caller) -> None:
+    """An error that names it, and service once it is taken away."""
     fault = {"name": "internal_error", "match": {"operation": "getStatus"}}
     assert control.post("/faults", json=fault).is_success
     assert simulated.refused("kb_status")["error"].startswith("engine_")

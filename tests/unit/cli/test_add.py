@@ -45,7 +45,6 @@ def _job(job_id: str, status: m.JobStatus) -> m.Job:
 
 
 def adding(client: Scripted) -> Adding:
-    """A run over `client` without anything to see."""
     silent = Progress(Output(as_json=True, stdout=io.StringIO()))
     return Adding(cast("EngineClient", client), ["collection:documents"], silent)
 
@@ -142,7 +141,6 @@ def test_a_file_that_vanishes_fails_alone(files: list[Found]) -> None:
     ],
 )
 def test_the_exit_status_tells_all_some_and_none(outcomes: list[Outcome], status: Exit) -> None:
-    """Skipped files are no failures; files without text are."""
     assert status_of([Result("path", outcome) for outcome in outcomes]) is status
 
 

@@ -18,12 +18,12 @@ from kb_cli.command_line import COMMANDS, Command, dispatch
 from kb_cli.output import Exit
 from kb_config.installing import install_command
 from kb_contracts.api.operations import API_VERSION
-from tests.support.stack import ROOT, clean_environment, free_port
+from kb_load.processes import clean_environment, free_port
+from tests.support.stack import ROOT
 
 
 @pytest.mark.requirement("E34")
 def test_the_version_is_3_0_0(capsys: pytest.CaptureFixture[str]) -> None:
-    """The client's, the API's and the distribution's are one."""
     with pytest.raises(SystemExit) as ended:
         dispatch(["--version"])
     assert ended.value.code == 0

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_cli.output import Output, printable_json, printable_line, printable_text
-from tests.support.stack import clean_environment
+from kb_load.processes import clean_environment
 
 COLUMNS = ("id", "title")
 ROWS = [[1, "plain"], [2, "[red]not markup[/red] :smile:\x1b[31m"], [3, None]]
@@ -26,7 +26,6 @@ class Terminal(io.StringIO):
 
 
 def test_a_table_into_a_pipe_is_tab_separated_lines_without_colour() -> None:
-    """A header, then a line a row; nothing that `cut` would stumble over."""
     pipe = io.StringIO()
     Output(stdout=pipe).table(COLUMNS, ROWS)
     assert pipe.getvalue().splitlines() == [
@@ -67,7 +66,6 @@ def test_a_table_wider_than_the_terminal_is_written_row_by_row_with_nothing_cut(
 
 
 def test_a_style_shows_on_a_terminal_only() -> None:
-    """Colour is for eyes."""
     pipe = io.StringIO()
     Output(stdout=pipe).text("done", style="green")
     assert pipe.getvalue() == "done\n"
@@ -120,7 +118,6 @@ def dangerous(text: str, allowed: str = "") -> list[str]:
 
 @given(anything)
 def test_a_text_keeps_its_lines_and_tabs_and_no_other_control_character(value: str) -> None:
-    """Whatever the text, what remains is newline, tab and what can be seen."""
     assert not dangerous(printable_text(value), "\n\t")
 
 

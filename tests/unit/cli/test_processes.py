@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from kb_cli.output import Exit
+from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
-from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
+from tests.support.stack import Process, Stack, running_stack, wait_until_ready
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +56,7 @@ def command(
     )
 
 
-def test_up_says_where_it_is_and_how_an_agent_learns_of_it(stack: Stack) -> None:
+def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(stack: Stack) -> None:
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
@@ -63,22 +64,8 @@ def test_up_says_where_it_is_and_how_an_agent_learns_of_it(stack: Stack) -> None
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown
     assert KEY not in shown
-
-
-def test_up_says_how_the_other_commands_find_an_engine_on_another_port(stack: Stack) -> None:
-    """They ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT."""
-    assert f"export KB_ENGINE_URL={stack.engine_url}\n" in stack.process.output()
-
-
-def test_up_serves_a_tool_call_through_both_parts(stack: Stack) -> None:
-    message = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": "kb_status", "arguments": {}},
-    }
-    answer = httpx.post(stack.mcp_url, json=message, headers={"Authorization": f"Bearer {KEY}"}).json()
-    assert answer["result"]["structuredContent"]["version"] == "v3.0.0"
+    # The other commands ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT.
+    assert f"export KB_ENGINE_URL={stack.engine_url}\n" in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -194,7 +181,6 @@ def test_engine_alone_runs_and_stops(tmp_path: Path) -> None:
 
 
 def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line with both URLs; SIGTERM ends it well."""
     process = Process.start("-m", "kb_cli.main", "sim", "--seed", "11", "--port", "0", "--control", "0")
     try:
         line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")

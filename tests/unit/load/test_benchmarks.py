@@ -18,7 +18,7 @@ from kb_cli.output import Exit
 from kb_load.bench import BENCHMARKS, function_of, parser_for, runner
 from kb_load.bench.runner import answer_length, generate
 from kb_load.messages import HANDSHAKE, MODERN, CallFailed, Message, result_of, structured, tool_call
-from tests.support.stack import clean_environment
+from kb_load.processes import clean_environment
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -17,9 +17,9 @@ from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import extract
 from kb_engine.extract.pictures import MOST_PIXELS, read_picture
+from kb_load.pdf import pdf_of
 from kb_readers import Extraction, ExtractionFailed, Limits
 from kb_readers.model import Context
-from tests.support.documents import pdf_of
 
 pytestmark = pytest.mark.process
 

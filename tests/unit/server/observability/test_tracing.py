@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from kb_load.processes import clean_environment
 from kb_server.engine_client.port import TRACE
 from kb_server.hosting.calls import BrokenToolError, new_call
 from kb_server.observability import tracing
 from kb_server.tool import Call
 from mcp_aiohttp.protocol.caller import Caller
-from tests.support.stack import clean_environment
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking
 
 TRACE_ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

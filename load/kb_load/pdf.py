@@ -1,0 +1,89 @@
+"""PDFs made on the spot: pages of text by seed, and one whose page tree loops.
+
+The same arguments always give the same bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from textwrap import wrap
+
+from faker import Faker
+
+_PAGE_CHARACTERS = 2_300
+_LINE_CHARACTERS = 92
+_LEADING_POINTS = 14
+
+
+def faker_of(seed: str) -> Faker:
+    """The one maker of texts, seeded anew: to make another takes longer than to fill a page."""
+    faker = _faker()
+    faker.seed_instance(seed)
+    return faker
+
+
+@cache
+def _faker() -> Faker:
+    return Faker("en_GB")
+
+
+def text_of_page(number: int, *, seed: int) -> list[str]:
+    """The lines of a page, about 2,500 characters in all; the same for the same number and seed."""
+    faker = faker_of(f"{seed}:{number}")
+    lines: list[str] = []
+    while sum(map(len, lines)) < _PAGE_CHARACTERS:
+        lines += [*wrap(faker.paragraph(10), _LINE_CHARACTERS), ""]
+    return lines
+
+
+def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"") -> bytes:
+    """A PDF with these lines of text on these pages; a line that begins with `# ` is set large and bold.
+
+    `filler` is put into a stream that no page shows, `trailer` into the file's last dictionary.
+    """
+
+    def drawn(line: str) -> str:
+        text = line.removeprefix("# ").replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
+        return f"/F2 18 Tf ({text}) Tj T* T* /F1 10 Tf" if line.startswith("# ") else f"({text}) Tj T*"
+
+    first_page = 6
+    kids = " ".join(f"{first_page + 2 * n} 0 R" for n in range(len(pages)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R /KbFiller 5 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold /Encoding /WinAnsiEncoding >>",
+        pdf_stream(filler),
+    ]
+    for number, lines in enumerate(pages):
+        content = "\n".join(map(drawn, lines))
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R /F2 4 0 R >> >> >>" % (first_page + 2 * number + 1),
+            pdf_stream(f"BT /F1 10 Tf {_LEADING_POINTS} TL 50 790 Td\n{content}\nET".encode("cp1252")),
+        ]
+    return pdf_file(objects, trailer)
+
+
+def looping_pdf() -> bytes:
+    """A PDF of 576 bytes whose page tree holds itself twice: a reader that follows it never ends."""
+    text = pdf_stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET")
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
+    tree = b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>"
+    return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, text, font])
+
+
+def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
+    return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
+
+
+def pdf_file(objects: list[bytes], trailer: bytes = b"") -> bytes:
+    """A PDF of objects numbered from 1, the first its catalog, with the table that says where each begins."""
+    body, table = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n"), b"0000000000 65535 f \n"
+    for number, content in enumerate(objects, start=1):
+        table += b"%010d 00000 n \n" % len(body)
+        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    size = len(objects) + 1
+    end = b"xref\n0 %d\n%btrailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n"
+    return bytes(body) + end % (size, table, size, trailer, len(body))

@@ -173,8 +173,8 @@ def page_of(megabytes: float) -> bytes:
     ("make", "name", "limits", "code", "message"),
     [
         (partial(page_of, 0.05), "html", Limits(text_bytes=20_000), "extraction_failed", "20,000 bytes"),
-        (partial(page_of, 64), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
-        (partial(page_of, 64), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
+        (partial(page_of, 128), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
+        (partial(page_of, 128), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (nested_pdf, "pdf", Limits(memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
         # Long before a large one would be: what it may compute goes by its size.
         (nested_pdf, "pdf", Limits(cpu_seconds=0.5), "extraction_timeout", "far more work than its size"),

@@ -27,8 +27,6 @@ _SEPARATORS = ",;\t|"
 _SAMPLE_ROWS = 50
 _SAMPLE_CHARACTERS = 256 * 1024
 
-csv.field_size_limit(DEFAULT_LIMITS.text_bytes)
-
 
 def read_delimited(data: bytes) -> Extraction:
     """The whole file as one page without a number. Raises ExtractionFailed.
@@ -37,6 +35,7 @@ def read_delimited(data: bytes) -> Extraction:
     they are.
     """
     text = decode(data, encoding_by_mark(data) or "utf-8")
+    csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # of the process: this one reads one file
     lines: list[str] = []
     characters = 0
     for line in _lines(text):

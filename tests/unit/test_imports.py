@@ -15,7 +15,7 @@ from tests.support.stack import ROOT
 pytestmark = pytest.mark.process
 
 WATCH = """
-import gc, importlib, json, logging, os, signal, sys, threading
+import csv, gc, importlib, json, logging, os, signal, sys, threading
 
 OURS = ("kb_", "mcp_aiohttp", "mcp", "aiohttp", "anyio", "asyncio")  # libraries set levels of their own
 
@@ -32,6 +32,7 @@ def state():
         "environment": dict(os.environ),
         "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
         "garbage collector": [gc.isenabled(), *gc.get_threshold()],
+        "csv": csv.field_size_limit(),
     }
 
 changed, imported = [], 0

@@ -73,6 +73,10 @@ def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert "bytes of text" in refused(b"a,b" + b"," * 20 + b"c").message
 
 
+def test_a_value_longer_than_the_csv_module_takes_by_itself_is_read() -> None:
+    assert text(b'a,b\n"' + b"x" * 200_000 + b'",2').endswith("x | 2 |")
+
+
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 

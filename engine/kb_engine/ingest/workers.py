@@ -120,7 +120,10 @@ class Workers:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
                 line.in_hand.remove(leased.job.caller)
-                line.woken.set()  # the caller may have another place now
+                if leased.job.kind == "update":
+                    self.wake()  # one behind it may be taken now, perhaps in another lane
+                else:
+                    line.woken.set()  # the caller may have another place now
             if task.cancelled() or not task.result():
                 await _to_the_end(self._ended(leased.job))
 
@@ -335,7 +338,6 @@ class StoreEventHandler:
         if event.job_id is not None:
             self._ends.announce(event.job_id)
             if event.kind == "cancelled":
-                self._workers.wake()  # an update behind it may be taken now
                 self._stop(self._workers.cancel(event.job_id))
         elif event.kind in {"cleared", "resumed"}:
             self._ends.announce_all()

@@ -323,17 +323,22 @@ async def _prune(write: Write) -> None:
 
 
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
-    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
+    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file.
+
+    After an update the next one of its note may be taken, by any engine.
+    """
     allowed, failed = sources(event), event is Event.FAIL
     ended = await write.rows(
         f"UPDATE jobs SET status = ?, finished_at = ?, {write.no_lease}, retryable = ? "  # noqa: S608
-        f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) RETURNING id, spool",
+        f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) RETURNING id, spool, kind",
         (target(event), write.now, failed, *values, *allowed),
     )
+    if any(kind == "update" for _, _, kind in ended):
+        write.notify("queued")
     if not failed:
-        await _drop_bytes(write, ended)
+        await _drop_bytes(write, [(job_id, spool) for job_id, spool, _ in ended])
         return len(ended)
-    for job_id, _ in ended:
+    for job_id, _, _ in ended:
         await settle(write, job_id, None)
     return len(ended)
 

@@ -14,10 +14,12 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
+from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobEnds
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.sqlite.store import SqliteStore
+from kb_engine.turns import SHORT_BYTES
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
@@ -236,6 +238,23 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     assert parts.pauses  # it did not fail
     document, text = await parts.store.read(documents.note, note_id)
     assert (document.title, text, document.version) == ("copper mine", "copper mine", 2)
+
+
+async def test_an_update_follows_the_one_before_it_at_once_though_that_had_another_lane(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 60 * SECONDS)
+    note_id = (await parts.done("granite")).document_id
+    assert note_id is not None
+    ids = []
+    for text in (f"{HELD} " * SHORT_BYTES, "basalt"):
+        patch, once = m.NotePatch(text=text), Idempotency("key", text[:6], "operation", text[:6])
+        ids.append((await parts.store.write(documents.accept_update, note_id, patch, once)).id)
+        parts.workers.wake()
+    await parts.embedding()
+    parts.embedder.release.set()
+    for job_id in ids:
+        assert (await parts.ended(job_id)).status == "completed"
 
 
 async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(

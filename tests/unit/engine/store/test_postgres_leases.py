@@ -13,7 +13,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import Idempotency, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
@@ -309,6 +309,22 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert [await received(), await received()] == [("queued", None), ("cancelled", waiting.id)]
     await two.one.store.once(None, documents.clear)
     assert await received() == ("cleared", None)
+
+
+async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: Two) -> None:
+    note = await two.one.ingest(new_note("a"), prepared("a"))
+    assert note.document_id is not None
+    once = Idempotency("key", "caller", "operation", "same")
+    await two.one.store.write(documents.accept_update, note.document_id, m.NotePatch(text="b"), once)
+    update = await two.one.take("mine")
+    events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(events.put_nowait)
+    async with asyncio.timeout(SECONDS):
+        assert (await events.get()).kind == "resumed"
+        await two.one.store.write(
+            jobs.fail, update.lease, update.job.id, m.JobError(code="internal", message="")
+        )
+        assert {(await events.get()).kind, (await events.get()).kind} == {"queued", "ended"}
 
 
 async def test_a_listener_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:

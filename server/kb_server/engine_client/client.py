@@ -44,9 +44,9 @@ from kb_server.engine_client.errors import (
     EngineUnauthorized,
     Refused,
 )
+from kb_server.engine_client.http1 import RawResponse, header_lines
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
 from kb_server.engine_client.transport import EngineRequest, HttpTransport, MultipartFile, RetryPolicy
-from kb_server.engine_client.wire import RawResponse
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 B = TypeVar("B")
@@ -73,10 +73,10 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 class HttpEngine:
-    """An `Engine` over aiohttp.
+    """An `Engine` over HTTP.
 
     `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The session is opened by the first call.
+    a byte after which a call fails. The first call connects.
     """
 
     def __init__(
@@ -238,35 +238,49 @@ def build_request(
     Raises:
         Refused: a text cannot be written, or would be a step in the path.
     """
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = dict(own_headers)
     if request_id := REQUEST_ID.get():
         headers["X-Request-ID"] = request_id
     if trace := TRACE.get():
         headers |= trace
-    headers |= own_headers
+    json = b""
     try:
-        url = (
-            URL(base + operation.fill_path(path), encoded=True) if path else _whole_url(base + operation.path)
-        )
-        if query is not None and (params := to_params(query)):
-            url = url.with_query(params)
         if file is not None:
             headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
         elif body is not None:
-            headers["Content-Type"] = "application/json"
-        json = None if body is None else msgspec.json.encode(body)
+            json = msgspec.json.encode(body)
+            headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
+        elif operation.mutates:
+            headers["Content-Length"] = "0"
+        target = _target(base + (operation.fill_path(path) if path else operation.path), query)
+        lines = f"{operation.method} {target}{_fixed_lines(base, key)}{header_lines(headers)}\r\n".encode()
     except PathStepError as error:
         raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
     except UnicodeEncodeError as error:
         raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
-    return EngineRequest(operation, url, headers, silence, json, file)
+    except ValueError as error:
+        raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
+    return EngineRequest(operation, lines, silence, json, file)
+
+
+@lru_cache(maxsize=8)
+def _fixed_lines(base: str, key: str) -> str:
+    """What stands in every head after the target."""
+    headers = {"Host": URL(base).host_port_subcomponent or ""}
+    headers |= {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    return " HTTP/1.1\r\n" + header_lines(headers)
+
+
+def _target(url: str, query: m.Request | None) -> str:
+    params = to_params(query) if query is not None else None
+    return URL(url, encoded=True).with_query(params).raw_path_qs if params else _plain_target(url)
 
 
 @lru_cache(maxsize=64)
-def _whole_url(url: str) -> URL:
-    return URL(url, encoded=True)
+def _plain_target(url: str) -> str:
+    return URL(url, encoded=True).raw_path_qs
 
 
 def decode(operation: Operation[Any, R], response: RawResponse) -> R:

@@ -7,49 +7,59 @@ to send at all are decided by `RetryPolicy` and `Breaker`, without I/O and witho
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from secrets import token_hex
 from typing import TypeVar
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from kb_contracts.api.models import FileFields
 from kb_contracts.api.operations import AnyOperation, to_params
-from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTimeout, EngineUnreachable
+from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
+from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.pool import Pool
 from kb_server.engine_client.port import FileSource
-from kb_server.engine_client.wire import MAX_BODY_BYTES, RawResponse, Wire
 from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered
 
 T = TypeVar("T")
 
-CONNECT_SECONDS = 5.0
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-
-_CONNECTIONS = 512
-"""So many that agents who wait for their jobs do not keep others from searching."""
-
-_KEEP_ALIVE_SECONDS = 30.0
+_SMALL_BYTES = 64 * 1024
+"""A body up to there is sent in one piece with its head; a larger one as the peer takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One request, built once and sent as often as it takes. `silence`: how long its response may keep still,
-    in seconds."""
+    """One request, built once and sent as often as it takes.
+
+    That is safe, for it changes nothing or carries an idempotency key. `lines` are its head, `silence` is how
+    long its response may keep still, in seconds.
+    """
 
     operation: AnyOperation
-    url: URL
-    headers: Mapping[str, str]
+    lines: bytes = field(repr=False)  # the key is in it
     silence: float
-    json: bytes | None = None
+    json: bytes = b""
     file: MultipartFile | None = None
+
+    @property
+    def head(self) -> bytes:
+        """What is sent in one piece."""
+        return self.lines + self.json if len(self.json) <= _SMALL_BYTES else self.lines
+
+    def rest(self) -> AsyncGenerator[bytes, None] | None:
+        """What follows it, block by block."""
+        if self.file is not None:
+            return self.file.stream()
+        return _blocks(self.json) if len(self.json) > _SMALL_BYTES else None
+
+
+async def _blocks(body: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), _SMALL_BYTES):
+        yield body[start : start + _SMALL_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,8 @@ class MultipartFile:
         """The whole body, in bytes."""
         return len(self._head()) + self.source.size + len(self._tail())
 
-    async def stream(self, progressed: Callable[[], None]) -> AsyncIterator[bytes]:
-        """The body, block by block; `progressed` is called whenever the engine took one.
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The body, block by block.
 
         Raises:
             OSError: the file cannot be read, or has another size than `source` says.
@@ -83,10 +93,8 @@ class MultipartFile:
         yield self._head()
         sent = 0
         async for block in self.source.blocks():
-            progressed()
             sent += len(block)
             yield block
-        progressed()
         if sent != self.source.size:
             raise OSError(f"the file has {sent} bytes instead of {self.source.size}")
         yield self._tail()
@@ -190,7 +198,7 @@ class RetryPolicy:
 
 
 class HttpTransport:
-    """Sends to the backend at `url`, over connections that it keeps. The session is opened by the first call.
+    """Sends to the backend at `url`, over connections that it keeps; the first call opens one.
 
     `lost` is called when the backend could not be reached or kept silent: it may be another one afterwards.
     """
@@ -211,14 +219,11 @@ class HttpTransport:
         self._lost = lost
         self._breaker = Breaker()
         self._last_failure = ""
-        self._session: aiohttp.ClientSession | None = None
-        self._wire: Wire | None = None
+        self._pool = Pool(URL(self.base), lost=lost)
 
     async def close(self) -> None:
-        """Close the pool."""
-        session, self._session, self._wire = self._session, None, None
-        if session is not None:
-            await session.close()
+        """Close the pool, for good."""
+        await self._pool.close()
 
     async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send until `read` takes the response, or as often as the policy and the circuit let it.
@@ -246,7 +251,7 @@ class HttpTransport:
     async def send_once(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send once, and tell the circuit how it went, which has no say in whether."""
         try:
-            result = read(await self._exchanged(request))
+            result = read(await self._pool.exchange(request))
         except (EngineUnreachable, EngineTimeout) as fault:
             self._breaker.failed(self._clock.monotonic())
             self._last_failure = fault.detail
@@ -260,109 +265,3 @@ class HttpTransport:
             raise
         self._breaker.succeeded()
         return result
-
-    async def _exchanged(self, request: EngineRequest) -> RawResponse:
-        """Send once, with every fault of the transport turned into one of ours."""
-        sending = _Sending(request)
-        try:
-            session, wire = self._opened()
-            return await sending.exchange(session, wire)
-        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            if sending.own_fault is not None:
-                raise sending.own_fault from None
-            raise self._fault(error, request) from error
-
-    def _fault(self, error: Exception, request: EngineRequest) -> EngineFault:
-        match error:
-            case aiohttp.ConnectionTimeoutError():
-                reason = f"no connection within {CONNECT_SECONDS:g} s"
-            case TimeoutError():
-                return EngineTimeout(f"It said nothing for {request.silence:g} s.")
-            case aiohttp.ClientPayloadError():
-                return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
-            case aiohttp.ServerDisconnectedError():
-                reason = "it closed the connection without an answer"
-            # Why there is no connection, without addresses that may hold credentials.
-            case aiohttp.ClientConnectorDNSError():
-                reason = "its host name does not resolve"
-            case aiohttp.ClientSSLError():
-                reason = "TLS failed"
-            case aiohttp.ClientConnectionError() | OSError():
-                number = getattr(error, "errno", None)
-                reason = os.strerror(number).lower() if isinstance(number, int) else "the connection broke"
-            case _:
-                # Damaged on its way, perhaps: a mutation that was done answers its key again.
-                detail = f"It does not answer in HTTP as agreed ({type(error).__name__})."
-                return EngineBadAnswer(detail, broke_off=True)
-        return EngineUnreachable(reason, url=self.base)
-
-    def _opened(self) -> tuple[aiohttp.ClientSession, Wire]:
-        if self._session is None or self._wire is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_SECONDS),
-                # Silence is watched by `_Sending`, also while a body goes out, where aiohttp does not.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-            self._wire = Wire(self._session, URL(self.base))
-        return self._session, self._wire
-
-
-@dataclass(slots=True)
-class _Sending:
-    """One exchange under one watch for silence: every block sent and every byte received pushes it on."""
-
-    request: EngineRequest
-    own_fault: OSError | None = None
-    _watch: asyncio.Timeout | None = field(default=None)
-
-    async def exchange(self, session: aiohttp.ClientSession, wire: Wire) -> RawResponse:
-        """Send the request and read its answer whole.
-
-        Raises:
-            TimeoutError: silence. Otherwise whatever aiohttp raises.
-        """
-        request, method = self.request, self.request.operation.method
-        try:
-            async with asyncio.timeout(request.silence) as self._watch:
-                # Other methods a session sends again by itself where a pooled connection turns out closed.
-                if method == "POST" and request.json is not None and len(request.json) <= MAX_BODY_BYTES:
-                    return await wire.post(request.url, request.headers, request.json, self._read)
-                data = self._blocks(request.file) if request.file is not None else request.json
-                async with session.request(
-                    method, request.url, headers=request.headers, data=data, allow_redirects=False
-                ) as response:
-                    return RawResponse(
-                        status=response.status,
-                        content_type=response.content_type if "Content-Type" in response.headers else "",
-                        body=await self._read(response.content),
-                        retry_after=response.headers.get("Retry-After"),
-                    )
-        finally:
-            self._watch = None
-
-    async def _blocks(self, file: MultipartFile) -> AsyncIterator[bytes]:
-        # aiohttp would report an unreadable file of ours as a broken connection; keep the true cause.
-        try:
-            async for block in file.stream(self._progressed):
-                yield block
-        except OSError as error:
-            self.own_fault = error
-            raise
-
-    async def _read(self, content: aiohttp.StreamReader) -> bytes:
-        blocks: list[bytes] = []
-        length = 0
-        while block := await content.readany():
-            length += len(block)
-            if length > MAX_ANSWER_BYTES:
-                raise EngineBadAnswer(f"Its answer is over {MAX_ANSWER_BYTES} bytes.")
-            blocks.append(block)
-            if content.at_eof():
-                break  # came whole, as nearly all do: there is no silence left to watch for
-            self._progressed()
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-    def _progressed(self) -> None:
-        if self._watch is not None and not self._watch.expired():
-            self._watch.reschedule(asyncio.get_running_loop().time() + self.request.silence)

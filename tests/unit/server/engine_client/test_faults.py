@@ -1,4 +1,4 @@
-"""Whatever misbehaves below: one of our faults comes out, never aiohttp's, and never for ever."""
+"""Whatever misbehaves below: one of our faults comes out, never another's, and never for ever."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_a_file_that_does_not_come_whole_is_our_own_fault(fault: OSError |
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kb_server.engine_client.transport.MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr("kb_server.engine_client.http1.MAX_ANSWER_BYTES", 1 << 20)
 
     async def endless(_reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n")

@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
 
     def _line(self, entry: dict[str, Any]) -> str:
         try:
-            return msgspec.json.encode(entry, enc_hook=_words).decode()
+            return _ENCODER.encode(entry).decode()
         except (UnicodeEncodeError, OverflowError):
             # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
             return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
@@ -270,3 +270,6 @@ def _plain(value: object) -> str:
 
 def _words(value: object) -> str:
     return str(value)[:_MAX_WORDS]
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_words)

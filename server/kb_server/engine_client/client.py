@@ -44,7 +44,7 @@ from kb_server.engine_client.errors import (
     EngineUnauthorized,
     Refused,
 )
-from kb_server.engine_client.http1 import RawResponse, header_lines
+from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
 from kb_server.engine_client.transport import EngineRequest, HttpTransport, MultipartFile, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock
@@ -252,8 +252,13 @@ def build_request(
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
         elif operation.mutates:
             headers["Content-Length"] = "0"
-        target = _target(base + (operation.fill_path(path) if path else operation.path), query)
-        lines = f"{operation.method} {target}{_fixed_lines(base, key)}{header_lines(headers)}\r\n".encode()
+        params = to_params(query) if query is not None else None
+        if path or params:
+            url = URL(base + operation.fill_path(path or {}), encoded=True)
+            beginning = _beginning(operation.method, url.with_query(params) if params else url, key)
+        else:
+            beginning = _plain_beginning(operation.method, base + operation.path, key)
+        lines = f"{beginning}{header_lines(headers)}\r\n".encode()
     except PathStepError as error:
         raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
     except UnicodeEncodeError as error:
@@ -263,24 +268,30 @@ def build_request(
     return EngineRequest(operation, lines, silence, json, file)
 
 
-@lru_cache(maxsize=8)
-def _fixed_lines(base: str, key: str) -> str:
-    """What stands in every head after the target."""
-    headers = {"Host": URL(base).host_port_subcomponent or ""}
+def _beginning(method: str, url: URL, key: str) -> str:
+    """What the heads of all requests of `method` to `url` begin with."""
+    headers = {"Host": url.host_port_subcomponent or ""}
     headers |= {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    return " HTTP/1.1\r\n" + header_lines(headers)
-
-
-def _target(url: str, query: m.Request | None) -> str:
-    params = to_params(query) if query is not None else None
-    return URL(url, encoded=True).with_query(params).raw_path_qs if params else _plain_target(url)
+    return f"{method} {url.raw_path_qs} HTTP/1.1\r\n{header_lines(headers)}"
 
 
 @lru_cache(maxsize=64)
-def _plain_target(url: str) -> str:
-    return URL(url, encoded=True).raw_path_qs
+def _plain_beginning(method: str, url: str, key: str) -> str:
+    return _beginning(method, URL(url, encoded=True), key)
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """`headers` as the lines of a request's head.
+
+    Raises:
+        ValueError: one would break out of its line.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if not lines.count("\r") == lines.count("\n") == len(headers) or "\0" in lines:
+        raise ValueError("a header holds a line break")
+    return lines
 
 
 def decode(operation: Operation[Any, R], response: RawResponse) -> R:

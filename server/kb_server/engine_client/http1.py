@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a client speaks it, without I/O: headers to their lines, and bytes to a response.
+"""Responses of HTTP/1.1 as a client reads them, without I/O: bytes in, a response out.
 
 httptools finds the parts of a response. Its parser, llhttp, is strict: two lengths, a length beside chunks, a
 folded header and a bare line feed are errors. Decided here is what it leaves open: how long a head may be and
@@ -8,10 +8,8 @@ told of that, and httptools has no call for it), and what does not belong to the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from httptools import HttpParserError, HttpResponseParser
+import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from kb_server.engine_client.errors import EngineBadAnswer
 
@@ -21,8 +19,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of a response, as it comes: with its head and what frames its chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawResponse:
+class RawResponse(msgspec.Struct, frozen=True):
     """An HTTP response, read whole. `content_type` is without parameters, `retry_after` the header's text."""
 
     status: int
@@ -34,18 +31,6 @@ class RawResponse:
     def is_success(self) -> bool:
         """Whether its status is one of 2xx."""
         return 200 <= self.status < 300
-
-
-def header_lines(headers: Mapping[str, str]) -> str:
-    """`headers` as the lines of a request's head.
-
-    Raises:
-        ValueError: one would break out of its line.
-    """
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if lines.count("\r") + lines.count("\n") != 2 * len(headers) or "\0" in lines:
-        raise ValueError("a header holds a line break")
-    return lines
 
 
 class ResponseReader:
@@ -83,7 +68,7 @@ class ResponseReader:
         self.received += len(data)
         try:
             self._parser.feed_data(data)
-        except HttpParserError as error:
+        except (HttpParserError, HttpParserUpgrade) as error:
             self.reusable = False
             if self._response is None:
                 # Damaged on its way, perhaps: a mutation that was done answers its key again.

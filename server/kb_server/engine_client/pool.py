@@ -98,7 +98,7 @@ class Pool:
                 try:
                     return await self._over(kept, request)
                 except EngineUnreachable:
-                    if kept.has_heard or self._is_closed:
+                    if kept.has_received or self._is_closed:
                         raise
                 self._lost()
             return await self._over(await self._connect(request.silence), request)
@@ -187,7 +187,7 @@ class _Connection(asyncio.Protocol):
         return self._reader.reusable and self._is_sent and not self._transport.is_closing()
 
     @property
-    def has_heard(self) -> bool:
+    def has_received(self) -> bool:
         """Whether anything has come in this exchange."""
         return self._reader.received > 0
 

@@ -8,6 +8,8 @@ told of that, and httptools has no call for it), and what does not belong to the
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -122,7 +124,7 @@ class ResponseReader:
             case b"content-length":
                 self._until_end = False
             case b"content-type":
-                self._content_type = value.decode("latin-1").partition(";")[0].strip().lower()
+                self._content_type = _media_type(value)
             case b"content-encoding":
                 self._coding = value.decode("latin-1").strip().lower()
             case b"retry-after":
@@ -142,3 +144,8 @@ class ResponseReader:
         if self._response is None and self.in_body:
             status = self._parser.get_status_code()
             self._response = RawResponse(status, self._content_type, bytes(self._body), self._retry_after)
+
+
+@lru_cache(maxsize=64)
+def _media_type(value: bytes) -> str:
+    return value.decode("latin-1").partition(";")[0].strip().lower()

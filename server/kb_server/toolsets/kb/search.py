@@ -142,13 +142,13 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
     async def run(self, arguments: KbSearchArguments, call: Call) -> KbSearchResult:
         response = await self.engine.call(SEARCH, body=search_request(arguments))
         places = [split_tags(result.tags) for result in response.results]
-        if any(place.is_conflicting for place in places):
+        conflicting = {
+            result.document.id: result
+            for result, place in zip(response.results, places, strict=True)
+            if place.is_conflicting
+        }
+        if conflicting:
             # Documents in several collections come from engines that merge tags; a search meets them.
-            conflicting = {
-                result.document.id: result
-                for result, place in zip(response.results, places, strict=True)
-                if place.is_conflicting
-            }
             for result in list(conflicting.values())[:_REPAIRS]:
                 document = result.document
                 await collection_moves.repair(self.engine, document.id, result.tags, document.version)
@@ -205,7 +205,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
 def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
     long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
-    return SearchHit(
+    hit = SearchHit(
         text=chunk.text,
         score=result.score,
         page=chunk.page,
@@ -227,10 +227,12 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments)
         created_at=document.created_at,
         updated_at=document.updated_at,
         truncated=result.truncated,
-        before=_passages(result.before) if arguments.neighbors else UNSET,
-        after=_passages(result.after) if arguments.neighbors else UNSET,
-        explain=UNSET if result.explain is None else msgspec.structs.asdict(result.explain),
     )
+    if arguments.neighbors:
+        hit.before, hit.after = _passages(result.before), _passages(result.after)
+    if result.explain is not None:
+        hit.explain = msgspec.structs.asdict(result.explain)
+    return hit
 
 
 def _passages(chunks: list[m.Chunk]) -> list[Passage]:

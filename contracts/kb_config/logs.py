@@ -40,6 +40,7 @@ _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000
 _GATHER_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
@@ -69,8 +70,10 @@ class JsonFormatter(logging.Formatter):
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
         """What `format` makes of such a record at `info`, without the record: less than half its cost."""
-        standard = _standard_fields(time.time(), "INFO", message, logger)
-        return self._redacted(self._line({**standard, **fields, **standard}))
+        entry = {**_standard_fields(time.time(), "INFO", message, logger), **fields}
+        if not _STANDARD_FIELDS.isdisjoint(fields):
+            entry |= _standard_fields(time.time(), "INFO", message, logger)
+        return self._redacted(self._line(entry))
 
     def _redacted(self, line: str) -> str:
         for secret in self._secrets:
@@ -235,9 +238,9 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
 
 
 def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
-    second, fraction = divmod(created, 1)
+    second = int(created)
     return {
-        "timestamp": f"{_second(int(second))}.{int(fraction * 1000):03d}Z",
+        "timestamp": f"{_second(second)}.{int((created - second) * 1000):03d}Z",
         "level": _NAMES.get(level, level.lower()),
         "message": message,
         "logger": logger,

@@ -91,7 +91,10 @@ class Pool:
             EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
             OSError: of `rest` of the request, which is not the host's fault.
         """
-        await self._acquire(request.silence)
+        if self._places.locked():
+            await self._wait_for_place(request.silence)
+        else:
+            await self._places.acquire()
         try:
             if self._idle:
                 kept, _ = self._idle.popitem()
@@ -114,10 +117,7 @@ class Pool:
             connection.abort()
         return response
 
-    async def _acquire(self, silence: float) -> None:
-        if not self._places.locked():
-            await self._places.acquire()
-            return
+    async def _wait_for_place(self, silence: float) -> None:
         try:
             async with asyncio.timeout(silence):
                 await self._places.acquire()

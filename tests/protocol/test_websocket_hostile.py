@@ -31,6 +31,7 @@ from tests.protocol.sockets import connect as connect
 from tests.protocol.test_stdio import GARBAGE
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
+from tests.support.loop_clock import advance_loop
 from tests.support.mcp_messages import call, modern, request
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
@@ -294,7 +295,7 @@ async def _flooded(connection: socket.socket, message: Any) -> None:
     for number in range(1_000_000):
         sent = loop.sock_sendall(connection, frame(TEXT, json.dumps({**message, "id": number}).encode()))
         try:
-            await asyncio.wait_for(sent, 0.5)
+            await asyncio.wait_for(sent, 0.2)
         except TimeoutError:
             return
     raise AssertionError("the server took a million messages without being read")
@@ -328,7 +329,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
-    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.5)
     caplog.set_level("INFO")
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
@@ -374,7 +375,7 @@ async def test_a_slow_reader_gets_every_answer(
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
     Counting(fake)
-    loop = asyncio.get_running_loop()
+    loop, advance = asyncio.get_running_loop(), advance_loop(monkeypatch)
     asked = [frame(TEXT, json.dumps(call("echo", number, text="x")).encode()) for number in range(100)]
     answered = 0
     async with _unread(served) as connection, asyncio.timeout(4 * BOUND):
@@ -383,7 +384,7 @@ async def test_a_slow_reader_gets_every_answer(
             got = await loop.sock_recv(connection, 1 << 16)
             assert got, f"closed after {answered} answers"
             answered += got.count(b'"jsonrpc":"2.0"')
-            await asyncio.sleep(0.001)
+            advance(0.02)  # a hundred and more of them are far longer than the wait
 
 
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve: Serve, fake: Fake) -> None:

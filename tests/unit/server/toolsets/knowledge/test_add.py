@@ -207,7 +207,8 @@ async def test_a_new_step_is_reported_although_the_share_is_the_same(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each report is further than the last one, as the protocol has it."""
-    monkeypatch.setattr(add, "SYNC_SECONDS", 2.0)
+    monkeypatch.setattr(add, "SYNC_SECONDS", 0.3)
+    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(Stuck(step="Extracting text"))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     shares = [share for share, _, _ in knowledge.told]

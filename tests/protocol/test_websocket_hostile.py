@@ -379,7 +379,9 @@ async def test_a_slow_reader_gets_every_answer(
     loop, advance = asyncio.get_running_loop(), advance_loop(monkeypatch)
     async with _unread(served) as connection, asyncio.timeout(2 * BOUND):
         for number in range(2):  # the second answer waits for the first to leave
-            await loop.sock_sendall(connection, frame(TEXT, json.dumps(call("echo", number, text="x")).encode()))
+            await loop.sock_sendall(
+                connection, frame(TEXT, json.dumps(call("echo", number, text="x")).encode())
+            )
         for _ in range(5):
             left = 8 << 20  # more than the buffers of the two sockets hold, so that something has left
             while left:

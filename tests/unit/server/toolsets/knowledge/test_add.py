@@ -186,8 +186,11 @@ async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowled
 
 
 @pytest.mark.requirement("N74", "N87")
-async def test_a_call_that_waits_reports_the_steps(knowledge: Knowledge) -> None:
-    knowledge.engine.set_policy(AfterTime(seconds=3.0))
+async def test_a_call_that_waits_reports_the_steps(
+    knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
+    knowledge.engine.set_policy(AfterTime(seconds=0.6))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     progress = [told[0] for told in knowledge.told]
     assert progress == sorted(set(progress))

@@ -8,7 +8,6 @@ engine can be tried in a table.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -45,9 +44,10 @@ from kb_server.engine_client.errors import (
     Refused,
 )
 from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, MultipartFile, RetryPolicy
-from kb_server.waiting import SYSTEM_CLOCK, Clock
+from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -94,7 +94,7 @@ class HttpEngine:
         self._silence = silence
         self._clock = clock
         self._version_known = False
-        self._version_check: asyncio.Task[None] | None = None
+        self._version_check = SharedWork(self._learn_version)
 
     @property
     def url(self) -> str:
@@ -108,8 +108,6 @@ class HttpEngine:
 
     async def close(self) -> None:
         """Close the pool."""
-        if self._version_check is not None:
-            self._version_check.cancel()
         await self._http.close()
 
     async def call(
@@ -134,7 +132,7 @@ class HttpEngine:
             body=body,
         )
         if not self._version_known and operation is not GET_STATUS:
-            await self._check_version()
+            await self._version_check.outcome()
         return await self._http.send(request, partial(decode, operation))
 
     async def send_file(
@@ -145,7 +143,7 @@ class HttpEngine:
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
         if not self._version_known:
-            await self._check_version()
+            await self._version_check.outcome()
         return await self._http.send(request, partial(decode, CREATE_JOB))
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
@@ -192,30 +190,18 @@ class HttpEngine:
             headers[IF_MATCH] = f'"{if_match}"'
         return build_request(self._http.base, operation, self._key, headers, **content)
 
-    async def _check_version(self) -> None:
-        """Ask for the engine's version on the first call, and on the first after it was out of reach.
-
-        Calls that begin together share one question and its outcome: behind an engine that keeps silent
-        they would otherwise wait one after the other.
-        """
-        if self._version_check is None or self._version_check.done():
-            self._version_check = asyncio.create_task(self._learn_version(), name="engine-version")
-            self._version_check.add_done_callback(_mark_retrieved)
-        await asyncio.shield(self._version_check)
-
     async def _learn_version(self) -> None:
+        """Ask for it on the first call, and on the first after the engine was out of reach.
+
+        Calls that begin together share the question: behind an engine that keeps silent they would otherwise
+        wait one after the other.
+        """
         request = self._request(GET_STATUS, silence=self._silence)
         check_version(await self._http.send(request, _version_in))
         self._version_known = True
 
     def _forget_version(self) -> None:
         self._version_known = False
-
-
-def _mark_retrieved(task: asyncio.Task[None]) -> None:
-    """Nobody may be left who waits for it; its failure is not to be reported as lost."""
-    if not task.cancelled():
-        task.exception()
 
 
 def build_request(
@@ -320,7 +306,7 @@ def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[by
     Raises:
         EngineFault: the response is not a success, is no JSON, or `read` cannot make anything of it.
     """
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         raise fault_of(operation, response, now=datetime.now(UTC))
     if response.content_type != "application/json":
         media_type = response.content_type[:80] or "no content type"

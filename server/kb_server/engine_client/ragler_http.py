@@ -131,7 +131,7 @@ def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_c
         EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
             the backend says what is missing.
     """
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         raise _fault(operation, response, in_collection=in_collection)
     return read_json(
         operation, response, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)

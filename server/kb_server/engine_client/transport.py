@@ -1,4 +1,4 @@
-"""A backend over HTTP: one pooled session, attempts, a circuit, and every fault of the transport ours.
+"""A backend over HTTP: connections that are kept, attempts, a circuit, and every fault of the transport ours.
 
 The clients on top of it know the operations and their responses. This knows neither: it sends, as often as is
 safe and no oftener, and passes each response to the reader that it was given. When to send again and whether
@@ -7,26 +7,32 @@ to send at all are decided by `RetryPolicy` and `Breaker`, without I/O and witho
 
 from __future__ import annotations
 
+import asyncio
 import random
-import unicodedata
+import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from secrets import token_hex
 from typing import TypeVar
 
+import aiohappyeyeballs
 from yarl import URL
 
-from kb_contracts.api.models import FileFields
-from kb_contracts.api.operations import AnyOperation, to_params
+from kb_contracts.api.operations import AnyOperation
 from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
-from kb_server.engine_client.http1 import RawResponse
-from kb_server.engine_client.pool import Pool
-from kb_server.engine_client.port import FileSource
+from kb_server.engine_client.http1 import Connection, RawResponse, reason_of
+from kb_server.engine_client.multipart import MultipartFile
 from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered
 
 T = TypeVar("T")
 
+CONNECT_SECONDS = 5.0
+
+_CONNECTIONS = 512
+"""So many that agents who wait for their jobs do not keep others from searching."""
+_EYEBALLS_SECONDS = 0.25
+"""After which the next address of a host is tried beside the one before."""
 _SMALL_BYTES = 64 * 1024
 """A body up to there is sent in one piece with its head; a larger one as the peer takes it."""
 
@@ -60,58 +66,6 @@ class EngineRequest:
 async def _blocks(body: bytes) -> AsyncGenerator[bytes, None]:
     for start in range(0, len(body), _SMALL_BYTES):
         yield body[start : start + _SMALL_BYTES]
-
-
-@dataclass(frozen=True, slots=True)
-class MultipartFile:
-    """The multipart body of a file, framed by hand so that its length is known before a byte is read.
-
-    A length spares the engine a chunked body, which some HTTP servers do not take. The fields come first, so
-    that the engine knows them when the file begins.
-    """
-
-    source: FileSource
-    fields: FileFields
-    boundary: str = field(default_factory=lambda: f"kb-{token_hex(16)}")
-
-    @property
-    def content_type(self) -> str:
-        """The value of `Content-Type`."""
-        return f"multipart/form-data; boundary={self.boundary}"
-
-    @property
-    def length(self) -> int:
-        """The whole body, in bytes."""
-        return len(self._head()) + self.source.size + len(self._tail())
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The body, block by block.
-
-        Raises:
-            OSError: the file cannot be read, or has another size than `source` says.
-        """
-        yield self._head()
-        sent = 0
-        async for block in self.source.blocks():
-            sent += len(block)
-            yield block
-        if sent != self.source.size:
-            raise OSError(f"the file has {sent} bytes instead of {self.source.size}")
-        yield self._tail()
-
-    def _head(self) -> bytes:
-        opening = f"--{self.boundary}\r\nContent-Disposition: form-data; name="
-        parts = [f'{opening}"{name}"\r\n\r\n{value}\r\n' for name, value in to_params(self.fields).items()]
-        # A line break would end the header, and no reader understands any form of it. Quotation marks get
-        # backslashes, which every reader understands; percent signs would stay in the name for some.
-        bare = "".join("_" if unicodedata.category(char) == "Cc" else char for char in self.source.filename)
-        quoted = bare.replace("\\", "\\\\").replace('"', '\\"')
-        parts.append(f'{opening}"file"; filename="{quoted}"\r\n')
-        parts.append("Content-Type: application/octet-stream\r\n\r\n")
-        return "".join(parts).encode()
-
-    def _tail(self) -> bytes:
-        return f"\r\n--{self.boundary}--\r\n".encode()
 
 
 class Circuit(StrEnum):
@@ -195,6 +149,104 @@ class RetryPolicy:
             return None
         wait = max(jittered(made, base=self.base, cap=self.cap, random=random), fault.retry_after or 0.0)
         return wait if elapsed + wait < self.deadline else None
+
+
+class Pool:
+    """Exchanges with the host of `base`, a URL.
+
+    `lost` is called when a kept connection had gone without an answer: the host may have been replaced.
+    """
+
+    def __init__(self, base: URL, *, lost: Callable[[], None]) -> None:
+        self._base = base
+        self._lost = lost
+        self._tls: ssl.SSLContext | None = None
+        self._places = asyncio.Semaphore(_CONNECTIONS)
+        self._is_closed = False
+        self._all: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}
+        """In the order in which they were given back; the last is taken first, so that others expire."""
+
+    async def close(self) -> None:
+        """Close all connections, for good; exchanges on their way fail."""
+        self._is_closed = True
+        leaving = list(self._all)
+        for connection in leaving:
+            connection.abort()
+        for connection in leaving:
+            await connection.gone
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        """Send `request` and read its response whole; once more where a kept connection had gone.
+
+        Raises:
+            EngineUnreachable: there is no connection, or it broke before an answer.
+            EngineTimeout: silence.
+            EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
+            OSError: of `rest` of the request, which is not the host's fault.
+        """
+        if self._places.locked():
+            await self._wait_for_place(request.silence)
+        else:
+            await self._places.acquire()
+        try:
+            if self._idle:
+                kept, _ = self._idle.popitem()
+                try:
+                    return await self._over(kept, request)
+                except EngineUnreachable:
+                    if kept.has_received or self._is_closed:
+                        raise
+                self._lost()
+            return await self._over(await self._connect(request.silence), request)
+        finally:
+            self._places.release()
+
+    async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
+        response = await connection.exchange(request.head, request.rest(), request.silence)
+        if connection.is_open:
+            self._idle[connection] = None
+        return response
+
+    async def _wait_for_place(self, silence: float) -> None:
+        try:
+            async with asyncio.timeout(silence):
+                await self._places.acquire()
+        except TimeoutError:
+            raise EngineTimeout(f"All {_CONNECTIONS} connections waited for it for {silence:g} s.") from None
+
+    async def _connect(self, silence: float) -> Connection:
+        loop, base = asyncio.get_running_loop(), self._base
+        seconds = min(CONNECT_SECONDS, silence)
+        secure = base.scheme == "https"
+        if secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        try:
+            async with asyncio.timeout(seconds):
+                addresses = await loop.getaddrinfo(base.raw_host, base.port, type=socket.SOCK_STREAM)
+                found = await aiohappyeyeballs.start_connection(
+                    addresses, happy_eyeballs_delay=_EYEBALLS_SECONDS, loop=loop
+                )
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, str(base), self._forget),
+                    sock=found,
+                    ssl=self._tls,
+                    server_hostname=base.raw_host if secure else None,
+                )
+        except TimeoutError:
+            raise EngineUnreachable(f"no connection within {seconds:g} s", url=str(base)) from None
+        except (OSError, UnicodeError) as error:
+            raise EngineUnreachable(reason_of(error), url=str(base)) from error
+        if self._is_closed:
+            connection.abort()
+            raise EngineUnreachable("the client was closed", url=str(base))
+        self._all.add(connection)
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        self._idle.pop(connection, None)
 
 
 class HttpTransport:

@@ -191,6 +191,17 @@ class TestVersionCheck:
         engine.journal.expect(operation="getStatus", exactly=1)
         await client.close()
 
+    async def test_who_leaves_does_not_take_it_from_the_others(self, engine: SimulatedEngine) -> None:
+        engine.arm("hang", "getStatus")
+        client = HttpEngine(engine.url, "secret", silence=0.5)
+        leaving, staying = (asyncio.create_task(client.call(LIST_JOBS, query=JobsQuery())) for _ in range(2))
+        await eventually_async(lambda: engine.journal.requests("getStatus"), what="the question")
+        leaving.cancel()
+        outcomes = await asyncio.gather(leaving, staying, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, EngineTimeout]
+        engine.journal.expect(operation="getStatus", exactly=1)
+        await client.close()
+
     @pytest.mark.requirement("E35")
     async def test_an_old_engine_is_refused_until_it_is_upgraded(
         self, client: HttpEngine, engine: SimulatedEngine

@@ -21,6 +21,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 JSON = b"Content-Type: application/json\r\n"
 WHOLE = OK + JSON + b"Content-Length: 2\r\n\r\n{}"
 CHUNKED = OK + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+IN_CHUNKS = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"1;x=y\r\n{\r\n01\r\n}\r\n0\r\nX: y\r\n\r\n"
 
 
 def read(*pieces: bytes, ends: bool = False) -> RawResponse | None:
@@ -38,10 +39,10 @@ def body_of(raw: bytes, *, ends: bool = False) -> bytes | None:
 
 
 class TestResponses:
-    @given(st.lists(st.integers(1, len(WHOLE) - 1), unique=True).map(sorted))
-    def test_a_response_is_the_same_however_it_is_cut(self, cuts: list[int]) -> None:
-        edges = [0, *cuts, len(WHOLE)]
-        pieces = [WHOLE[start:end] for start, end in pairwise(edges)]
+    @given(st.sampled_from([WHOLE, IN_CHUNKS]), st.data())
+    def test_a_response_is_the_same_however_it_is_cut(self, raw: bytes, data: st.DataObject) -> None:
+        cuts = data.draw(st.lists(st.integers(1, len(raw) - 1), unique=True).map(sorted))
+        pieces = [raw[start:end] for start, end in pairwise([0, *cuts, len(raw)])]
         assert read(*pieces) == RawResponse(200, "application/json", b"{}")
         assert read(*pieces[:-1]) is None
 
@@ -101,6 +102,8 @@ class TestReuse:
             (WHOLE + WHOLE, False),
             (WHOLE + b"HTTP/1.1 20", False),
             (WHOLE + b"garbage", False),
+            (b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", True),
+            (b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n{}", False),
             (OK + b"Connection: close\r\nContent-Length: 0\r\n\r\nsurplus", False),
         ],
     )

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
+from kb_contracts.api.operations import GET_STATUS, AnyOperation
 from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
-from kb_server.engine_client.pool import Pool
+from kb_server.engine_client.transport import EngineRequest, Pool
 from tests.support.certificates import self_signed
 from tests.support.eventually import eventually_async
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
 
-POOL = "kb_server.engine_client.pool"
+TRANSPORT = "kb_server.engine_client.transport"
+HTTP1 = "kb_server.engine_client.http1"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
 
@@ -73,8 +75,9 @@ async def pool_to(
 
 
 @dataclass
-class Question:
-    head: bytes = b"GET / HTTP/1.1\r\n\r\n"
+class Question(EngineRequest):
+    operation: AnyOperation = GET_STATUS
+    lines: bytes = b"GET / HTTP/1.1\r\n\r\n"
     silence: float = 5.0
     blocks: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
@@ -145,7 +148,7 @@ class TestReuse:
             assert (await pool.exchange(Question())).body == b"OK"
 
     async def test_an_idle_connection_is_not_kept_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(f"{POOL}._IDLE_SECONDS", 0.01)
+        monkeypatch.setattr(f"{HTTP1}._IDLE_SECONDS", 0.01)
         async with peer(ok) as made, pool_to(made) as pool:
             await pool.exchange(Question())
             await eventually_async(lambda: not made.open, what="the end of the connection")
@@ -160,13 +163,13 @@ class TestReuse:
         assert lost == []
 
     async def test_only_so_many_are_open_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(f"{POOL}._CONNECTIONS", 2)
+        monkeypatch.setattr(f"{TRANSPORT}._CONNECTIONS", 2)
         async with peer(ok) as made, pool_to(made) as pool:
             await asyncio.gather(*(pool.exchange(Question()) for _ in range(9)))
             assert made.connections <= 2
 
     async def test_waiting_for_one_is_bounded_by_the_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(f"{POOL}._CONNECTIONS", 1)
+        monkeypatch.setattr(f"{TRANSPORT}._CONNECTIONS", 1)
         async with peer(silent) as made, pool_to(made) as pool:
             long = asyncio.create_task(pool.exchange(Question()))
             await eventually_async(lambda: made.heads, what="the first request")
@@ -298,7 +301,7 @@ class TestTime:
                 await pool.exchange(Question(silence=0.2))
 
     async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(f"{POOL}.ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(f"{HTTP1}.ANSWER_SECONDS", 0.2)
 
         async def drips(_reader: Reader, writer: Writer) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")

@@ -167,7 +167,8 @@ class SqliteStore(Store):
         group: list[_Waiting[Any]] = []
 
         def works() -> Iterator[Work[Any]]:
-            while self._waiting:
+            # What comes while these are done is for the next transaction, for which they need not wait.
+            for _ in range(min(len(self._waiting), GROUP_WRITES)):
                 one = self._waiting.popleft()
                 if one.outcome.set_running_or_notify_cancel():  # else its caller has given up
                     group.append(one)
@@ -213,7 +214,7 @@ class SqliteStore(Store):
                 if write.changes.added and not self._index.dimensions:
                     set_meta(db, "dimensions", str(write.changes.added[0].vectors.shape[1]))
                 added += sum(len(batch.chunk_ids) for batch in write.changes.added)
-                if added >= GROUP_CHUNKS or len(answers) == GROUP_WRITES:
+                if added >= GROUP_CHUNKS:
                     break
             if staged is not None:
                 # A savepoint makes FTS5 write its words now rather than inside the commit.

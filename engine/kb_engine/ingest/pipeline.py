@@ -271,8 +271,10 @@ class _Batch:
 
     async def embed(self) -> Vectors:
         """Their vectors; raises EmbedderOutage, and EngineError where they are at fault."""
-        begun, self._begun = self._begun or asyncio.create_task(self._attempt()), None
-        return await begun
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.done() and isinstance(begun.exception(), EmbedderOutage):
+            begun = None  # it failed while an earlier slice was waited for, and may succeed by now
+        return await (begun or self._attempt())
 
     async def _attempt(self) -> Vectors:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
@@ -10,10 +11,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kb_engine.encoder import Encoder
+from kb_engine.encoder import RETRY_SECONDS, Encoder
 from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
 from kb_readers import Limits
+from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, TestEmbedder
 
 PASSAGES = 30
@@ -71,3 +73,18 @@ async def test_of_a_document_that_nobody_wants_no_more_is_embedded(encoder: Enco
     embedder.release.set()
     await encoder.close()
     assert len(embedder.texts) <= (encoder.device.threads + 1) * embedder.batch_size < 2 * PASSAGES
+
+
+@pytest.mark.parametrize("encoder", [TestEmbedder], indirect=True)
+async def test_slices_that_failed_together_wait_once_for_the_embedder(encoder: Encoder) -> None:
+    embedder, pauses = encoder.embedder, list[float]()
+    assert isinstance(embedder, TestEmbedder)
+    embedder.failures = sys.maxsize
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await eventually_async(asyncio.all_tasks, lambda tasks: len(tasks) == 1, what="the end of the others")
+        embedder.failures = 0
+
+    prepared = await Pipeline(encoder, Limits(), pause=pause).note(TEXT, "title", ignore)
+    assert (len(prepared.vectors), pauses) == (PASSAGES, [RETRY_SECONDS])

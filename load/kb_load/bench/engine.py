@@ -352,11 +352,11 @@ def _over_http(
 ) -> Turns:
     """Search the engine when all is quiet and, `busy`, while files are taken in; the start warms."""
     for question in questions[:20]:
-        _ask(client, question, filtered=False)
+        ask(client, question, filtered=False)
     turns: Turns = {}
     for _ in range(rounds):
         for filtered in (False, True):
-            quiet = [_ask(client, question, filtered=filtered) for question in questions]
+            quiet = [ask(client, question, filtered=filtered) for question in questions]
             turns.setdefault(("http", "hybrid", filtered, False), []).append(quiet)
         if not busy:
             continue
@@ -368,7 +368,7 @@ def _over_http(
                 while len(jobs) < 2:  # there is always one more waiting
                     body = "\n\n".join(texts.passage(_WORDS_OF_CHUNK) for _ in range(40))
                     jobs.append(submit(client, f"busy-{texts.rng.integers(1 << 40)}.txt", body))
-            found[number % 2].append(_ask(client, question, filtered=bool(number % 2)))
+            found[number % 2].append(ask(client, question, filtered=bool(number % 2)))
         for job in jobs:
             client.delete(f"/api/v1/jobs/{job}")
         for tagged, values in enumerate(found):
@@ -396,7 +396,7 @@ def running_engine(home: Path, embedder: str, **settings: str) -> Iterator[tuple
         yield process, client
 
 
-def _ask(client: httpx.Client, question: str, *, filtered: bool) -> float:
+def ask(client: httpx.Client, question: str, *, filtered: bool) -> float:
     """Milliseconds of one search, seen from outside."""
     body = {"query": question, "tags": [FILTER_TAG] if filtered else []}
     started = time.perf_counter()

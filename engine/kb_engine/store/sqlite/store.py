@@ -162,7 +162,7 @@ class SqliteStore(Store):
         (answer,) = await self._writer.run(partial(self._reserve.spend, partial(self._transact, [work])))
         return answer
 
-    def _write_waiting(self, db: apsw.Connection) -> None:
+    def _write_waiting(self) -> None:
         """Commit what waits together; nothing where an earlier call has done it."""
         group: list[_Waiting[Any]] = []
 
@@ -175,26 +175,26 @@ class SqliteStore(Store):
                     yield one.work
 
         try:
-            answers = self._transact(works(), db)
+            answers = self._transact(works())
         except BaseException as error:  # noqa: BLE001 - it is raised where the write was asked for
             if len(group) == 1:
                 group[0].fail(error)
                 return
             for one in group:
-                self._write_alone(one, db)
+                self._write_alone(one)
         else:
             for one, answer in zip(group, answers, strict=True):
                 one.outcome.set_result(answer)
 
-    def _write_alone(self, waiting: _Waiting[Any], db: apsw.Connection) -> None:
+    def _write_alone(self, waiting: _Waiting[Any]) -> None:
         try:
-            (answer,) = self._transact([waiting.work], db)
+            (answer,) = self._transact([waiting.work])
         except BaseException as error:  # noqa: BLE001 - as above
             waiting.fail(error)
         else:
             waiting.outcome.set_result(answer)
 
-    def _transact(self, works: Iterable[Work[T]], db: apsw.Connection) -> list[T]:
+    def _transact(self, works: Iterable[Work[T]]) -> list[T]:
         """The answers of those that were done in one transaction; once it is large it takes no more."""
         works = iter(works)
         if (first := next(works, None)) is None:
@@ -202,6 +202,7 @@ class SqliteStore(Store):
         answers: list[T] = []
         staged: Snapshot | None = None
         added = 0
+        db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
             logs_changes = self._follower is not None
@@ -290,21 +291,25 @@ class Threads:
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
         """Do `work` on one of the threads. Raises `not_ready` once closed."""
-        return await asyncio.wrap_future(self.begin(work))
+        return await asyncio.wrap_future(self.begin(partial(self._do, work)))
 
-    def begin(self, work: Callable[[apsw.Connection], T]) -> Future[T]:
+    def begin(self, work: Callable[[], T]) -> Future[T]:
         """Have `work` done on one of the threads, without waiting. Raises `not_ready` once closed."""
         try:
-            return self._executor.submit(self._do, work)
+            return self._executor.submit(work)
         except RuntimeError as error:
             raise EngineError("not_ready", "The engine is shutting down.") from error
 
+    def connection(self) -> apsw.Connection:
+        """That of the thread that asks, one of these; opened when it is first needed."""
+        if not hasattr(self._local, "db"):
+            self._local.db = self._open_one()
+            self._opened.append(self._local.db)
+        return cast("apsw.Connection", self._local.db)
+
     def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
-            if not hasattr(self._local, "db"):
-                self._local.db = self._open_one()
-                self._opened.append(self._local.db)
-            return work(cast("apsw.Connection", self._local.db))
+            return work(self.connection())
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:
                 raise known from error
@@ -358,11 +363,11 @@ class Reserve:
         with suppress(OSError):
             self._file.unlink()
 
-    def spend(self, work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
         """Do `work`, which is to make room, with the room of the reserve."""
         self.give()
         try:
-            return work(db)
+            return work()
         finally:
             # What was committed is safe in the log; with less room than before the reserve is smaller.
             with suppress(apsw.Error):

@@ -329,6 +329,22 @@ async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(
     assert await indexed(base.store) == (1, 1, 1)
 
 
+async def test_a_write_fails_where_the_base_cannot_be_opened(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it can, the next one is done; none waits for ever."""
+
+    def locked(_path: Path) -> apsw.Connection:
+        raise apsw.BusyError("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "connect", locked)
+        refusal = await refused(base.accept(new_note("a")))
+    assert refusal.code == "not_ready"
+    await base.accept(new_note("b"))
+    assert (await base.store.read(state.counts)).queue.queued == 1
+
+
 async def test_a_large_commit_does_not_wait_for_the_next_one(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:

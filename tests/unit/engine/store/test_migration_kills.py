@@ -20,12 +20,13 @@ import pytest
 from kb_engine.index.words import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
-from kb_engine.store.postgres.connection import Db, connect, set_embedder, to_dollar_params
+from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
+from kb_engine.store.postgres.transaction import set_embedder
 from kb_engine.store.repository import collections, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
-from tests.support.stores import DIMENSIONS, Place, all_documents, axis, opened
+from tests.support.stores import DIMENSIONS, Place, all_documents, axis, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -207,6 +208,9 @@ async def expect_everything(place: Place, version: int) -> None:
             assert (await base.store.write(jobs.take, "lease")).job.text == "waits"  # type: ignore[union-attr]
         if isinstance(place, Database) or version >= 3:
             assert (await base.store.read(collections.detail, COLLECTION["id"])).description == "d"
+        if isinstance(place, Database):
+            added = (await base.ingest_among_others(new_note("a"), prepared("a"))).document_id
+            assert (added, [each.id for each in (await base.detail(2)).chunks]) == (2, [3])
 
 
 @pytest.mark.parametrize("version", range(len(MIGRATIONS)))

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import CollectionRequest
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import connect
+from kb_engine.store.postgres.opening import reindex_postgres
+from kb_engine.store.postgres.schema import MIGRATIONS, migrate
+from kb_engine.store.postgres.transaction import layout_version, set_embedder
 from kb_engine.store.repository import collections, documents, state
 from kb_engine.store.repository.transaction import Write
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.remote_index import RemoteIndex, Server
-from tests.support.stores import Base, all_documents, key, new_note, opened, prepared
+from tests.support.stores import (
+    EMBEDDER,
+    Base,
+    all_documents,
+    axis,
+    key,
+    new_note,
+    opened,
+    prepared,
+    visit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -71,10 +87,12 @@ async def in_flight(
 
 
 @asynccontextmanager
-async def waiting(database: Database, work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Future[Any]]:
-    """`work` has come to wait for somebody else's transaction."""
+async def waiting(
+    database: Database, work: Coroutine[Any, Any, Any], count: int = 1
+) -> AsyncIterator[asyncio.Future[Any]]:
+    """`work` has come to wait for somebody else's transaction; so many do by then."""
     task = asyncio.ensure_future(work)
-    await eventually_async(lambda: database.value(_WAITING), lambda count: count == 1, what="the wait")
+    await eventually_async(lambda: database.value(_WAITING), lambda found: found == count, what="the wait")
     assert not task.done()
     yield task
 
@@ -197,12 +215,106 @@ async def test_a_beat_brings_the_totals_to_where_engines_of_before_look(
     assert (totals["chunks"], await one.count("counters")) == (2, 0)
 
 
+async def test_engines_of_layout_5_do_no_harm_while_their_base_is_migrated() -> None:
+    """They hold the row of the base, which counts ids; once they have it they look at the layout again."""
+    database = await new_database(empty=True)
+    earlier, later = await connect(database.address), await connect(database.address)
+
+    async def layout_once_held() -> int:
+        async with later.transaction():
+            await later.execute("SELECT FROM base FOR UPDATE")
+            return await layout_version(later)
+
+    try:
+        await earlier.execute("CREATE EXTENSION vector")
+        await migrate(earlier, database.address, MIGRATIONS[:5])
+        await set_embedder(earlier, EMBEDDER)
+        async with asyncio.timeout(SECONDS), earlier.transaction():
+            await earlier.execute("SELECT FROM base FOR UPDATE")
+            async with (
+                waiting(database, visit(database)) as migrated,
+                waiting(database, layout_once_held(), 2) as refused,
+            ):
+                await earlier.execute("UPDATE base SET last_document = 4, last_chunk = 9")
+        await migrated
+        assert await refused == len(MIGRATIONS)
+    finally:
+        await earlier.close()
+        await later.close()
+    async with opened(database) as base:
+        note = await base.note("a")
+        assert (note.id, [each.id for each in (await base.detail(note.id)).chunks]) == (5, [10])
+
+
 async def test_only_one_learns_at_a_time_how_long_work_takes(one: Base, other: Base) -> None:
     """Who would have to wait does without; nobody's commit waits for that."""
     leased = [await one.lease(new_note(text)) for text in ("a", "b")]
     async with in_flight(one, documents.commit, leased[0], prepared("a")):
         assert await other.commit(leased[1], prepared("b")) is not None
     assert await one.count("measures") == 1
+
+
+# A document whose ids are lower than those of another is committed after it, by another engine.
+
+
+@asynccontextmanager
+async def overtaken(one: Base, other: Base) -> AsyncIterator[None]:
+    """Within the block the second of two documents is there, and behind it the first too."""
+    leased = await one.lease(new_note("apple a"))
+    async with in_flight(one, documents.commit, leased, prepared("apple a")):
+        second = await other.note("apple b", "apple c")
+        assert (second.id, [each.id for each in (await other.detail(second.id)).chunks]) == (2, [2, 3])
+        yield
+
+
+async def found(base: Base) -> list[tuple[int, float]]:
+    return [(each.chunk.id, each.score) for each in (await base.find("apple")).results]
+
+
+async def test_searches_score_what_was_overtaken_as_if_it_had_been_there_first(
+    database: Database, one: Base, other: Base
+) -> None:
+    """What an engine remembers of words between two searches is of one state of the base."""
+    async with overtaken(one, other):
+        assert [chunk for chunk, _ in await found(other)] == [2, 3]
+    async with opened(database) as fresh:
+        assert await found(other) == await found(fresh)
+    assert [chunk for chunk, _ in await found(other)] == [1, 2, 3]
+
+
+async def test_a_list_by_id_has_what_was_overtaken_in_its_place(one: Base, other: Base) -> None:
+    async with overtaken(one, other):
+        assert [each.id for each in (await all_documents(other)).documents] == [2]
+    assert [each.id for each in (await all_documents(other)).documents] == [1, 2]
+
+
+async def test_a_reindex_embeds_what_was_overtaken(database: Database, one: Base, other: Base) -> None:
+    embedded: list[str] = []
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        embedded.extend(texts)
+        return np.array([axis(1)] * len(texts))
+
+    again = EmbedderIdentity("again", EMBEDDER.dimensions)
+    async with overtaken(one, other):
+        reindexing = reindex_postgres(database.address, embedder=again, embed=embed)
+        async with waiting(database, reindexing) as reindexed:
+            pass
+    assert (await reindexed, embedded) == (3, ["apple a", "apple b", "apple c"])
+    assert await one.count("vectors") == 3
+
+
+async def test_an_index_that_is_built_meanwhile_gets_what_was_overtaken_from_the_log(
+    database: Database,
+) -> None:
+    server = Server()
+    async with opened(database, index=RemoteIndex(server)) as one:
+        assert await found(one) == []
+        server.lose_everything()
+        async with overtaken(one, one):
+            assert [chunk for chunk, _ in await found(one)] == [2, 3]
+        assert [chunk for chunk, _ in await found(one)] == [1, 2, 3]
+        assert server.created == 2
 
 
 @pytest.fixture

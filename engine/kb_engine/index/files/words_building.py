@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -40,6 +40,8 @@ TERMS_AT_ONCE = 4_000_000
 """So many words of chunks are sorted in memory; about 200 MB."""
 POSTINGS_AT_ONCE = 2_000_000
 """So many postings are merged in memory; about 100 MB."""
+MERGED_AT_ONCE = 8
+"""Blocks; their dictionaries are in memory together."""
 
 
 def build(chunks: Iterable[AnalysedChunk]) -> Postings:
@@ -111,13 +113,24 @@ def write(path: Path, chunks: Iterable[AnalysedChunk], analyser: str) -> None:
         OSError: the disk is full, for example; nothing is left behind then.
     """
     with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
+        names = (Path(folder) / str(number) for number in count())
         remaining = iter(chunks)
-        runs: list[Postings] = []
+        runs: list[Path] = []
         while len((run := build(_at_most(TERMS_AT_ONCE, remaining))).lengths):
-            run_path = Path(folder) / str(len(runs))
-            merge(run_path, [Part(run)], analyser)
-            runs.append(open_postings(run_path, analyser))
-        merge(path, [Part(run) for run in runs], analyser)
+            runs.append(next(names))
+            merge(runs[-1], [Part(run)], analyser)
+        while len(runs) > MERGED_AT_ONCE:
+            groups = [runs[at : at + MERGED_AT_ONCE] for at in range(0, len(runs), MERGED_AT_ONCE)]
+            runs = [_merged_away(group, next(names), analyser) for group in groups]
+        _merged_away(runs, path, analyser)
+
+
+def _merged_away(paths: Sequence[Path], into: Path, analyser: str) -> Path:
+    """Merge files, of which only the new one remains."""
+    merge(into, [Part(open_postings(path, analyser)) for path in paths], analyser)
+    for path in paths:
+        path.unlink()
+    return into
 
 
 def _at_most(terms: int, chunks: Iterator[AnalysedChunk]) -> Iterator[AnalysedChunk]:

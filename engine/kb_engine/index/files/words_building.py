@@ -24,6 +24,8 @@ from kb_engine.index.files.words import (
     DTYPES,
     KEY_TYPE,
     KIND,
+    LONG_FROM,
+    STRETCH,
     VERSION,
     WIDE,
     Places,
@@ -31,6 +33,7 @@ from kb_engine.index.files.words import (
     Rows,
     key_of,
     open_postings,
+    stretches,
 )
 
 Numbers: TypeAlias = "NDArray[np.int64]"
@@ -99,6 +102,8 @@ def in_memory(
         starts=np.cumsum(counts) - counts,
         counts=counts.astype(np.uint32),
         rows=rows,
+        low_rows=np.empty(0, np.uint16),
+        stretch_ends=np.empty(0, np.int64),
         frequencies=np.minimum(frequencies, WIDE).astype(np.uint8),
         wide_places=wide,
         wide_values=frequencies[wide].astype(np.uint32),
@@ -166,9 +171,15 @@ class _Source:
 
     def __init__(self, part: Part, first_row: int) -> None:
         self._postings, self._kept = part.postings, part.kept
-        is_list = part.postings.starts < len(part.postings.rows)
-        self._columns = np.flatnonzero(~is_list)
-        self._list_ends = np.cumsum(np.where(is_list, part.postings.counts, 0), dtype=np.int64)
+        starts, counts = part.postings.starts, part.postings.counts
+        is_short = starts < part.postings.short
+        is_column = starts >= part.postings.listed
+        self._columns = np.flatnonzero(is_column)
+        self._list_ends = (
+            np.cumsum(np.where(is_short, counts, 0), dtype=np.int64),
+            np.cumsum(np.where(is_short | is_column, 0, counts), dtype=np.int64) + part.postings.short,
+        )
+        """Of each term, where its list ends or would end: among the short, and among the long."""
         self._first_row = first_row
         self._new_rows = None if part.kept is None else first_row - 1 + np.cumsum(part.kept)
         self.keys = part.postings.keys
@@ -178,16 +189,17 @@ class _Source:
 
     def counts(self) -> Numbers:
         """In how many of the rows that are kept each term stands."""
-        counts = self._postings.counts.astype(np.int64)
         if self._kept is None:
-            return counts
-        for first, beyond in _ranges(np.diff(self._list_ends, prepend=0)):
-            places = self._lists(first, beyond)
-            kept = np.cumsum(self._kept[self._postings.rows[places]])
-            ends = self._list_ends[first:beyond] - places.start
-            counts[first:beyond] = np.diff(np.concatenate([[0], kept])[ends], prepend=0)
+            return self._postings.counts.astype(np.int64)
+        counts = np.zeros(len(self.keys), np.int64)
+        for list_ends, start in zip(self._list_ends, (0, self._postings.short), strict=True):
+            for first, beyond in _ranges(np.diff(list_ends, prepend=start)):
+                bounds = _bounds(list_ends, start, first, beyond)
+                rows = self._postings.rows_at(slice(int(bounds[0]), int(bounds[-1])))
+                kept = np.concatenate([[0], np.cumsum(self._kept[rows])])
+                counts[first:beyond] += np.diff(kept[bounds - bounds[0]])
         for term in self._columns.tolist():
-            column = self._postings.frequencies_at(self._postings.places(term), np.uint8)
+            column = self._postings.frequencies_at(self._postings.places(term))
             counts[term] = np.count_nonzero(column[self._kept])
         return counts
 
@@ -197,10 +209,13 @@ class _Source:
         Numbers ascend, and so do the rows of each; every number is in one of the tuples alone.
         """
         low, high = (int(place) for place in self.numbers.searchsorted([first, beyond]))
-        places = self._lists(low, high)
-        list_lengths = np.diff(self._list_ends[low:high], prepend=places.start)
-        numbers = np.repeat(self.numbers[low:high], list_lengths)
-        yield self._kept_postings(numbers, self._postings.rows[places], places)
+        for list_ends, start in zip(self._list_ends, (0, self._postings.short), strict=True):
+            ends = list_ends[low:high]
+            places = slice(
+                int(list_ends[low - 1]) if low else start, int(list_ends[high - 1]) if high else start
+            )
+            numbers = np.repeat(self.numbers[low:high], np.diff(ends, prepend=places.start))
+            yield self._kept_postings(numbers, self._postings.rows_at(places), places)
         for term in self._columns[slice(*self._columns.searchsorted([low, high]))].tolist():
             yield self._column(term)
 
@@ -217,11 +232,6 @@ class _Source:
             return numbers, rows + np.int64(self._first_row), frequencies
         kept = self._kept[rows]
         return numbers[kept], self._new_rows[rows[kept]], frequencies[kept]
-
-    def _lists(self, first: int, beyond: int) -> slice:
-        """The places of the lists among these terms."""
-        start, end = (int(self._list_ends[term - 1]) if term else 0 for term in (first, beyond))
-        return slice(start, end)
 
 
 class _Merged:
@@ -245,22 +255,27 @@ class _Merged:
         for source in self._sources:
             source.numbers = new_numbers[source.numbers]
         self._keys, self._counts = keys[counts > 0], counts[counts > 0]
-        self._is_column = self._counts * COLUMN_SHARE >= self._size
-        self._list_lengths = np.where(self._is_column, 0, self._counts)
-        self._starts = np.cumsum(self._list_lengths) - self._list_lengths
-        self._listed = int(self._list_lengths.sum())
-        columns = int(np.count_nonzero(self._is_column))
-        self._starts[self._is_column] = self._listed + self._size * np.arange(columns)
-        self.lengths = {"rows": self._listed, "frequencies": self._listed + self._size * columns}
+        is_column = self._counts * COLUMN_SHARE >= self._size
+        is_long = ~is_column & (self._counts >= LONG_FROM * stretches(self._size))
+        self._lengths = (
+            np.where(is_column | is_long, 0, self._counts),
+            np.where(is_long, self._counts, 0),
+            np.where(is_column, self._size, 0),
+        )
+        """How many frequencies each term has among the short lists, the long ones, and the columns."""
+        short, long, columns = (int(lengths.sum()) for lengths in self._lengths)
+        places = [np.cumsum(lengths) - lengths for lengths in self._lengths]
+        self._starts = np.select(
+            [is_column, is_long], [short + long + places[2], short + places[1]], default=places[0]
+        )
+        self.lengths = {"rows": short, "low_rows": long, "frequencies": short + long + columns}
         """Of the sections that are written piece by piece."""
 
     def write(self, writer: ArrayFileWriter) -> None:
         """Write all sections."""
         wide: list[tuple[Numbers, Rows]] = []
         start = 0
-        for rows, frequencies in chain(self._lists(), self._columns()):
-            if rows is not None:
-                writer.append("rows", rows)
+        for frequencies in chain(self._short(writer), self._long(writer), self._columns()):
             writer.append("frequencies", np.minimum(frequencies, WIDE))
             places = np.flatnonzero(frequencies >= WIDE)
             wide.append((places + start, frequencies[places]))
@@ -272,33 +287,57 @@ class _Merged:
         writer.add("starts", self._starts)
         writer.add("counts", self._counts)
 
-    def _lists(self) -> Iterator[tuple[Rows, Rows]]:
-        """Rows and frequencies, list behind list."""
-        for first, beyond in _ranges(self._list_lengths):
-            ends = np.cumsum(self._list_lengths[first:beyond])
-            next_places = ends - self._list_lengths[first:beyond]
+    def _short(self, writer: ArrayFileWriter) -> Iterator[Rows]:
+        """Write the rows of the short lists; their frequencies."""
+        for _, rows, frequencies in self._lists(self._lengths[0]):
+            writer.append("rows", rows)
+            yield frequencies
+
+    def _long(self, writer: ArrayFileWriter) -> Iterator[Rows]:
+        """Write the rows of the long lists; their frequencies."""
+        count = stretches(self._size)
+        in_stretches = [np.empty(0, np.int64)]
+        for lengths, rows, frequencies in self._lists(self._lengths[1]):
+            writer.append("low_rows", rows % STRETCH)
+            lists = lengths[lengths > 0]
+            runs = np.repeat(np.arange(len(lists)) * count, lists) + rows // STRETCH
+            in_stretches.append(np.bincount(runs, minlength=len(lists) * count))
+            yield frequencies
+        writer.add("stretch_ends", np.cumsum(np.concatenate(in_stretches)))
+
+    def _lists(self, lengths: Numbers) -> Iterator[tuple[Numbers, Rows, Rows]]:
+        """Some lists at once: their lengths, which are 0 where a term has none, and rows and frequencies."""
+        for first, beyond in _ranges(self._counts):  # whatever they are, the parts give all of them
+            ends = np.cumsum(lengths[first:beyond])
+            next_places = ends - lengths[first:beyond]
             rows = np.empty(ends[-1], np.uint32)
             frequencies = np.empty_like(rows)
             for source in self._sources:
                 for numbers, new_rows, found in source.postings(first, beyond):
-                    listed = ~self._is_column[numbers]
+                    listed = lengths[numbers] > 0
                     numbers = numbers[listed] - first
                     counts = np.bincount(numbers, minlength=beyond - first)
-                    places = np.arange(len(numbers)) + np.repeat(
-                        next_places - np.cumsum(counts) + counts, counts
-                    )
+                    places = np.arange(len(numbers))
+                    places += np.repeat(next_places - np.cumsum(counts) + counts, counts)
                     rows[places], frequencies[places] = new_rows[listed], found[listed]
                     next_places += counts
-            yield rows, frequencies
+            yield lengths[first:beyond], rows, frequencies
 
-    def _columns(self) -> Iterator[tuple[None, Rows]]:
+    def _columns(self) -> Iterator[Rows]:
         """The frequencies of all rows, column behind column."""
-        for number in np.flatnonzero(self._is_column).tolist():
+        for number in np.flatnonzero(self._lengths[2]).tolist():
             frequencies = np.zeros(self._size, np.uint32)
             for source in self._sources:
                 for _, rows, found in source.postings(number, number + 1):
                     frequencies[rows] = found
-            yield None, frequencies
+            yield frequencies
+
+
+def _bounds(ends: Numbers, start: int, first: int, beyond: int) -> Numbers:
+    """Where these lists begin, and where the last one ends; the first of all begins at `start`."""
+    return np.concatenate([ends[first - 1 : first] if first else [start], ends[first:beyond]]).astype(
+        np.int64
+    )
 
 
 def _ranges(lengths: Numbers) -> Iterator[tuple[int, int]]:

@@ -38,7 +38,7 @@ def test_views_are_whole_while_a_thread_appends() -> None:
             view = recent.view()
             size = len(view.lengths)
             assert view.frequencies(Terms(["a", "0"])).tolist() == [size, min(size, 1)]
-            assert len(view.postings().rows) == 2 * size
+            assert view.postings().listed == 2 * size
     finally:
         writer.join()
     assert recent.view().frequencies(Terms(["a", "2999"])).tolist() == [3_000, 1]

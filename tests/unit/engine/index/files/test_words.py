@@ -44,7 +44,11 @@ def small_steps() -> Iterator[None]:
     """A few rows at once, so that few of them are many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "ROWS_AT_ONCE", 4)
-        patch.setattr(words, "GALLOP", 2)
+        for module in (words, words_building):
+            patch.setattr(module, "STRETCH", 4)
+            patch.setattr(module, "LONG_FROM", 1)
+        patch.setattr(words, "GALLOP", 1)
+        patch.setattr(words, "GALLOP_STRETCH", 0.1)
         patch.setattr(words_building, "TERMS_AT_ONCE", 10)
         patch.setattr(words_building, "POSTINGS_AT_ONCE", 5)
         patch.setattr(words_building, "MERGED_AT_ONCE", 2)
@@ -153,7 +157,7 @@ def test_frequent_terms_are_columns_and_rare_ones_lists(chunks: list[AnalysedChu
 
 def test_parts_keep_what_is_theirs(tmp_path: Path) -> None:
     """Removed rows count no more, in lists and in columns, nor do terms that stood in these alone."""
-    chunks = [chunk("all", "gone")] + [chunk("all", *["wide"] * 300, f"w{row}") for row in range(20)]
+    chunks = [chunk("all", "gone")] + [chunk("all", *["wide"] * 256, f"w{row}") for row in range(20)]
     kept = np.array([row not in {0, 5, 6} for row in range(21)])
     block = in_file(tmp_path / "file", Part(in_file(tmp_path / "first", build(chunks)), kept))
     remaining = [each for each, stays in zip(chunks, kept, strict=True) if stays]

@@ -12,15 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_engine.index.files import words_building
+from kb_engine.index.files import words, words_building
 from kb_engine.index.files.analyser import ANALYSER, AnalysedChunk
 from kb_engine.index.files.words import KEY_TYPE, open_postings
 from kb_engine.index.files.words_building import Part, build, in_memory, merge, write
 from tests.support.word_blocks import chunk, in_file
 
 CHUNKS = st.lists(
-    st.lists(st.sampled_from("abcdefgh"), max_size=6).map(lambda terms: chunk(*terms)), max_size=25
+    st.lists(st.sampled_from("abcdefghijklmnop"), max_size=6).map(lambda terms: chunk(*terms)), max_size=25
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_stretches() -> Iterator[None]:
+    """A few rows are many stretches, and a few postings a long list."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (words, words_building):
+            patch.setattr(module, "STRETCH", 8)
+            patch.setattr(module, "LONG_FROM", 1)
+        yield
 
 
 @settings(max_examples=30)  # files are synced

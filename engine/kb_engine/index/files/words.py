@@ -25,7 +25,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -55,10 +54,10 @@ LONG_FROM = 16
 """Postings for each stretch of the block, from which on a list is long: its ends take 8 bytes a stretch."""
 WIDE = 255
 """Frequencies take a byte; those from here on stand apart."""
-GALLOP = 24
-"""To look up a row in a list takes as long as to pass over so many postings."""
-GALLOP_STRETCH = 2_000
-"""So does it to begin with a stretch of a long list."""
+BISECT = 32
+"""To look up a row among others takes as long as to pass over so many postings."""
+FEW = 100
+"""Where fewer rows are chosen than one in so many, an array over all rows costs more than it saves."""
 
 KIND, VERSION = "words", 1
 DTYPES = {
@@ -231,10 +230,12 @@ class Postings:
         places = self.places(term)
         if self.is_column(term):
             for part in _parts(slice(0, len(chosen.rows))):
-                rows = chosen.rows[part].astype(np.intp)
+                rows = chosen.rows[part]
                 yield places.start + rows, part, rows
-        elif self.short <= places.start and chosen.gallop(int(self.counts[term])):
-            yield from self._looked_up(places.start - self.short, chosen)
+        elif chosen.bisect(int(self.counts[term])):
+            listed = self.rows_at(places)
+            which, found = _shared(chosen.rows, listed)
+            yield places.start + found, which, listed[found]
         else:
             for part in _parts(places):
                 rows = self.rows_at(part)
@@ -242,41 +243,18 @@ class Postings:
                 hits = np.flatnonzero(order >= 0)
                 yield part.start + hits, order[hits].astype(np.intp), rows[hits]
 
-    def _looked_up(self, start: int, chosen: _Chosen) -> Iterator[tuple[Places, Places, Places]]:
-        """Chosen rows of the long list that starts here, found by bisection stretch by stretch."""
-        number = int(self._stretch_ends.searchsorted(start, "right")) // self._stretches
-        ends = self._stretch_ends[number * self._stretches : (number + 1) * self._stretches].tolist()
-        for place, end, (first, beyond) in zip([start, *ends], ends, chosen.stretches, strict=False):
-            if place == end or first == beyond:
-                continue
-            listed, wanted = self._low_rows[place:end], chosen.low_rows[first:beyond]
-            near = listed.searchsorted(wanted)
-            near[near == len(listed)] = 0
-            hits = np.flatnonzero(listed[near] == wanted)
-            yield self.short + place + near[hits], first + hits, chosen.rows[first + hits].astype(np.intp)
-
 
 class _Chosen:
     """Some rows of a block of `size`, ascending."""
 
     def __init__(self, rows: Rows, size: int) -> None:
-        self.rows = np.ascontiguousarray(rows, np.uint32)
+        self.rows = rows.astype(np.intp)
         self._size = size
 
-    def gallop(self, count: int) -> bool:
-        """Whether to look them up in a list of so many postings is quicker than to pass over it."""
-        return len(self.rows) * GALLOP + len(self.stretches) * GALLOP_STRETCH < count
-
-    @cached_property
-    def low_rows(self) -> NDArray[np.uint16]:
-        """Their lower halves."""
-        return (self.rows % STRETCH).astype(np.uint16)
-
-    @cached_property
-    def stretches(self) -> list[tuple[int, int]]:
-        """For each stretch of the block, which of them lie in it: from the first to before the second."""
-        ends = self.rows.searchsorted(np.arange(stretches(self._size) + 1) * STRETCH).tolist()
-        return list(pairwise(ends))
+    def bisect(self, count: int) -> bool:
+        """Whether to look them up in a list of so many postings, or these in them, beats a pass over it."""
+        fewer, more = sorted((len(self.rows), count))
+        return len(self.rows) * FEW < self._size or fewer * BISECT < more
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
@@ -284,6 +262,16 @@ class _Chosen:
         order = np.full(self._size, -1, np.int32)
         order[self.rows] = np.arange(len(self.rows), dtype=np.int32)
         return order
+
+
+def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the numbers stand that two ascending arrays have in common: in the first, and in the second."""
+    if len(first) > len(second):
+        return _shared(second, first)[::-1]
+    near = second.searchsorted(first)
+    near[near == len(second)] = 0
+    hits = np.flatnonzero(second[near] == first)
+    return hits, near[hits]
 
 
 def open_postings(path: Path, analyser: str) -> Postings:

@@ -47,8 +47,8 @@ def small_steps() -> Iterator[None]:
         for module in (words, words_building):
             patch.setattr(module, "STRETCH", 4)
             patch.setattr(module, "LONG_FROM", 1)
-        patch.setattr(words, "GALLOP", 1)
-        patch.setattr(words, "GALLOP_STRETCH", 0.1)
+        patch.setattr(words, "BISECT", 3)
+        patch.setattr(words, "FEW", 10)
         patch.setattr(words_building, "TERMS_AT_ONCE", 10)
         patch.setattr(words_building, "POSTINGS_AT_ONCE", 5)
         patch.setattr(words_building, "MERGED_AT_ONCE", 2)

@@ -8,9 +8,9 @@ cannot be torn, for what is behind its rows is cut off. A view is written to a f
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +24,17 @@ class RecentWords:
     """A block that grows."""
 
     def __init__(self) -> None:
-        self._postings: dict[str, array[int]] = {}
-        """By term: row, frequency, row, frequency and so on."""
+        self._postings: dict[str, array[int]] = defaultdict(partial(array, "Q"))
+        """By term: the row in the upper half of each number, the frequency in the lower."""
         self._lengths = array("f")
 
     def append(self, chunks: Iterable[AnalysedChunk]) -> None:
         """Add a row for each chunk."""
         postings = self._postings
         for terms, length in chunks:
-            row = len(self._lengths)
+            row = len(self._lengths) << 32
             for term, frequency in Counter(terms).items():
-                if (known := postings.get(term)) is None:
-                    postings[term] = array("I", (row, frequency))
-                else:
-                    known.extend((row, frequency))
+                postings[term].append(row | frequency)
             self._lengths.append(length)
 
     def view(self) -> RecentView:
@@ -78,15 +75,10 @@ class RecentView:
         keys, order = sorted_keys(terms)
         # Copies: an array that somebody looks into cannot grow.
         lists = [self._postings[terms[number]].tobytes() for number in order]
-        pairs = np.frombuffer(b"".join(lists), np.uint32).reshape(-1, 2)
-        inside = pairs[:, 0] < self._size
-        ends = np.cumsum([len(each) // 8 for each in lists], dtype=np.int64)
+        found = np.frombuffer(b"".join(lists), np.uint64)
+        rows = (found >> np.uint64(32)).astype(np.uint32)
+        inside = rows < self._size
+        ends = np.cumsum([len(each) // found.itemsize for each in lists], dtype=np.int64)
         counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
-        rows, frequencies = pairs[inside].T
-        return in_memory(
-            keys[counts > 0],
-            counts[counts > 0],
-            np.ascontiguousarray(rows),
-            frequencies.astype(np.int64),
-            self.lengths,
-        )
+        frequencies = (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return in_memory(keys[counts > 0], counts[counts > 0], rows[inside], frequencies, self.lengths)

@@ -1,7 +1,8 @@
 """How blocks of postings come about: from the words of chunks, and from other blocks.
 
-Nothing here takes more memory than a bounded number of postings, the dictionaries of the blocks, and four
-bytes a row. Sorting and copying are done by numpy, which lets other threads run meanwhile.
+Nothing here takes more memory than a bounded number of postings, the dictionaries of the blocks (about 100
+bytes a term of each), and 16 bytes a row. Sorting and copying are done by numpy, which lets other threads run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -210,11 +211,9 @@ class _Source:
         """
         low, high = (int(place) for place in self.numbers.searchsorted([first, beyond]))
         for list_ends, start in zip(self._list_ends, (0, self._postings.short), strict=True):
-            ends = list_ends[low:high]
-            places = slice(
-                int(list_ends[low - 1]) if low else start, int(list_ends[high - 1]) if high else start
-            )
-            numbers = np.repeat(self.numbers[low:high], np.diff(ends, prepend=places.start))
+            bounds = _bounds(list_ends, start, low, high)
+            places = slice(int(bounds[0]), int(bounds[-1]))
+            numbers = np.repeat(self.numbers[low:high], np.diff(bounds))
             yield self._kept_postings(numbers, self._postings.rows_at(places), places)
         for term in self._columns[slice(*self._columns.searchsorted([low, high]))].tolist():
             yield self._column(term)

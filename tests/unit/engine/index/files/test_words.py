@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kb_engine.index.files import words, words_building
 from kb_engine.index.files.analyser import ANALYSER, AnalysedChunk
+from kb_engine.index.files.array_file import UnreadableIndexFile
 from kb_engine.index.files.recent_words import RecentView, RecentWords
 from kb_engine.index.files.words import Postings, Terms, WordBlock, open_postings, weigh
 from kb_engine.index.files.words_building import Part, build, write
@@ -129,6 +130,12 @@ def test_a_term_of_ten_megabytes_is_a_term_like_another(tmp_path: Path) -> None:
     block = in_file(tmp_path / "file", build([chunk(long), chunk(long + "y"), chunk("x")]))
     assert block.frequencies(Terms([long, long + "y", "x", long[:-1]])).tolist() == [1, 1, 1, 0]
     assert (tmp_path / "file").stat().st_size < 2_000
+
+
+def test_words_of_another_analyser_are_refused(tmp_path: Path) -> None:
+    in_file(tmp_path / "file", build([chunk("a")]))
+    with pytest.raises(UnreadableIndexFile, match="those of another analyser than English"):
+        open_postings(tmp_path / "file", "English")
 
 
 def test_a_term_of_no_chunk_weighs_nothing() -> None:

@@ -1,0 +1,96 @@
+"""The words of chunks and questions are those that FTS5 finds, and so are their scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import apsw
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_engine.index.files.analyser import Analyser
+from kb_engine.index.files.words import Terms, weigh
+from kb_engine.index.files.words_building import build
+from kb_engine.index.words import (
+    CJK_CHARACTER,
+    LONGEST_TERM,
+    MAX_PHRASES,
+    TOKENIZER,
+    Corpus,
+    Tokenizer,
+    Words,
+    index_text,
+)
+
+ANALYSER, TOKENS = Analyser(), Tokenizer()
+ANYTHING = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
+SAMPLES = [
+    *("Running", "runs", "naïve", "NAIVE", "中国", "国中国", "タワー", "학교", "a中b"),
+    *("🙂", "\ud800", "\0", "it's", "the", "THE"),
+]
+LONG = ["x" * LONGEST_TERM, "x" * (LONGEST_TERM + 1)]
+LANGUAGE = st.lists(st.sampled_from([*SAMPLES, *LONG]), max_size=8).map(" ".join)
+TEXT = ANYTHING | LANGUAGE
+
+
+@given(TEXT, TEXT, TEXT)
+def test_chunks_have_the_words_of_the_rows_in_a_database(title: str, heading: str, text: str) -> None:
+    rows, lengths = TOKENS.postings(title, [(1, heading, text), (2, None, text)])
+    for chunk_id, found in enumerate(ANALYSER.chunks(title, [(heading, text), (None, text)]), 1):
+        expected = {term: count for term, row, count, _ in rows if row == chunk_id}
+        assert Counter(found.terms) == expected
+        assert found.length == lengths[chunk_id - 1]
+
+
+@given(TEXT)
+def test_a_question_has_the_terms_of_a_database(query: str) -> None:
+    assert ANALYSER.terms_of(query) == TOKENS.terms_of(query)
+
+
+def test_a_question_of_many_words_is_bounded() -> None:
+    assert len(ANALYSER.terms_of(" ".join(map(str, range(1_000))))) == MAX_PHRASES
+
+
+def test_every_cjk_character_is_a_token_of_its_own_or_none() -> None:
+    """What the pairs rest on: after the tokenizer it is the same character still."""
+    characters = filter(CJK_CHARACTER.match, map(chr, range(0x2E80, 0x40000)))
+    for character in characters:
+        (found,) = ANALYSER.chunks("", [(None, character)])
+        assert found.terms in ([], [character])
+
+
+def test_a_word_of_megabytes_is_bounded() -> None:
+    (found,) = ANALYSER.chunks("", [(None, "y" * 10_000_000)])
+    assert (found.length, len(found.terms[0]) <= LONGEST_TERM) == (1, True)
+
+
+@given(st.lists(st.tuples(LANGUAGE, LANGUAGE, LANGUAGE), min_size=1, max_size=12), LANGUAGE, st.data())
+def test_scores_are_those_of_fts5(
+    documents: list[tuple[str, str, str]], query: str, data: st.DataObject
+) -> None:
+    """As long as no budget is spent: FTS5 scores all words too; rows that were removed count in neither."""
+    db = apsw.Connection(":memory:")
+    db.execute(
+        "CREATE VIRTUAL TABLE words USING fts5 (title, heading, text, content = '', contentless_delete = 1, "
+        f"tokenize = '{TOKENIZER}')"
+    )
+    insert = "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)"
+    db.executemany(insert, ((row, *map(index_text, document)) for row, document in enumerate(documents)))
+    block = build(
+        found for title, heading, text in documents for found in ANALYSER.chunks(title, [(heading, text)])
+    )
+    gone = data.draw(st.sets(st.integers(0, len(documents) - 1), max_size=len(documents) - 1))
+    db.executemany("DELETE FROM words WHERE rowid = ?", ((row,) for row in gone))
+    rows = np.array([row for row in range(len(documents)) if row not in gone], np.uint32)
+
+    corpus = Corpus(len(rows), len(rows), 1, rows.astype(np.int64))
+    expected = Words().scores(db, query, corpus)
+
+    terms = Terms(ANALYSER.terms_of(query))
+    weights = weigh(block.frequencies(terms, rows), len(rows))
+    found = np.zeros(len(rows), np.float32)
+    average = float(block.lengths[rows].mean()) or 1.0
+    block.add_scores(terms, weights.tolist(), average, found, rows)
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)

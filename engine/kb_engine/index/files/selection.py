@@ -10,7 +10,8 @@ The rows are looked at in blocks that fit the processor's cache. What must be re
 rows that may still be among the best are scored when they become too many.
 
 How many chunks match is exact too, as long as few cosines lie so near the floor that only the exact ones
-could tell (`RECOUNT_ROWS`). Else the count is of those that match for certain, and says so.
+could tell (`RECOUNT_ROWS`); a finer bound, which the codes give for those near it, halves their number. Else
+the count is of those that match for certain, and says so.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from kb_engine.index.ranking import Floats, fuse
 Mask = NDArray[np.bool_]
 
 BLOCK_ROWS = 32_768
+_FIRST_ROWS = 2_048
+"""Of the first block, of which all rows must be compared with one another."""
 GATHER_BELOW = 0.5
 """Share of a block's rows under which copying them out beats a pass over the block."""
 POOL_ROWS = 65_536
 """Rows that may be among the best are scored exactly when there are more."""
-RECOUNT_ROWS = 10_000
+RECOUNT_ROWS = 1_000
 """So many cosines are computed exactly for the sake of the total."""
 _FIRST_BATCH = 64
 _LARGEST_BATCH = 4_096
@@ -75,9 +78,12 @@ def select(segments: Sequence[Segment], query: IndexQuery, recount: int = RECOUN
     Text and selection of the query have no say here: they are in the segments' `bm25` and `allowed`.
     """
     search = _Search(segments, query, recount)
+    size = min(_FIRST_ROWS, BLOCK_ROWS)
     for number, segment in enumerate(segments):
-        for start in range(0, len(segment.chunk_ids), BLOCK_ROWS):
-            search.look_at(number, start, min(start + BLOCK_ROWS, len(segment.chunk_ids)))
+        start = 0
+        while start < len(segment.chunk_ids):
+            search.look_at(number, start, min(start + size, len(segment.chunk_ids)))
+            start, size = start + size, min(4 * size, BLOCK_ROWS)
     return search.result()
 
 
@@ -109,6 +115,17 @@ class _Pool:
 
 def _nothing() -> _Pool:
     return _Pool.of(0, np.empty(0, np.intp), np.empty(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bounds:
+    """Of some rows the cosines, by how much they may be off, and the bounds of the scores."""
+
+    cosines: Floats32
+    errors: Floats32
+    bm25: Floats32 | None
+    low: Floats32
+    high: Floats32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,8 +183,9 @@ class _Search:
             return
         cosines, errors = self._cosines(segment, rows, slice(start, stop))
         bm25 = self._words(segment, rows, slice(start, stop))
-        low, high = self._scores(cosines, errors, bm25)
-        self._count(number, rows, cosines, errors, bm25, low, high)
+        bounds = self._bounds(cosines, errors, bm25)
+        self._count(number, rows, bounds)
+        low, high = bounds.low, bounds.high
         if self._vector is None:
             assert bm25 is not None
             high[bm25 <= 0] = -1  # without vectors only what holds a word can answer
@@ -222,9 +240,7 @@ class _Search:
         assert segment.bm25 is not None, "the mode needs it"
         return segment.bm25[block if len(rows) == block.stop - block.start else rows]
 
-    def _scores(
-        self, cosines: Floats32, errors: Floats32, bm25: Floats32 | None
-    ) -> tuple[Floats32, Floats32]:
+    def _bounds(self, cosines: Floats32, errors: Floats32, bm25: Floats32 | None) -> _Bounds:
         """Between which scores the exact ones lie; `ranking.fuse` in float32."""
         scoring = self._query.scoring
         if bm25 is None:
@@ -242,38 +258,40 @@ class _Search:
                     each += wording
         low -= np.float32(_SLACK)
         high += np.float32(_SLACK)
-        return low, high
+        return _Bounds(cosines, errors, bm25, low, high)
 
-    def _count(
-        self,
-        number: int,
-        rows: Rows,
-        cosines: Floats32,
-        errors: Floats32,
-        bm25: Floats32 | None,
-        low: Floats32,
-        high: Floats32,
-    ) -> None:
+    def _count(self, number: int, rows: Rows, bounds: _Bounds) -> None:
         """Count what matches for certain, and note what may match."""
-        query = self._query
-        certain = bm25 > 0 if bm25 is not None else np.zeros(len(rows), np.bool_)
-        possible = certain.copy()
-        if self._vector is not None:
-            floor = query.scoring.cosine_floor
-            certain |= cosines - errors >= floor + _SLACK
-            possible |= cosines + errors >= floor - _SLACK
-        if query.min_score > 0:
-            certain &= low >= query.min_score
-            possible &= high >= query.min_score
-        self._total += int(np.count_nonzero(certain))
-        if not self._total_exact:
+        undecided = self._count_certain(bounds)
+        if not self._total_exact or not len(undecided):
             return
-        undecided = np.flatnonzero(possible & ~certain)
-        if len(self._undecided) + len(undecided) > self._recount:
+        rows = rows[undecided]
+        if self._vector is not None:
+            segment, bm25 = self._segments[number], bounds.bm25
+            assert segment.vectors is not None
+            cosines, errors = segment.vectors.cosines(self._vector, rows, fine=True)
+            bounds = self._bounds(cosines, errors, None if bm25 is None else bm25[undecided])
+            undecided = self._count_certain(bounds)
+            rows = rows[undecided]
+        if len(self._undecided) + len(rows) > self._recount:
             self._total_exact = False
             self._undecided = _nothing()
-        elif len(undecided):
-            self._undecided += _Pool.of(number, rows[undecided], high[undecided])
+        else:
+            self._undecided += _Pool.of(number, rows, bounds.high[undecided])
+
+    def _count_certain(self, bounds: _Bounds) -> NDArray[np.intp]:
+        """Count what matches for certain; the places of those that may match."""
+        query = self._query
+        certain = np.zeros(len(bounds.low), np.bool_) if bounds.bm25 is None else bounds.bm25 > 0
+        possible = certain.copy()
+        if self._vector is not None:
+            certain |= bounds.cosines - bounds.errors >= query.scoring.cosine_floor + _SLACK
+            possible |= bounds.cosines + bounds.errors >= query.scoring.cosine_floor - _SLACK
+        if query.min_score > 0:
+            certain &= bounds.low >= query.min_score
+            possible &= bounds.high >= query.min_score
+        self._total += int(np.count_nonzero(certain))
+        return np.flatnonzero(possible & ~certain)
 
     def _settle(self) -> None:
         """Score the rows of the pool that may be among the best exactly, the most promising first."""

@@ -1,1 +1,1 @@
-"""The embedded index in files of its own: memory-mapped, immutable, derived from the store by generation."""
+"""The index of a SQLite base: words and vectors in memory-mapped files beside it, derived from it."""

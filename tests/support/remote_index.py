@@ -32,7 +32,8 @@ K1, B = 1.2, 0.75
 class Server:
     """What is on the other side, and lives on when an engine dies."""
 
-    documents: dict[int, IndexedDocument] = field(default_factory=dict)
+    documents: dict[int, IndexedDocument] | None = None
+    """None: there is no index, or it was lost."""
     generation: int = 0
     applied: list[int] = field(default_factory=list)
     """The generations, in the order in which they came."""
@@ -42,7 +43,7 @@ class Server:
     """So many documents of the next changes are taken before the connection breaks."""
 
     def lose_everything(self) -> None:
-        self.documents, self.generation = {}, 0
+        self.documents, self.generation = None, 0
 
 
 class RemoteIndex:
@@ -62,6 +63,8 @@ class RemoteIndex:
 
     async def apply(self, changes: Changes, generation: int) -> None:
         server = await self._call()
+        if server.documents is None:
+            raise IndexUnavailable("the index was lost")
         if generation < server.generation:
             return
         if changes.cleared:
@@ -80,7 +83,8 @@ class RemoteIndex:
 
     async def search(self, query: IndexQuery) -> Candidates:
         server = await self._call()
-        chosen = [one for one in server.documents.values() if _selected(one, query.selection)]
+        documents = list((server.documents or {}).values())
+        chosen = [one for one in documents if _selected(one, query.selection)]
         of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
         ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
         cosines = bm25 = None
@@ -89,7 +93,7 @@ class RemoteIndex:
             found = np.vecdot(np.array(rows, np.float32).reshape(len(rows), len(query.vector)), query.vector)
             cosines = found.astype(np.float64)
         if query.mode != "vector":
-            scores = _bm25(list(server.documents.values()), query.text)
+            scores = _bm25(documents, query.text)
             bm25 = np.array([scores.get(chunk_id, 0.0) for chunk_id in ids.tolist()])
         found_here = select(ids, cosines, bm25, query)
         return Candidates(found_here.best, found_here.total, generation=server.generation)
@@ -104,8 +108,9 @@ class RemoteIndex:
 
     async def stats(self) -> IndexStats:
         server = await self._call()
-        chunks = sum(len(one.chunk_ids) for one in server.documents.values())
-        return IndexStats(len(server.documents), chunks, server.generation)
+        documents = server.documents or {}
+        chunks = sum(len(one.chunk_ids) for one in documents.values())
+        return IndexStats(len(documents), chunks, server.generation)
 
     async def close(self) -> None:
         """The server stays."""

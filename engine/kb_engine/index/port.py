@@ -188,6 +188,7 @@ class Index(Protocol):
 
         It may be called again with what was applied before, whole or in part, and changes nothing then. A
         generation below the one that was applied last comes from somebody who was overtaken: it is left out.
+        Where there is no index, or no longer, it raises: what was applied to the lost one would be missing.
         """
 
     async def search(self, query: IndexQuery) -> Candidates:

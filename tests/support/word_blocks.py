@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.files.analyser import ANALYSER, AnalysedChunk
-from kb_engine.index.files.words import Postings, Rows, Terms, WordBlock, open_postings, weigh
-from kb_engine.index.files.words_building import Part, merge
+from kb_engine.index.analyser import AnalysedChunk
+from kb_engine.index.embedded.array_file import ArrayFile, new_array_file
+from kb_engine.index.embedded.recent_words import RecentView, RecentWords
+from kb_engine.index.embedded.words import DTYPES, Postings, Rows, Terms, WordBlock, weigh
+from kb_engine.index.embedded.words_merging import Kept, MergedPostings
 
 
 def chunk(*terms: str, length: int | None = None) -> AnalysedChunk:
@@ -51,7 +53,21 @@ def scores(
     return np.concatenate([np.empty(0, np.float32), *found])
 
 
-def in_file(path: Path, *parts: Postings | Part) -> Postings:
-    """The blocks merged into one file, opened."""
-    merge(path, [part if isinstance(part, Part) else Part(part) for part in parts], ANALYSER)
-    return open_postings(path, ANALYSER)
+def view(chunks: Iterable[AnalysedChunk]) -> RecentView:
+    """A block that could grow."""
+    recent, listed = RecentWords(), list(chunks)
+    recent.append(listed)
+    return recent.view(len(listed))
+
+
+def build(chunks: Iterable[AnalysedChunk]) -> Postings:
+    """A block in memory."""
+    return view(chunks).postings()
+
+
+def in_file(path: Path, *blocks: Postings | tuple[Postings, Kept | None]) -> Postings:
+    """The blocks, or the rows of them that are kept, merged into one file, opened."""
+    merged = MergedPostings([each if isinstance(each, tuple) else (each, None) for each in blocks])
+    with new_array_file(path, "words", 1, {}, DTYPES, merged.lengths) as writer:
+        merged.write(writer)
+    return Postings(**ArrayFile(path, "words", 1, DTYPES).arrays)

@@ -26,10 +26,6 @@ from itertools import islice, pairwise
 from typing import cast
 
 import apsw
-import numpy as np
-from numpy.typing import NDArray
-
-from kb_engine.index.port import Ids
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_PHRASES = 256
@@ -67,19 +63,6 @@ LONGEST_TERM = 200
 
 Posting = tuple[str, int, int, int]
 """Term, chunk id, frequency, and the length of the chunk in tokens."""
-
-_SCALE = 1e12
-"""FTS5's values leave SQLite as integers: they are formatted and read several times faster than floats."""
-_FTS5_LEAST_WEIGHT = 1e-6
-_SCORES_OF_ALL = (
-    "SELECT group_concat(chunk), group_concat(score) FROM ("
-    "SELECT rowid AS chunk, CAST(-1e12 * bm25(words, 2.0, 1.0, 1.0) AS INTEGER) AS score "
-    "FROM words WHERE words MATCH ? LIMIT -1 OFFSET 0)"
-)
-# Without the limit SQLite flattens the subquery, and bm25() may not stand inside an aggregate.
-_SCORES_OF_SOME = _SCORES_OF_ALL.replace(" LIMIT", " AND +rowid IN (SELECT value FROM carray(?)) LIMIT")
-# Without the plus sign SQLite queries FTS5 once for each allowed chunk.
-_PRESENCE = "SELECT group_concat(rowid) FROM words WHERE words MATCH ?"
 
 
 def index_text(text: str) -> str:
@@ -190,91 +173,6 @@ def affordable(known: list[Known], corpus: Extent) -> tuple[list[Known], list[Kn
 def weight(count: int, size: int) -> float:
     """How much a word counts that occurs in `count` of `size` chunks."""
     return math.log1p((size - count + 0.5) / (count + 0.5))
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus(Extent):
-    """The chunks that count for this search: `allowed` ascending."""
-
-    allowed: Ids
-
-
-def numbers(joined: str | None) -> Ids:
-    """The integers of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
-    return np.fromstring(joined or "", dtype=np.int64, sep=",")
-
-
-class Words:
-    """Keyword scores, and the counts of frequent words that are remembered between searches."""
-
-    def __init__(self) -> None:
-        self._counts = Counts()
-
-    def scores(self, db: apsw.Connection, query: str, corpus: Corpus) -> NDArray[np.float64]:
-        """BM25 of each allowed chunk; 0 where it holds no word of the query that counts."""
-        found = np.zeros(len(corpus.allowed))
-        if not len(found):
-            return found
-        counted = []
-        for phrase in phrases(db, query):
-            about = self._counts.about(phrase, corpus)
-            counted.append((phrase, self._exact(db, phrase, corpus) if about is None else about))
-        known = sorted(((phrase, count) for phrase, count in counted if count), key=lambda entry: entry[1])
-        kept, rest = affordable(known, corpus)
-        if corpus.few:
-            self._score_some(db, kept, corpus, found)
-        else:
-            _score_all(db, kept, corpus, found)
-        if rest and not found.any():
-            self._score_some(db, rest, corpus, found)
-        return found
-
-    def _exact(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
-        if (known := self._counts.exactly(phrase, corpus)) is not None:
-            return known
-        count = int(db.execute("SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)).get)
-        self._counts.remember(phrase, count, corpus)
-        return count
-
-    def _score_some(
-        self, db: apsw.Connection, known: list[Known], corpus: Corpus, found: NDArray[np.float64]
-    ) -> None:
-        for phrase, _ in known:
-            chunks, scores = _fetch(db, _SCORES_OF_SOME, phrase, apsw.carray(corpus.allowed))
-            if len(chunks):
-                _add(found, corpus, chunks, scores * _reweigh(self._exact(db, phrase, corpus), corpus.size))
-
-
-def _score_all(db: apsw.Connection, known: list[Known], corpus: Corpus, found: NDArray[np.float64]) -> None:
-    for phrase, count in known:
-        if corpus.too_frequent(count):
-            chunks = numbers(db.execute(_PRESENCE, (phrase,)).get)
-            _add(found, corpus, chunks, np.full(len(chunks), weight(len(chunks), corpus.size)))
-            continue
-        chunks, scores = _fetch(db, _SCORES_OF_ALL, phrase)
-        if len(chunks):
-            _add(found, corpus, chunks, scores * _reweigh(len(chunks), corpus.size))
-
-
-def _fetch(
-    db: apsw.Connection, sql: str, phrase: str, *more: apsw.CArrayBinding
-) -> tuple[Ids, NDArray[np.float64]]:
-    chunks, scores = db.execute(sql, (phrase, *more)).get or (None, None)
-    return numbers(chunks), numbers(scores) / _SCALE
-
-
-def _add(found: NDArray[np.float64], corpus: Corpus, chunks: Ids, scores: NDArray[np.float64]) -> None:
-    places = np.searchsorted(corpus.allowed, chunks)
-    places[places == len(corpus.allowed)] = 0
-    hit = corpus.allowed[places] == chunks
-    found[places[hit]] += scores[hit]
-
-
-def _reweigh(count: int, size: int) -> float:
-    """What turns FTS5's score of one word into ours."""
-    ratio = (size - count + 0.5) / (count + 0.5)
-    theirs = max(math.log(ratio), _FTS5_LEAST_WEIGHT) if ratio > 0 else _FTS5_LEAST_WEIGHT
-    return weight(count, size) / theirs
 
 
 @dataclass(frozen=True, slots=True)

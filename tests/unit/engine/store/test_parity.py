@@ -96,17 +96,6 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
         )
 
 
-async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0.1, "FEW_CHUNKS": 4, "FEW_SHARE": 0.0}.items():
-        monkeypatch.setattr(words, name, value)
-    chance = random.Random(3)
-    await fill(pair, chance, 30)
-    for _ in range(60):
-        text = " ".join(chance.choices(WORDS, k=chance.randint(1, 6)))
-        filters = chance.choice([{}, {"tags": ["a", "b"]}, {"tags": ["c"]}])
-        await search(pair, text, chance.choice(MODES), top=100, **filters)
-
-
 def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
     db = apsw.Connection(":memory:")
     db.execute(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb_engine.index.files.array_file import ArrayFile, UnreadableIndexFile, new_array_file
+from kb_engine.index.embedded.array_file import ArrayFile, UnreadableIndexFile, new_array_file
 
 DTYPES = {"small": "|u1", "large": "<i8", "none": "<f4"}
 

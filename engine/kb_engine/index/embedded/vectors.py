@@ -23,22 +23,17 @@ lock.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.files.layout import HEADER_BYTES, FileDamaged, Header, read_header, replacing
 from kb_engine.index.port import Vectors
 
 Rows = NDArray[np.intp]
 Floats32 = NDArray[np.float32]
 
-KIND = b"kb-codes"
 MOST_DIMENSIONS = 65_536
 """Of more the product of two rows of codes need not fit int32."""
 LARGEST = 1e9
@@ -55,8 +50,7 @@ _UP = 1 + 2.0**-20
 class QuantisedVectors:
     """Rows of codes, in memory or mapped from a file; they never change.
 
-    Shapes (n, dimensions), (n,) and (n,). The pages of a mapped file are shared between processes and are
-    given back under pressure.
+    Shapes (n, dimensions), (n,) and (n,).
     """
 
     codes: NDArray[np.int8]
@@ -71,10 +65,6 @@ class QuantisedVectors:
     def dimensions(self) -> int:
         """How many numbers a row has."""
         return int(self.codes.shape[1])
-
-    def part(self, rows: slice | Rows) -> QuantisedVectors:
-        """Some of the rows, as a view where `rows` is a slice: to write a file from the rows of others."""
-        return QuantisedVectors(self.codes[rows], self.scales[rows], self.residuals[rows], self.longest)
 
     def cosines(
         self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False
@@ -185,49 +175,3 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
 def _above(lengths: NDArray[np.float64]) -> Floats32:
     """In float32, not below the true ones: float64 is off by far less than one part in 10^9."""
     return np.nextafter((lengths * (1 + 1e-9)).astype(np.float32), np.float32(np.inf))
-
-
-def write_vectors(path: Path, dimensions: int, parts: Iterable[QuantisedVectors]) -> None:
-    """A file of these rows, in this order, synced. The parts are read one at a time.
-
-    Behind the header stand all codes, then all scales, then all residuals.
-
-    Raises:
-        ValueError: a part has other dimensions.
-        OSError: it cannot be written; what stood under the name before still does.
-    """
-    scales: list[Floats32] = []
-    residuals: list[Floats32] = []
-    longest = 0.0
-    with replacing(path) as file:
-        file.write(bytes(HEADER_BYTES))
-        for part in parts:
-            if part.dimensions != dimensions:
-                raise ValueError(f"rows of {part.dimensions} numbers in a file of {dimensions}")
-            file.write(np.ascontiguousarray(part.codes).data)
-            scales.append(part.scales)
-            residuals.append(part.residuals)
-            longest = max(longest, part.longest)
-        for each in [*scales, *residuals]:
-            file.write(each.astype("<f4").tobytes())
-        file.seek(0)
-        file.write(Header(KIND, dimensions, sum(map(len, scales)), longest).pack())
-
-
-def open_vectors(path: Path) -> QuantisedVectors:
-    """The rows of a file, mapped. They stay readable when the file is removed, until nobody holds them.
-
-    Raises:
-        FileDamaged: it is not whole, or of another version.
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        header = read_header(path, file, KIND, row_bytes=(1, 8))
-        if not 0 < header.dimensions <= MOST_DIMENSIONS:
-            raise FileDamaged(path, f"has rows of {header.dimensions} numbers")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    numbers = header.rows * header.dimensions
-    codes = np.frombuffer(mapped, np.int8, numbers, HEADER_BYTES).reshape(header.rows, header.dimensions)
-    floats = np.frombuffer(mapped, np.uint8, header.rows * 8, HEADER_BYTES + numbers)
-    scales, residuals = floats.view("<f4").reshape(2, header.rows)
-    return QuantisedVectors(codes, scales, residuals, header.longest)

@@ -1,4 +1,4 @@
-"""Building and merging: one result on every way, in bounded memory, and nothing left behind by a failure."""
+"""Merging: one result on every way, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_engine.index.files import words, words_building
-from kb_engine.index.files.analyser import ANALYSER, AnalysedChunk
-from kb_engine.index.files.words import KEY_TYPE, open_postings
-from kb_engine.index.files.words_building import Part, build, in_memory, merge, write
-from tests.support.word_blocks import chunk, in_file
+from kb_engine.index.analyser import AnalysedChunk
+from kb_engine.index.embedded import words, words_merging
+from kb_engine.index.embedded.words import KEY_TYPE
+from kb_engine.index.embedded.words_merging import in_memory
+from tests.support.word_blocks import build, chunk, in_file
 
 CHUNKS = st.lists(
     st.lists(st.sampled_from("abcdefghijklmnop"), max_size=6).map(lambda terms: chunk(*terms)), max_size=25
@@ -27,7 +27,7 @@ CHUNKS = st.lists(
 def small_stretches() -> Iterator[None]:
     """A few rows are many stretches, and a few postings a long list."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (words, words_building):
+        for module in (words, words_merging):
             patch.setattr(module, "STRETCH", 8)
             patch.setattr(module, "LONG_FROM", 1)
         yield
@@ -51,42 +51,17 @@ def test_a_merged_file_is_that_of_the_chunks_that_were_kept(
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         in_file(folder / "expected", build(remaining))
-        patch.setattr(words_building, "POSTINGS_AT_ONCE", 4)
+        patch.setattr(words_merging, "POSTINGS_AT_ONCE", 4)
         blocks = [in_file(folder / str(number), build(part)) for number, part in enumerate(parts)]
         kept_rows = [None if mask is None else np.array(mask, np.bool_) for mask in masks]
-        in_file(folder / "found", *map(Part, blocks, kept_rows))
+        in_file(folder / "found", *zip(blocks, kept_rows, strict=True))
         assert (folder / "found").read_bytes() == (folder / "expected").read_bytes()
-
-
-@settings(max_examples=30)  # files are synced
-@given(CHUNKS)
-def test_chunks_written_in_runs_make_the_file_of_one_run(chunks: list[AnalysedChunk]) -> None:
-    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        folder = Path(name)
-        in_file(folder / "expected", build(chunks))
-        patch.setattr(words_building, "TERMS_AT_ONCE", 5)
-        patch.setattr(words_building, "MERGED_AT_ONCE", 2)
-        write(folder / "found", iter(chunks), ANALYSER)
-        assert (folder / "found").read_bytes() == (folder / "expected").read_bytes()
-        assert {path.name for path in folder.iterdir()} == {"expected", "found"}
-
-
-def test_an_exception_of_the_chunks_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    def chunks() -> Iterator[AnalysedChunk]:
-        yield chunk("new")
-        raise OSError("unreadable")
-
-    in_file(tmp_path / "words", build([chunk("old")]))
-    before = (tmp_path / "words").read_bytes()
-    with pytest.raises(OSError, match="unreadable"):
-        write(tmp_path / "words", chunks(), ANALYSER)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 def test_a_merged_file_may_replace_one_that_is_read(tmp_path: Path) -> None:
     old = in_file(tmp_path / "words", build([chunk("a"), chunk("b")]))
-    merge(tmp_path / "words", [Part(old), Part(old)], ANALYSER)
-    assert (len(old.lengths), len(open_postings(tmp_path / "words", ANALYSER).lengths)) == (2, 4)
+    new = in_file(tmp_path / "words", old, old)
+    assert (len(old.lengths), len(new.lengths)) == (2, 4)
 
 
 def test_a_merge_takes_no_memory_for_the_postings_that_it_has_not_reached(
@@ -99,11 +74,11 @@ def test_a_merge_takes_no_memory_for_the_postings_that_it_has_not_reached(
     block = in_memory(
         keys, np.full(terms, share), every, np.ones(len(every), np.int64), np.ones(rows, np.float32)
     )
-    part = Part(in_file(tmp_path / "part", block), np.arange(rows) % 3 > 0)
-    monkeypatch.setattr(words_building, "POSTINGS_AT_ONCE", 5_000)
+    part = (in_file(tmp_path / "part", block), np.arange(rows) % 3 > 0)
+    monkeypatch.setattr(words_merging, "POSTINGS_AT_ONCE", 5_000)
     tracemalloc.start()
     try:
-        merge(tmp_path / "merged", [part, part], ANALYSER)
+        in_file(tmp_path / "merged", part, part)
         assert tracemalloc.get_traced_memory()[1] < 2 * len(every)
     finally:
         tracemalloc.stop()

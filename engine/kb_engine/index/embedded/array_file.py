@@ -32,7 +32,7 @@ CHECKED_AT_ONCE = 1 << 24
 """Bytes."""
 
 Array = NDArray[Any]
-Attribute = int | str
+Attribute = int | float | str
 _TRAILER = struct.Struct("<II8s")
 
 

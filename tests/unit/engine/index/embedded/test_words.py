@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_engine.index.files import words, words_building
-from kb_engine.index.files.analyser import ANALYSER, AnalysedChunk
-from kb_engine.index.files.array_file import UnreadableIndexFile
-from kb_engine.index.files.recent_words import RecentView, RecentWords
-from kb_engine.index.files.words import Postings, Terms, WordBlock, open_postings, weigh
-from kb_engine.index.files.words_building import Part, build, write
-from tests.support.word_blocks import chunk, in_file, reference, scores
+from kb_engine.index.analyser import AnalysedChunk
+from kb_engine.index.embedded import words, words_merging
+from kb_engine.index.embedded.words import Postings, Terms, WordBlock, weigh
+from tests.support.word_blocks import build, chunk, in_file, reference, scores, view
 
 TOLERANCE = {"rel": 1e-5, "abs": 1e-6}
 """Of sums in single precision."""
@@ -45,21 +42,13 @@ def small_steps() -> Iterator[None]:
     """A few rows at once, so that few of them are many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "ROWS_AT_ONCE", 4)
-        for module in (words, words_building):
+        for module in (words, words_merging):
             patch.setattr(module, "STRETCH", 4)
             patch.setattr(module, "LONG_FROM", 1)
         patch.setattr(words, "BISECT", 3)
         patch.setattr(words, "FEW", 10)
-        patch.setattr(words_building, "TERMS_AT_ONCE", 10)
-        patch.setattr(words_building, "POSTINGS_AT_ONCE", 5)
-        patch.setattr(words_building, "MERGED_AT_ONCE", 2)
+        patch.setattr(words_merging, "POSTINGS_AT_ONCE", 5)
         yield
-
-
-def view(chunks: list[AnalysedChunk]) -> RecentView:
-    recent = RecentWords()
-    recent.append(chunks)
-    return recent.view()
 
 
 @given(CHUNKS, QUESTIONS)
@@ -76,9 +65,7 @@ def test_the_same_scores_to_the_last_bit_in_every_kind_of_block(
     first, second = chunks[:cut], chunks[cut:]
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder / "written", iter(chunks), ANALYSER)
         segments: list[list[WordBlock]] = [
-            [open_postings(folder / "written", ANALYSER)],
             [in_file(folder / "merged", build(first), build(second))],
             [in_file(folder / "again", in_file(folder / "first", build(first)), view(second).postings())],
             [in_file(folder / "one", build(first)), view(second)],
@@ -132,12 +119,6 @@ def test_a_term_of_ten_megabytes_is_a_term_like_another(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_size < 2_000
 
 
-def test_words_of_another_analyser_are_refused(tmp_path: Path) -> None:
-    in_file(tmp_path / "file", build([chunk("a")]))
-    with pytest.raises(UnreadableIndexFile, match="those of another analyser than English"):
-        open_postings(tmp_path / "file", "English")
-
-
 def test_a_term_of_no_chunk_weighs_nothing() -> None:
     assert weigh(np.array([0, 1, 3]), 3).tolist() == pytest.approx(
         [0.0, np.log1p(2.5 / 1.5), np.log1p(0.5 / 3.5)]
@@ -147,7 +128,7 @@ def test_a_term_of_no_chunk_weighs_nothing() -> None:
 def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of zero at the end of a key count like others."""
     monkeypatch.setattr(words, "key_of", lambda term: term.encode().ljust(16, b"\0"))
-    monkeypatch.setattr(words_building, "key_of", words.key_of)
+    monkeypatch.setattr(words_merging, "key_of", words.key_of)
     block = build([chunk("a"), chunk("a\1"), chunk("b")])
     assert block.frequencies(Terms(["a", "a\1", "a\2", "b"])).tolist() == [1, 1, 0, 1]
 
@@ -166,7 +147,7 @@ def test_parts_keep_what_is_theirs(tmp_path: Path) -> None:
     """Removed rows count no more, in lists and in columns, nor do terms that stood in these alone."""
     chunks = [chunk("all", "gone")] + [chunk("all", *["wide"] * 256, f"w{row}") for row in range(20)]
     kept = np.array([row not in {0, 5, 6} for row in range(21)])
-    block = in_file(tmp_path / "file", Part(in_file(tmp_path / "first", build(chunks)), kept))
+    block = in_file(tmp_path / "file", (in_file(tmp_path / "first", build(chunks)), kept))
     remaining = [each for each, stays in zip(chunks, kept, strict=True) if stays]
     terms = ["all", "wide", "gone", "w4", "w7"]
     assert block.frequencies(Terms(terms)).tolist() == [18, 18, 0, 0, 1]

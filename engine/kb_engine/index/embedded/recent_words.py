@@ -1,8 +1,7 @@
 """The words of chunks that were just added: in memory, appended to, and read at the same time.
 
 One thread appends. Whoever reads has a view of the first n rows, which never change; a view needs no lock and
-cannot be torn, for what is behind its rows is cut off. A view is written to a file by `merge`, as the part
-`view.postings()`.
+cannot be torn, for what is behind its rows is cut off.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.files.analyser import AnalysedChunk
-from kb_engine.index.files.words import Counts, Floats, Postings, Rows, Terms
-from kb_engine.index.files.words_building import in_memory, sorted_keys
+from kb_engine.index.analyser import AnalysedChunk
+from kb_engine.index.embedded.words import Counts, Floats, Postings, Rows, Terms
+from kb_engine.index.embedded.words_merging import in_memory, sorted_keys
 
 
 class RecentWords:
@@ -33,13 +32,13 @@ class RecentWords:
         postings = self._postings
         for terms, length in chunks:
             row = len(self._lengths) << 32
+            self._lengths.append(length)
             for term, frequency in Counter(terms).items():
                 postings[term].append(row | frequency)
-            self._lengths.append(length)
 
-    def view(self) -> RecentView:
-        """The rows of now."""
-        return RecentView(self._postings, self._lengths, len(self._lengths))
+    def view(self, size: int) -> RecentView:
+        """The first rows."""
+        return RecentView(self._postings, self._lengths, size)
 
 
 class RecentView:
@@ -62,14 +61,15 @@ class RecentView:
         self._found(terms).add_scores(terms, weights, average, scores, rows)
 
     def postings(self) -> Postings:
-        """All of it."""
         return self._block(list(self._postings))
 
     def _found(self, terms: Terms) -> Postings:
         """The postings of these terms: a search wants them twice."""
-        if self._last is None or self._last[0] is not terms:
-            self._last = terms, self._block([term for term in set(terms.texts) if term in self._postings])
-        return self._last[1]
+        last = self._last
+        if last is None or last[0] is not terms:
+            known = [term for term in set(terms.texts) if term in self._postings]
+            self._last = last = terms, self._block(known)
+        return last[1]
 
     def _block(self, terms: Sequence[str]) -> Postings:
         keys, order = sorted_keys(terms)

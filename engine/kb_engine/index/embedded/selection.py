@@ -22,11 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.files.vectors import Floats32, QuantisedQuery, QuantisedVectors, Rows, quantise_query
-from kb_engine.index.port import Candidate, Ids, IndexQuery, Vectors
+from kb_engine.index.embedded.vectors import Floats32, QuantisedQuery, QuantisedVectors, Rows, quantise_query
+from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
 
 Mask = NDArray[np.bool_]
+Originals = Callable[[Ids], Vectors]
+"""The float32 vectors of these chunks, whose ids ascend."""
 
 BLOCK_ROWS = 32_768
 _FIRST_ROWS = 2_048
@@ -45,39 +47,26 @@ _SLACK = 2e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Rows of an index, one place for each in all arrays; `originals` gives the float32 vectors of some.
+    """Rows of an index, one place for each in all arrays.
 
     `bm25` (None in mode `vector`): 0 where a row holds no word of the query. `allowed` (None: all): those
-    that are not removed and pass the filters. `vectors` and `originals` have no say in mode `fts`.
+    that are not removed and pass the filters.
     """
 
     chunk_ids: Ids
-    vectors: QuantisedVectors | None
-    originals: Callable[[Rows], Vectors] | None
+    vectors: QuantisedVectors
     bm25: Floats32 | None = None
     allowed: Mask | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The best, best first, with their exact parts.
-
-    `total`: how many chunks match (`Candidates.total`), or at least how many when not `total_exact`.
-    `rescored`: of how many rows the exact cosine was computed.
-    """
-
-    best: Sequence[Candidate]
-    total: int
-    total_exact: bool
-    rescored: int
-
-
-def select(segments: Sequence[Segment], query: IndexQuery, recount: int = RECOUNT_ROWS) -> Selected:
+def select(
+    segments: Sequence[Segment], query: IndexQuery, originals: Originals, recount: int = RECOUNT_ROWS
+) -> Candidates:
     """The `query.top` best rows of all segments, of equal scores those with the smaller chunk ids.
 
     Text and selection of the query have no say here: they are in the segments' `bm25` and `allowed`.
     """
-    search = _Search(segments, query, recount)
+    search = _Search(segments, query, originals, recount)
     size = min(_FIRST_ROWS, BLOCK_ROWS)
     for number, segment in enumerate(segments):
         start = 0
@@ -152,8 +141,11 @@ class _Scored:
 class _Search:
     """A selection while the blocks pass."""
 
-    def __init__(self, segments: Sequence[Segment], query: IndexQuery, recount: int) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], query: IndexQuery, originals: Originals, recount: int
+    ) -> None:
         self._segments = segments
+        self._originals = originals
         self._query = query
         self._vector: QuantisedQuery | None = None
         if query.mode != "fts":
@@ -171,7 +163,6 @@ class _Search:
         self._undecided = _nothing()
         self._recount = recount
         self._total_exact = True
-        self._rescored = 0
 
     def look_at(self, number: int, start: int, stop: int) -> None:
         """The rows of a segment from `start` to before `stop`."""
@@ -198,7 +189,7 @@ class _Search:
         if len(self._pool) > POOL_ROWS:
             self._settle()
 
-    def result(self) -> Selected:
+    def result(self) -> Candidates:
         """What was found, after the last block."""
         self._settle()
         query = self._query
@@ -219,13 +210,12 @@ class _Search:
                 self._best.ids.tolist(), self._best.cosines.tolist(), self._best.bm25.tolist(), strict=True
             )
         ]
-        return Selected(best, self._total, self._total_exact, self._rescored)
+        return Candidates(best, self._total, total_exact=self._total_exact)
 
     def _cosines(self, segment: Segment, rows: Rows, block: slice) -> tuple[Floats32, Floats32]:
         if self._vector is None:
             nothing = np.zeros(len(rows), np.float32)
             return nothing, nothing
-        assert segment.vectors is not None, "the mode needs them"
         whole = block.stop - block.start
         if len(rows) < whole * GATHER_BELOW:
             return segment.vectors.cosines(self._vector, rows)
@@ -268,7 +258,6 @@ class _Search:
         rows = rows[undecided]
         if self._vector is not None:
             segment, bm25 = self._segments[number], bounds.bm25
-            assert segment.vectors is not None
             cosines, errors = segment.vectors.cosines(self._vector, rows, fine=True)
             bounds = self._bounds(cosines, errors, None if bm25 is None else bm25[undecided])
             undecided = self._count_certain(bounds)
@@ -315,16 +304,13 @@ class _Search:
         cosines, bm25 = np.zeros(len(pool)), np.zeros(len(pool))
         for number in np.unique(pool.numbers).tolist():
             segment, places = self._segments[number], np.flatnonzero(pool.numbers == number)
-            places = places[np.argsort(pool.rows[places])]  # a file is read from its beginning to its end
-            rows = pool.rows[places]
-            ids[places] = segment.chunk_ids[rows]
+            ids[places] = segment.chunk_ids[pool.rows[places]]
             if self._by_words:
-                assert segment.bm25 is not None
-                bm25[places] = segment.bm25[rows]
-            if self._vector is not None:
-                assert segment.originals is not None, "the mode needs them"
-                cosines[places] = self._vector.exact(segment.originals(rows))
-                self._rescored += len(rows)
+                assert segment.bm25 is not None, "the mode needs it"
+                bm25[places] = segment.bm25[pool.rows[places]]
+        if self._vector is not None and len(pool):
+            order = np.argsort(ids)
+            cosines[order] = self._vector.exact(self._originals(ids[order]))
         scores = fuse(
             None if self._vector is None else cosines,
             bm25 if self._by_words else None,

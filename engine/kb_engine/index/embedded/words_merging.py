@@ -1,4 +1,4 @@
-"""How blocks of postings come about: from the words of chunks, and from other blocks.
+"""Blocks of words out of others: rows that were removed are left out, and many blocks become one.
 
 Nothing here takes more memory than a bounded number of postings, the dictionaries of the blocks (about 100
 bytes a term of each), and 16 bytes a row. Sorting and copying are done by numpy, which lets other threads run
@@ -7,83 +7,32 @@ meanwhile.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.files.analyser import AnalysedChunk
-from kb_engine.index.files.array_file import ArrayFileWriter, new_array_file
-from kb_engine.index.files.words import (
+from kb_engine.index.embedded.array_file import ArrayFileWriter
+from kb_engine.index.embedded.words import (
     COLUMN_SHARE,
-    DTYPES,
     KEY_TYPE,
-    KIND,
     LONG_FROM,
     STRETCH,
-    VERSION,
     WIDE,
     Places,
     Postings,
     Rows,
     key_of,
-    open_postings,
     stretches,
 )
 
 Numbers: TypeAlias = "NDArray[np.int64]"
 Kept: TypeAlias = "NDArray[np.bool_]"
 
-TERMS_AT_ONCE = 4_000_000
-"""So many words of chunks are sorted in memory; about 200 MB."""
 POSTINGS_AT_ONCE = 2_000_000
 """So many postings are merged in memory; about 100 MB."""
-MERGED_AT_ONCE = 8
-"""Blocks; their dictionaries are in memory together."""
-
-
-def build(chunks: Iterable[AnalysedChunk]) -> Postings:
-    """A block in memory, one row for each chunk in their order."""
-    vocabulary = _Vocabulary()
-    numbers = array("I")
-    sizes = array("Q")
-    lengths = array("f")
-    for terms, length in chunks:
-        numbers.extend(map(vocabulary.__getitem__, terms))
-        sizes.append(len(terms))
-        lengths.append(length)
-    keys, order = sorted_keys(vocabulary)
-    ranks = np.empty(len(keys), np.uint64)
-    ranks[order] = np.arange(len(keys), dtype=np.uint64)
-    codes = ranks[np.frombuffer(numbers, np.uint32)] << np.uint64(32)
-    codes |= np.repeat(
-        np.arange(len(sizes), dtype=np.uint64), np.frombuffer(sizes, np.uint64).astype(np.int64)
-    )
-    codes.sort()
-    firsts = np.flatnonzero(np.diff(codes, prepend=~codes[:1]))
-    frequencies = np.diff(firsts, append=len(codes))
-    codes = codes[firsts]
-    return in_memory(
-        keys,
-        np.bincount((codes >> np.uint64(32)).astype(np.int64), minlength=len(keys)),
-        (codes & np.uint64(0xFFFFFFFF)).astype(np.uint32),
-        frequencies,
-        np.frombuffer(lengths, np.float32),
-    )
-
-
-class _Vocabulary(dict[str, int]):
-    """Terms with their numbers, in the order in which they were first met."""
-
-    def __missing__(self, term: str) -> int:
-        number = self[term] = len(self)
-        return number
 
 
 def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
@@ -112,79 +61,24 @@ def in_memory(
     )
 
 
-def write(path: Path, chunks: Iterable[AnalysedChunk], analyser: str) -> None:
-    """Write a block of any number of chunks, one row for each in their order.
-
-    Raises:
-        OSError: the disk is full, for example; nothing is left behind then.
-    """
-    with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
-        names = (Path(folder) / str(number) for number in count())
-        remaining = iter(chunks)
-        runs: list[Path] = []
-        while len((run := build(_at_most(TERMS_AT_ONCE, remaining))).lengths):
-            runs.append(next(names))
-            merge(runs[-1], [Part(run)], analyser)
-        while len(runs) > MERGED_AT_ONCE:
-            groups = [runs[at : at + MERGED_AT_ONCE] for at in range(0, len(runs), MERGED_AT_ONCE)]
-            runs = [_merged_away(group, next(names), analyser) for group in groups]
-        _merged_away(runs, path, analyser)
-
-
-def _merged_away(paths: Sequence[Path], into: Path, analyser: str) -> Path:
-    """Merge files, of which only the new one remains."""
-    merge(into, [Part(open_postings(path, analyser)) for path in paths], analyser)
-    for path in paths:
-        path.unlink()
-    return into
-
-
-def _at_most(terms: int, chunks: Iterator[AnalysedChunk]) -> Iterator[AnalysedChunk]:
-    """The next chunks with about so many terms."""
-    for chunk in chunks:
-        yield chunk
-        terms -= len(chunk.terms)
-        if terms <= 0:
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A block to be merged, and which of its rows are kept; None: all."""
-
-    postings: Postings
-    kept: Kept | None = None
-
-
-def merge(path: Path, parts: Sequence[Part], analyser: str) -> None:
-    """Write one block of several: the rows that are kept, in the order of the parts, numbered from 0.
-
-    Raises:
-        OSError: the disk is full, for example; nothing is left behind then.
-    """
-    merged = _Merged(parts)
-    with new_array_file(path, KIND, VERSION, {"analyser": analyser}, DTYPES, merged.lengths) as writer:
-        merged.write(writer)
-
-
 class _Source:
-    """A part, with the numbers that its terms have in the merged block."""
+    """A block, with the numbers that its terms have in the merged one."""
 
-    def __init__(self, part: Part, first_row: int) -> None:
-        self._postings, self._kept = part.postings, part.kept
-        starts, counts = part.postings.starts, part.postings.counts
-        is_short = starts < part.postings.short
-        is_column = starts >= part.postings.listed
+    def __init__(self, postings: Postings, kept: Kept | None, first_row: int) -> None:
+        self._postings, self._kept = postings, kept
+        starts, counts = postings.starts, postings.counts
+        is_short = starts < postings.short
+        is_column = starts >= postings.listed
         self._columns = np.flatnonzero(is_column)
         self._list_ends = (
             np.cumsum(np.where(is_short, counts, 0), dtype=np.int64),
-            np.cumsum(np.where(is_short | is_column, 0, counts), dtype=np.int64) + part.postings.short,
+            np.cumsum(np.where(is_short | is_column, 0, counts), dtype=np.int64) + postings.short,
         )
         """Of each term, where its list ends or would end: among the short, and among the long."""
         self._first_row = first_row
-        self._new_rows = None if part.kept is None else first_row - 1 + np.cumsum(part.kept)
-        self.keys = part.postings.keys
-        self.lengths = part.postings.lengths if part.kept is None else part.postings.lengths[part.kept]
+        self._new_rows = None if kept is None else first_row - 1 + np.cumsum(kept)
+        self.keys = postings.keys
+        self.lengths = postings.lengths if kept is None else postings.lengths[kept]
         self.numbers: Numbers = np.empty(0, np.int64)
         """Ascending. A term that is gone has the number of one before it, and adds nothing to that."""
 
@@ -233,14 +127,17 @@ class _Source:
         return numbers[kept], self._new_rows[rows[kept]], frequencies[kept]
 
 
-class _Merged:
-    """What becomes of several blocks: known before any posting is copied, but for the wide frequencies."""
+class MergedPostings:
+    """One block of several: of each the rows that are kept (None: all), in the order of the blocks.
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    All is known before any posting is copied, but for the wide frequencies.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[Postings, Kept | None]]) -> None:
         self._sources: list[_Source] = []
         self._size = 0
-        for part in parts:
-            self._sources.append(_Source(part, self._size))
+        for postings, kept in blocks:
+            self._sources.append(_Source(postings, kept, self._size))
             self._size += len(self._sources[-1].lengths)
         keys, numbers = np.unique(
             np.concatenate([np.empty(0, KEY_TYPE), *(source.keys for source in self._sources)]),
@@ -271,7 +168,7 @@ class _Merged:
         """Of the sections that are written piece by piece."""
 
     def write(self, writer: ArrayFileWriter) -> None:
-        """Write all sections."""
+        """Write all sections of words."""
         wide: list[tuple[Numbers, Rows]] = []
         start = 0
         for frequencies in chain(self._short(writer), self._long(writer), self._columns()):

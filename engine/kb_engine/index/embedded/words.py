@@ -25,13 +25,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-
-from kb_engine.index.files.array_file import ArrayFile, UnreadableIndexFile
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
 """Of terms: shape (t,), 16 bytes each."""
@@ -59,7 +56,6 @@ BISECT = 32
 FEW = 100
 """Where fewer rows are chosen than one in so many, an array over all rows costs more than it saves."""
 
-KIND, VERSION = "words", 1
 DTYPES = {
     "keys": KEY_TYPE,
     "starts": "<i8",
@@ -72,6 +68,7 @@ DTYPES = {
     "wide_values": "<u4",
     "lengths": "<f4",
 }
+"""The sections of a file that hold the words of a block: the arrays of `Postings`."""
 
 
 def key_of(term: str) -> bytes:
@@ -115,6 +112,9 @@ class WordBlock(Protocol):
         `average` is the mean length of all chunks of the index, above 0. The sums are computed in the type of
         `scores`, term by term in the order of `terms`: they do not depend on `rows`, nor on the block.
         """
+
+    def postings(self) -> Postings:
+        """All of it, to be merged with others."""
 
 
 class Postings:
@@ -170,6 +170,9 @@ class Postings:
                     scores[targets] += impacts
                 else:
                     np.add.at(scores, targets, impacts)
+
+    def postings(self) -> Postings:
+        return self
 
     def is_column(self, term: int) -> bool:
         """Whether there is a frequency for every row."""
@@ -272,19 +275,6 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
     near[near == len(second)] = 0
     hits = np.flatnonzero(second[near] == first)
     return hits, near[hits]
-
-
-def open_postings(path: Path, analyser: str) -> Postings:
-    """The block in a file.
-
-    Raises:
-        UnreadableIndexFile: it is no complete file of this kind, or was made by another analyser.
-        OSError: it cannot be opened.
-    """
-    file = ArrayFile(path, KIND, VERSION, DTYPES)
-    if file.attributes.get("analyser") != analyser:
-        raise UnreadableIndexFile(path, f"its words are those of another analyser than {analyser}")
-    return Postings(**file.arrays)
 
 
 def _impacts(frequencies: NDArray[Any], lengths: NDArray[Any], weight: float, average: float) -> NDArray[Any]:

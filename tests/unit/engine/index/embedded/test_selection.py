@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from kb_contracts.api.models import Mode
 from kb_engine.index import ranking
-from kb_engine.index.files import selection
-from kb_engine.index.files.selection import Segment, select
-from kb_engine.index.files.vectors import quantise
-from kb_engine.index.port import Candidates, IndexQuery, Scoring, Vectors
+from kb_engine.index.embedded import selection
+from kb_engine.index.embedded.selection import Originals, Segment, select
+from kb_engine.index.embedded.vectors import quantise
+from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
 
 SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
 MODES = get_args(Mode)
@@ -55,12 +55,15 @@ def segments_of(
             Segment(
                 np.arange(start + 1, stop + 1),
                 quantise(part),
-                part.__getitem__,
                 None if bm25 is None else bm25[start:stop],
                 None if allowed is None else allowed[start:stop],
             )
         )
     return found
+
+
+def originals(vectors: Vectors) -> Originals:
+    return lambda chunk_ids: vectors[chunk_ids - 1]
 
 
 def exactly(
@@ -109,7 +112,7 @@ def test_the_selection_is_that_of_the_exact_scorer(
     vector = vectors[0] if count and seed % 2 else rows_of("spread", 1, dimensions, random)[0]
     query = IndexQuery("", mode, vector, replace(SCORING, weight=weight), top, min_score=min_score)
     cuts = sorted(random.integers(0, count + 1, 2).tolist())
-    found = select(segments_of(vectors, bm25, allowed, cuts), query)
+    found = select(segments_of(vectors, bm25, allowed, cuts), query, originals(vectors))
     expected = exactly(vectors, bm25, allowed, query)
     assert list(found.best) == list(expected.best)
     assert found.total == expected.total
@@ -126,7 +129,7 @@ def test_blocks_and_a_full_pool_change_nothing(mode: Mode, monkeypatch: pytest.M
         bm25 = random.integers(0, 3, 2_000).astype(np.float32)
         allowed = np.repeat(random.random(200) < 0.6, 10)
         query = IndexQuery("", mode, vectors[7], SCORING, 10)
-        found = select(segments_of(vectors, bm25, allowed, [500]), query, recount=2_000)
+        found = select(segments_of(vectors, bm25, allowed, [500]), query, originals(vectors), recount=2_000)
         expected = exactly(vectors, bm25, allowed, query)
         assert (list(found.best), found.total) == (list(expected.best), expected.total), kind
 
@@ -134,7 +137,14 @@ def test_blocks_and_a_full_pool_change_nothing(mode: Mode, monkeypatch: pytest.M
 def test_few_rows_are_scored_exactly() -> None:
     vectors = rows_of("spread", 5_000, 384, np.random.default_rng(0))
     query = IndexQuery("", "vector", vectors[0], SCORING, 10)
-    assert 10 <= select(segments_of(vectors, None, None, []), query).rescored < 500
+    asked: list[int] = []
+
+    def counted(chunk_ids: Ids) -> Vectors:
+        asked.append(len(chunk_ids))
+        return vectors[chunk_ids - 1]
+
+    select(segments_of(vectors, None, None, []), query, counted)
+    assert 10 <= sum(asked) < 500
 
 
 def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
@@ -142,7 +152,7 @@ def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
     vectors = rows_of("spread", 4_000, 64, random)
     bm25 = (random.random(4_000) < 0.1).astype(np.float32)
     query = IndexQuery("", "hybrid", vectors[0], SCORING, 10)
-    found = select(segments_of(vectors, bm25, None, []), query, recount=5)
+    found = select(segments_of(vectors, bm25, None, []), query, originals(vectors), recount=5)
     expected = exactly(vectors, bm25, None, query)
     assert not found.total_exact
     assert np.count_nonzero(bm25) <= found.total <= expected.total
@@ -153,5 +163,5 @@ def test_nothing_allowed_finds_nothing() -> None:
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
     query = IndexQuery("", "vector", vectors[0], SCORING, 10)
     for segments in ([], segments_of(vectors, None, np.zeros(10, np.bool_), [])):
-        found = select(segments, query)
+        found = select(segments, query, originals(vectors))
         assert (list(found.best), found.total, found.total_exact) == ([], 0, True)

@@ -1,0 +1,254 @@
+"""The index of a SQLite base: what it holds, how it changes, and which of its parts are to be united.
+
+A state is a row of parts, the oldest first: segments in files, blocks in memory that are still to be written,
+and the tail. A part is a block and which of its rows are alive. Blocks never change, so a state needs no lock
+and cannot be torn; a change makes a new one, which shares what it did not touch.
+
+A change is staged inside the store's transaction (memory is found, or the transaction fails) and published
+after the commit. A reader takes the latest state under `guard` together with the snapshot of its SQL
+transaction, so that both are of the same state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from kb_engine.index.analyser import Analyser
+from kb_engine.index.embedded.block import Block, Mask, Rest
+from kb_engine.index.embedded.selection import Originals, Segment, select
+from kb_engine.index.embedded.tail import Batch, Tail
+from kb_engine.index.embedded.vectors import Floats32
+from kb_engine.index.embedded.words import Counts, Rows, Terms, weigh
+from kb_engine.index.port import Candidates, Ids, IndexQuery
+
+TAIL_ROWS = 4_096
+"""So many new chunks are in memory alone; after a death of the process they are read from the base."""
+LARGEST_ROWS = 1 << 18
+"""Of a segment: to unite more saves a search less than a millisecond, and takes many seconds."""
+REMOVED_SHARE = 4
+"""A segment is written anew when one in so many of its rows is removed."""
+FEW = 8
+"""Where one row in so many may answer, or fewer, the words of these alone are scored."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What an operation does to the chunks: first `cleared`, then `removed`, then `added`."""
+
+    cleared: bool = False
+    removed: list[int] = field(default_factory=list)
+    """Documents whose chunks go."""
+    added: list[Batch] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.cleared or bool(self.removed) or bool(self.added)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A block as it is now. `name` is that of its file; None: it is in memory. `alive` None: all rows are."""
+
+    block: Block
+    name: str | None = None
+    alive: Mask | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """How many chunks it has."""
+        return len(self.block) if self.alive is None else int(np.count_nonzero(self.alive))
+
+    @cached_property
+    def tokens(self) -> float:
+        """How many tokens these have."""
+        lengths = self.block.words.lengths
+        return float((lengths if self.alive is None else lengths[self.alive]).sum(dtype=np.float64))
+
+    @cached_property
+    def removed(self) -> Rows:
+        """The rows that are alive no more."""
+        return np.flatnonzero(~self.alive if self.alive is not None else ()).astype(np.uint32)
+
+    def without(self, documents: Ids) -> Part:
+        """It, when these are removed."""
+        gone = self.block.rows_of(documents)
+        if self.alive is not None:
+            gone &= self.alive
+        if not gone.any():
+            return self
+        return Part(self.block, self.name, ~gone if self.alive is None else self.alive & ~gone)
+
+    def allowed(self, documents: Ids | None) -> Mask | None:
+        """Which rows may answer where only these documents may (None: all may); None: all rows."""
+        if documents is None:
+            return self.alive
+        rows = self.block.rows_of(documents)
+        return rows if self.alive is None else rows & self.alive
+
+    def frequencies(self, terms: Terms) -> Counts:
+        """In how many chunks each term stands."""
+        counts = self.block.words.frequencies(terms)
+        return counts - self.block.words.frequencies(terms, self.removed) if len(self.removed) else counts
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A state of the index. `tail` is what the last part is a view of; None before the first vectors."""
+
+    dimensions: int
+    parts: tuple[Part, ...] = ()
+    tail: Tail | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """How many chunks it has."""
+        return sum(part.size for part in self.parts)
+
+    def without(self, documents: Iterable[int]) -> State:
+        """It, when these are removed."""
+        gone = np.fromiter(documents, np.int64)
+        return replace(self, parts=tuple(part.without(gone) for part in self.parts))
+
+    def with_added(self, batch: Batch, analyser: Analyser) -> State:
+        """It, with new chunks. They stand in the tail, behind the rows that this state knows.
+
+        Raises:
+            ValueError: vectors of another shape, or chunk ids that do not grow.
+        """
+        rows, dimensions = batch.vectors.shape
+        if rows != len(batch.chunk_ids) or dimensions != (self.dimensions or dimensions):
+            raise ValueError(f"{len(batch.chunk_ids)} chunks, but vectors of shape {batch.vectors.shape}")
+        last = self.parts[-1].block.chunk_ids[-1:] if self.parts else ()
+        if np.any(np.diff(np.concatenate([last, batch.chunk_ids])) <= 0):
+            raise ValueError("chunk ids must grow")
+        parts, tail, alive = self.parts, self.tail, None
+        # What a transaction appended that failed stays in the tail that it failed with.
+        if tail is not None and TAIL_ROWS > len(tail) == len(parts[-1].block):
+            alive = parts[-1].alive
+            parts = parts[:-1]
+        else:
+            tail = Tail(dimensions)
+        tail.append(batch, analyser.chunks(batch.title, batch.texts))
+        if alive is not None:
+            alive = np.concatenate([alive, np.ones(rows, np.bool_)])
+        return State(dimensions, (*parts, Part(tail.view(len(tail)), alive=alive)), tail)
+
+
+class EmbeddedIndex:
+    """The latest state, and how the next one is made. `dimensions` 0: those of the first vectors."""
+
+    def __init__(self, state: State) -> None:
+        self.guard = threading.Lock()
+        """Held while a commit and its change become visible together, and to take the state."""
+        self.state = state
+        """The latest published one."""
+        self._analyser = Analyser()
+
+    def stage(self, changes: Changes, earlier: State | None = None) -> State:
+        """The state after the changes, visible to nobody yet; `earlier` is one that was staged before it.
+
+        Raises:
+            ValueError: vectors of another shape, or chunk ids that do not grow.
+        """
+        state = earlier or self.state
+        if changes.cleared:
+            state = State(state.dimensions)
+        if changes.removed:
+            state = state.without(changes.removed)
+        for batch in changes.added:
+            state = state.with_added(batch, self._analyser)
+        return state
+
+    def publish(self, staged: State) -> None:
+        """Make a staged state the latest."""
+        self.state = staged
+
+
+def search(
+    state: State, terms: Sequence[str], documents: Ids | None, query: IndexQuery, originals: Originals
+) -> Candidates:
+    """The best chunks of these documents (None: of all) by the exact score, best first.
+
+    `terms` are those of the query's text, `originals` reads vectors of this state of the base.
+    """
+    allowed = [part.allowed(documents) for part in state.parts]
+    bm25: Sequence[Floats32 | None] = [None] * len(allowed)
+    if query.mode != "vector":
+        bm25 = _bm25(state, Terms(terms), allowed)
+    segments = [
+        Segment(part.block.chunk_ids, part.block.vectors, scores, rows)
+        for part, scores, rows in zip(state.parts, bm25, allowed, strict=True)
+    ]
+    return select(segments, query, originals)
+
+
+def _bm25(state: State, terms: Terms, allowed: Sequence[Mask | None]) -> list[Floats32]:
+    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+    counts = sum((part.frequencies(terms) for part in state.parts), np.zeros(len(terms.texts), np.int64))
+    weights = weigh(counts, state.size).tolist()
+    average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
+    found = []
+    for part, rows in zip(state.parts, allowed, strict=True):
+        scores = np.zeros(len(part.block), np.float32)
+        chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
+        if chosen is None or len(chosen) * FEW > len(scores):
+            part.block.words.add_scores(terms, weights, average, scores)
+        else:
+            of_chosen = np.zeros(len(chosen), np.float32)
+            part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
+            scores[chosen] = of_chosen
+        found.append(scores)
+    return found
+
+
+# Parts are united in the background: blocks that are in memory are written to a file, small segments become
+# larger ones, and removed rows leave. Meanwhile the index changes; what was united takes the parts' place as
+# these are then.
+
+
+def next_union(state: State) -> tuple[Part, ...]:
+    """Which parts, side by side, are to be united into one now; none when nothing is to be done.
+
+    New blocks are written together with the segments before them that are no larger. So a row is written
+    about as often as the number of parts has binary digits.
+    """
+    parts = state.parts[:-1] if state.tail is not None else state.parts
+    start = next((number for number, part in enumerate(parts) if part.name is None), len(parts))
+    if start < len(parts):
+        size = sum(part.size for part in parts[start:])
+        while start and parts[start - 1].size <= min(size, LARGEST_ROWS - size):
+            start -= 1
+            size += parts[start].size
+        return parts[start:]
+    wasteful = (part for part in parts if len(part.removed) * REMOVED_SHARE > len(part.block))
+    return tuple(wasteful)[:1]
+
+
+def remaining(parts: Iterable[Part]) -> list[Rest]:
+    """What is to be written of them."""
+    return [(part.block, part.alive) for part in parts if part.size]
+
+
+def united(state: State, parts: Sequence[Part], block: Block | None, name: str) -> State | None:
+    """The state with a segment in place of these parts, of which it holds what remained of them.
+
+    `block` None: nothing did. None where the state has not all of these parts any more.
+    """
+    blocks = [part.block for part in state.parts]
+    start = next((number for number, each in enumerate(blocks) if each is parts[0].block), len(blocks))
+    now = state.parts[start : start + len(parts)]
+    if [part.block for part in now] != [part.block for part in parts]:
+        return None
+    segment = []
+    if block is not None:
+        alive = np.concatenate([_alive(part)[_alive(then)] for part, then in zip(now, parts, strict=True)])
+        segment = [Part(block, name, None if alive.all() else alive)]
+    return replace(state, parts=(*state.parts[:start], *segment, *state.parts[start + len(parts) :]))
+
+
+def _alive(part: Part) -> Mask:
+    return np.ones(len(part.block), np.bool_) if part.alive is None else part.alive

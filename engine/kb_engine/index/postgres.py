@@ -19,7 +19,8 @@ from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
 from kb_engine.index.ranking import DECIMALS
 from kb_engine.index.words import Counts, Extent, Known, Tokenizer, affordable, weight
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import Db, expect_embedder, expect_length, row, rows, value
+from kb_engine.store.postgres.connection import Db, row, rows, value
+from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
@@ -119,7 +120,7 @@ async def find_candidates(db: Db, embedder: EmbedderIdentity, words: Words, quer
 
 
 async def _state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> _State:
-    found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM base")
+    found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM totals")
     assert found is not None, "an opened base has its row"
     name, dimensions, chunks, words, generation = found
     stored = expect_embedder(embedder, EmbedderIdentity(name, dimensions))

@@ -10,11 +10,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.analyser import AnalysedChunk
 from kb_engine.index.embedded.array_file import ArrayFile, new_array_file
-from kb_engine.index.embedded.recent_words import RecentView, RecentWords
-from kb_engine.index.embedded.words import DTYPES, Postings, Rows, Terms, WordBlock, weigh
+from kb_engine.index.embedded.words import (
+    DTYPES,
+    Postings,
+    RecentView,
+    RecentWords,
+    Rows,
+    Terms,
+    WordBlock,
+    weigh,
+)
 from kb_engine.index.embedded.words_merging import Kept, MergedPostings
+from kb_engine.index.words import AnalysedChunk
 
 
 def chunk(*terms: str, length: int | None = None) -> AnalysedChunk:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.analyser import ANALYSER
 from kb_engine.index.embedded import words
 from kb_engine.index.embedded.array_file import (
     ArrayFile,
@@ -27,6 +26,7 @@ from kb_engine.index.embedded.vectors import QuantisedVectors
 from kb_engine.index.embedded.words import Postings, WordBlock
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
+from kb_engine.index.words import ANALYSER
 
 Mask = NDArray[np.bool_]
 
@@ -59,10 +59,6 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.chunk_ids)
-
-    def rows_of(self, documents: Ids) -> Mask:
-        """Which rows are those of these documents."""
-        return np.repeat(np.isin(self.document_ids, documents), self.document_rows)
 
 
 Rest = tuple[Block, Mask | None]

@@ -18,13 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from kb_engine.index.analyser import Analyser
 from kb_engine.index.embedded.block import Block, Mask, Rest
-from kb_engine.index.embedded.selection import Originals, Segment, select
 from kb_engine.index.embedded.tail import Batch, Tail
-from kb_engine.index.embedded.vectors import Floats32
-from kb_engine.index.embedded.words import Counts, Rows, Terms, weigh
-from kb_engine.index.port import Candidates, Ids, IndexQuery
+from kb_engine.index.embedded.words import Rows
+from kb_engine.index.port import Ids
+from kb_engine.index.words import Analyser
 
 TAIL_ROWS = 4_096
 """So many new chunks are in memory alone; after a death of the process they are read from the base."""
@@ -32,8 +30,6 @@ LARGEST_ROWS = 1 << 18
 """Of a segment: to unite more saves a search less than a millisecond, and takes many seconds."""
 REMOVED_SHARE = 4
 """A segment is written anew when one in so many of its rows is removed."""
-FEW = 8
-"""Where one row in so many may answer, or fewer, the words of these alone are scored."""
 
 
 @dataclass(slots=True)
@@ -73,26 +69,25 @@ class Part:
         """The rows that are alive no more."""
         return np.flatnonzero(~self.alive if self.alive is not None else ()).astype(np.uint32)
 
-    def without(self, documents: Ids) -> Part:
-        """It, when these are removed."""
-        gone = self.block.rows_of(documents)
-        if self.alive is not None:
-            gone &= self.alive
-        if not gone.any():
-            return self
-        return Part(self.block, self.name, ~gone if self.alive is None else self.alive & ~gone)
+    def rows_of(self, documents: Ids) -> Mask:
+        """Which rows are those of these documents, alive or not."""
+        return np.repeat(np.isin(self.block.document_ids, documents), self.block.document_rows)
 
     def allowed(self, documents: Ids | None) -> Mask | None:
         """Which rows may answer where only these documents may (None: all may); None: all rows."""
         if documents is None:
             return self.alive
-        rows = self.block.rows_of(documents)
+        rows = self.rows_of(documents)
         return rows if self.alive is None else rows & self.alive
 
-    def frequencies(self, terms: Terms) -> Counts:
-        """In how many chunks each term stands."""
-        counts = self.block.words.frequencies(terms)
-        return counts - self.block.words.frequencies(terms, self.removed) if len(self.removed) else counts
+    def without(self, documents: Ids) -> Part:
+        """It, when these are removed."""
+        gone = self.rows_of(documents)
+        if self.alive is not None:
+            gone &= self.alive
+        if not gone.any():
+            return self
+        return Part(self.block, self.name, ~gone if self.alive is None else self.alive & ~gone)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,43 +161,6 @@ class EmbeddedIndex:
     def publish(self, staged: State) -> None:
         """Make a staged state the latest."""
         self.state = staged
-
-
-def search(
-    state: State, terms: Sequence[str], documents: Ids | None, query: IndexQuery, originals: Originals
-) -> Candidates:
-    """The best chunks of these documents (None: of all) by the exact score, best first.
-
-    `terms` are those of the query's text, `originals` reads vectors of this state of the base.
-    """
-    allowed = [part.allowed(documents) for part in state.parts]
-    bm25: Sequence[Floats32 | None] = [None] * len(allowed)
-    if query.mode != "vector":
-        bm25 = _bm25(state, Terms(terms), allowed)
-    segments = [
-        Segment(part.block.chunk_ids, part.block.vectors, scores, rows)
-        for part, scores, rows in zip(state.parts, bm25, allowed, strict=True)
-    ]
-    return select(segments, query, originals)
-
-
-def _bm25(state: State, terms: Terms, allowed: Sequence[Mask | None]) -> list[Floats32]:
-    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
-    counts = sum((part.frequencies(terms) for part in state.parts), np.zeros(len(terms.texts), np.int64))
-    weights = weigh(counts, state.size).tolist()
-    average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
-    found = []
-    for part, rows in zip(state.parts, allowed, strict=True):
-        scores = np.zeros(len(part.block), np.float32)
-        chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
-        if chosen is None or len(chosen) * FEW > len(scores):
-            part.block.words.add_scores(terms, weights, average, scores)
-        else:
-            of_chosen = np.zeros(len(chosen), np.float32)
-            part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
-            scores[chosen] = of_chosen
-        found.append(scores)
-    return found
 
 
 # Parts are united in the background: blocks that are in memory are written to a file, small segments become

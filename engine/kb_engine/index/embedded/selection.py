@@ -22,11 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_engine.index.embedded.block import Mask
+from kb_engine.index.embedded.index import State
 from kb_engine.index.embedded.vectors import Floats32, QuantisedQuery, QuantisedVectors, Rows, quantise_query
+from kb_engine.index.embedded.words import Terms, weigh
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
 
-Mask = NDArray[np.bool_]
 Originals = Callable[[Ids], Vectors]
 """The float32 vectors of these chunks, whose ids ascend."""
 
@@ -39,10 +41,54 @@ POOL_ROWS = 65_536
 """Rows that may be among the best are scored exactly when there are more."""
 RECOUNT_ROWS = 1_000
 """So many cosines are computed exactly for the sake of the total."""
+FEW = 8
+"""Where one row in so many may answer, or fewer, the words of these alone are scored."""
 _FIRST_BATCH = 64
 _LARGEST_BATCH = 4_096
 _SLACK = 2e-6
 """Half a unit of the last decimal that a score is rounded to, and the roundings of float32 before it."""
+
+
+def search(
+    state: State, terms: Sequence[str], documents: Ids | None, query: IndexQuery, originals: Originals
+) -> Candidates:
+    """The best chunks of these documents (None: of all) by the exact score, best first.
+
+    `terms` are those of the query's text, `originals` reads vectors of this state of the base.
+    """
+    allowed = [part.allowed(documents) for part in state.parts]
+    bm25: Sequence[Floats32 | None] = [None] * len(allowed)
+    if query.mode != "vector":
+        bm25 = _bm25(state, terms, allowed)
+    segments = [
+        Segment(part.block.chunk_ids, part.block.vectors, scores, rows)
+        for part, scores, rows in zip(state.parts, bm25, allowed, strict=True)
+    ]
+    return select(segments, query, originals)
+
+
+def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats32]:
+    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+    terms = Terms(texts)
+    counts = np.zeros(len(texts), np.int64)
+    for part in state.parts:
+        counts += part.block.words.frequencies(terms)
+        if len(part.removed):
+            counts -= part.block.words.frequencies(terms, part.removed)
+    weights = weigh(counts, state.size).tolist()
+    average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
+    found = []
+    for part, rows in zip(state.parts, allowed, strict=True):
+        scores = np.zeros(len(part.block), np.float32)
+        chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
+        if chosen is None or len(chosen) * FEW > len(scores):
+            part.block.words.add_scores(terms, weights, average, scores)
+        else:
+            of_chosen = np.zeros(len(chosen), np.float32)
+            part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
+            scores[chosen] = of_chosen
+        found.append(scores)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

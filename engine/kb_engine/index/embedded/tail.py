@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kb_engine.index.analyser import AnalysedChunk
 from kb_engine.index.embedded.block import Block, runs
-from kb_engine.index.embedded.recent_words import RecentWords
 from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
+from kb_engine.index.embedded.words import RecentWords
 from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.words import AnalysedChunk
 
 _FIRST_CAPACITY = 64
 

@@ -23,12 +23,16 @@ that they were computed with. Frequencies are scored against lengths at the time
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from kb_engine.index.words import AnalysedChunk
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
 """Of terms: shape (t,), 16 bytes each."""
@@ -275,6 +279,101 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
     near[near == len(second)] = 0
     hits = np.flatnonzero(second[near] == first)
     return hits, near[hits]
+
+
+def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
+    """The keys of terms, ascending, and which term each belongs to."""
+    keys = np.array([key_of(term) for term in terms], KEY_TYPE)
+    order = np.argsort(keys)
+    return keys[order], order
+
+
+def in_memory(
+    keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Counts, lengths: NDArray[np.float32]
+) -> Postings:
+    """A block of lists alone: of each term, by ascending keys, its rows and their frequencies."""
+    wide = np.flatnonzero(frequencies >= WIDE)
+    return Postings(
+        keys=keys,
+        starts=np.cumsum(counts) - counts,
+        counts=counts.astype(np.uint32),
+        rows=rows,
+        low_rows=np.empty(0, np.uint16),
+        stretch_ends=np.empty(0, np.int64),
+        frequencies=np.minimum(frequencies, WIDE).astype(np.uint8),
+        wide_places=wide,
+        wide_values=frequencies[wide].astype(np.uint32),
+        lengths=lengths,
+    )
+
+
+class RecentWords:
+    """A block that grows: the words of chunks that were just added.
+
+    One thread appends. Whoever reads has a view of the first rows, which never changes and needs no lock, for
+    what is behind its rows is cut off.
+    """
+
+    def __init__(self) -> None:
+        self._postings: dict[str, array[int]] = defaultdict(partial(array, "Q"))
+        """By term: the row in the upper half of each number, the frequency in the lower."""
+        self._lengths = array("f")
+
+    def append(self, chunks: Iterable[AnalysedChunk]) -> None:
+        """Add a row for each chunk."""
+        postings = self._postings
+        for terms, length in chunks:
+            row = len(self._lengths) << 32
+            self._lengths.append(length)
+            for term, frequency in Counter(terms).items():
+                postings[term].append(row | frequency)
+
+    def view(self, size: int) -> RecentView:
+        """The first rows."""
+        return RecentView(self._postings, self._lengths, size)
+
+
+class RecentView:
+    """The first rows of a block that grows; a `WordBlock`."""
+
+    def __init__(self, postings: Mapping[str, array[int]], lengths: array[float], size: int) -> None:
+        self._postings, self._all_lengths, self._size = postings, lengths, size
+        self._last: tuple[Terms, Postings] | None = None
+
+    @cached_property
+    def lengths(self) -> NDArray[np.float32]:
+        return np.array(self._all_lengths[: self._size], np.float32)
+
+    def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
+        return self._found(terms).frequencies(terms, rows)
+
+    def add_scores(
+        self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
+    ) -> None:
+        self._found(terms).add_scores(terms, weights, average, scores, rows)
+
+    def postings(self) -> Postings:
+        return self._block(list(self._postings))
+
+    def _found(self, terms: Terms) -> Postings:
+        """The postings of these terms: a search wants them twice."""
+        last = self._last
+        if last is None or last[0] is not terms:
+            known = [term for term in set(terms.texts) if term in self._postings]
+            self._last = last = terms, self._block(known)
+        return last[1]
+
+    def _block(self, terms: Sequence[str]) -> Postings:
+        keys, order = sorted_keys(terms)
+        # Copies: an array that somebody looks into cannot grow.
+        lists = [self._postings[terms[number]].tobytes() for number in order]
+        found = np.frombuffer(b"".join(lists), np.uint64)
+        rows = (found >> np.uint64(32)).astype(np.uint32)
+        inside = rows < self._size
+        ends = np.cumsum([len(each) // found.itemsize for each in lists], dtype=np.int64)
+        counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
+        frequencies = (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return in_memory(keys[counts > 0], counts[counts > 0], rows[inside], frequencies, self.lengths)
 
 
 def _impacts(frequencies: NDArray[Any], lengths: NDArray[Any], weight: float, average: float) -> NDArray[Any]:

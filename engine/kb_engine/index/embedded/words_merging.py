@@ -7,7 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -24,7 +24,6 @@ from kb_engine.index.embedded.words import (
     Places,
     Postings,
     Rows,
-    key_of,
     stretches,
 )
 
@@ -33,32 +32,6 @@ Kept: TypeAlias = "NDArray[np.bool_]"
 
 POSTINGS_AT_ONCE = 2_000_000
 """So many postings are merged in memory; about 100 MB."""
-
-
-def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
-    """The keys of terms, ascending, and which term each belongs to."""
-    keys = np.array([key_of(term) for term in terms], KEY_TYPE)
-    order = np.argsort(keys)
-    return keys[order], order
-
-
-def in_memory(
-    keys: NDArray[np.bytes_], counts: Numbers, rows: Rows, frequencies: Numbers, lengths: NDArray[np.float32]
-) -> Postings:
-    """A block of lists alone: of each term, by ascending keys, its rows and their frequencies."""
-    wide = np.flatnonzero(frequencies >= WIDE)
-    return Postings(
-        keys=keys,
-        starts=np.cumsum(counts) - counts,
-        counts=counts.astype(np.uint32),
-        rows=rows,
-        low_rows=np.empty(0, np.uint16),
-        stretch_ends=np.empty(0, np.int64),
-        frequencies=np.minimum(frequencies, WIDE).astype(np.uint8),
-        wide_places=wide,
-        wide_values=frequencies[wide].astype(np.uint32),
-        lengths=lengths,
-    )
 
 
 class _Source:

@@ -25,12 +25,12 @@ import apsw
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.analyser import Analyser
 from kb_engine.index.embedded.array_file import UnreadableIndexFile
 from kb_engine.index.embedded.block import Block, open_segment, write_segment
 from kb_engine.index.embedded.index import EmbeddedIndex, Part, State, next_union, remaining, united
 from kb_engine.index.embedded.tail import Batch
-from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.port import Ids
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import NotABase
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, integers, roll_back, rows, transaction, value
 
@@ -44,12 +44,6 @@ _CONTENT = (
     "JOIN documents d ON d.id = c.document_id JOIN vectors v ON v.chunk_id = c.id "
     "WHERE c.id BETWEEN ? AND ? ORDER BY c.id"
 )
-_ORIGINALS = (
-    # One value rather than rows: each row would take the interpreter's lock.
-    "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
-    "WHERE chunk_id IN (SELECT value FROM carray(?))"
-)
-
 logger = logging.getLogger(__name__)
 
 
@@ -82,15 +76,6 @@ def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
 def folder_of(path: Path) -> Path:
     """Where the files of the index of the base at `path` are."""
     return path.with_name(f"{path.name}.index")
-
-
-def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:
-    """The vectors of these chunks, whose ids ascend. Raises EngineError `internal` where one is damaged."""
-    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    found = np.frombuffer(raw[: len(raw) // 4 * 4], VECTOR_TYPE)
-    if not len(found) or len(found) % len(chunk_ids):
-        raise EngineError("internal", "A vector of the base is damaged. Restore the base from a copy.")
-    return found.reshape(len(chunk_ids), -1)
 
 
 def sweep(folder: Path, state: State) -> None:

@@ -25,10 +25,10 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.analyser import Analyser
-from kb_engine.index.embedded import index as embedded
+from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Index
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
@@ -38,11 +38,12 @@ from kb_engine.store.sqlite.connection import (
     connect,
     engine_error,
     integers,
+    originals,
     roll_back,
     set_meta,
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
-from kb_engine.store.sqlite.segments import Upkeep, originals
+from kb_engine.store.sqlite.segments import Upkeep
 from kb_engine.store.store import Store, utc_now
 
 T = TypeVar("T")
@@ -205,7 +206,7 @@ class SqliteStore(Store):
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
             documents = integers(db.execute(sql, values).get) if where else None
             terms = Analyser(db).terms_of(query.text) if query.mode != "vector" else ()
-            candidates = embedded.search(state, terms, documents, query, partial(originals, db))
+            candidates = selection.search(state, terms, documents, query, partial(originals, db))
             return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:
             roll_back(db)

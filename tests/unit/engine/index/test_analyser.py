@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import apsw
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.analyser import Analyser
 from kb_engine.index.embedded.words import Terms, weigh
 from kb_engine.index.words import (
     CJK_CHARACTER,
@@ -19,13 +17,13 @@ from kb_engine.index.words import (
     MAX_PHRASES,
     TITLE_WEIGHT,
     TOKENIZER,
-    Tokenizer,
+    Analyser,
     index_text,
     phrases,
 )
 from tests.support.word_blocks import build
 
-ANALYSER, TOKENS = Analyser(), Tokenizer()
+ANALYSER = Analyser()
 ANYTHING = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
 SAMPLES = [
     *("Running", "runs", "naïve", "NAIVE", "中国", "国中国", "タワー", "학교", "a中b"),
@@ -34,20 +32,6 @@ SAMPLES = [
 LONG = ["x" * LONGEST_TERM, "x" * (LONGEST_TERM + 1)]
 LANGUAGE = st.lists(st.sampled_from([*SAMPLES, *LONG]), max_size=8).map(" ".join)
 TEXT = ANYTHING | LANGUAGE
-
-
-@given(TEXT, TEXT, TEXT)
-def test_chunks_have_the_words_of_the_rows_in_a_database(title: str, heading: str, text: str) -> None:
-    rows, lengths = TOKENS.postings(title, [(1, heading, text), (2, None, text)])
-    for chunk_id, found in enumerate(ANALYSER.chunks(title, [(heading, text), (None, text)]), 1):
-        expected = {term: count for term, row, count, _ in rows if row == chunk_id}
-        assert Counter(found.terms) == expected
-        assert found.length == lengths[chunk_id - 1]
-
-
-@given(TEXT)
-def test_a_question_has_the_terms_of_a_database(query: str) -> None:
-    assert ANALYSER.terms_of(query) == TOKENS.terms_of(query)
 
 
 def test_a_question_of_many_words_is_bounded() -> None:
@@ -100,3 +84,19 @@ def test_scores_are_those_of_fts5(
     average = float(block.lengths[rows].mean()) or 1.0
     block.add_scores(terms, weights.tolist(), average, found, rows)
     assert found.tolist() == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
+
+
+def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
+    db = apsw.Connection(":memory:")
+    db.execute(
+        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{TOKENIZER}');"
+        "CREATE VIRTUAL TABLE v USING fts5vocab (w, row)"
+    )
+    for text in [*SAMPLES, *LONG]:
+        db.execute("DELETE FROM w")
+        db.execute("INSERT INTO w VALUES (?)", (index_text(text),))
+        kept = dict(db.execute("SELECT term, cnt FROM v").fetchall())
+        (found,) = ANALYSER.chunks("", [(None, text)])
+        assert found.length == sum(kept.values())
+        single = Counter(term for term in found.terms if " " not in term)
+        assert single == {term: count for term, count in kept.items() if len(term) <= LONGEST_TERM}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kb_engine.index import words
+from kb_engine.index import postgres
 from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -98,8 +98,8 @@ async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
         text += " apple apple" if number == 3 else ""
         await store.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0, "FEW_CHUNKS": 2, "FEW_SHARE": 0}.items():
-        monkeypatch.setattr(words, name, value)
-    monkeypatch.setattr(words, "FEW_ALLOWANCE", 5)
+        monkeypatch.setattr(postgres, name, value)
+    monkeypatch.setattr(postgres, "FEW_ALLOWANCE", 5)
     return store
 
 
@@ -154,8 +154,8 @@ async def test_what_is_remembered_of_words_follows_the_base(
     store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count is taken again when the base has changed, and forgotten before it takes too much room."""
-    monkeypatch.setattr(words, "CACHED_FROM", 1)
-    monkeypatch.setattr(words, "CACHE_SIZE", 3)
+    monkeypatch.setattr(postgres, "CACHED_FROM", 1)
+    monkeypatch.setattr(postgres, "CACHE_SIZE", 3)
     remembering = store.store._words
     for number in range(6):
         await store.note(f"apple {number}", dedup_scope=str(number))

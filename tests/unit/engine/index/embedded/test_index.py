@@ -21,9 +21,9 @@ from kb_engine.index.embedded.index import (
     State,
     next_union,
     remaining,
-    search,
     united,
 )
+from kb_engine.index.embedded.selection import search
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Candidate, Ids, IndexQuery, Scoring, Vectors
 

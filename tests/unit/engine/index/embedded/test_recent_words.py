@@ -6,8 +6,7 @@ import threading
 
 import numpy as np
 
-from kb_engine.index.embedded.recent_words import RecentWords
-from kb_engine.index.embedded.words import Terms
+from kb_engine.index.embedded.words import RecentWords, Terms
 from tests.support.word_blocks import chunk, scores
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_engine.index.analyser import AnalysedChunk
 from kb_engine.index.embedded import words, words_merging
 from kb_engine.index.embedded.words import Postings, Terms, WordBlock, weigh
+from kb_engine.index.words import AnalysedChunk
 from tests.support.word_blocks import build, chunk, in_file, reference, scores, view
 
 TOLERANCE = {"rel": 1e-5, "abs": 1e-6}
@@ -128,7 +128,6 @@ def test_a_term_of_no_chunk_weighs_nothing() -> None:
 def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of zero at the end of a key count like others."""
     monkeypatch.setattr(words, "key_of", lambda term: term.encode().ljust(16, b"\0"))
-    monkeypatch.setattr(words_merging, "key_of", words.key_of)
     block = build([chunk("a"), chunk("a\1"), chunk("b")])
     assert block.frequencies(Terms(["a", "a\1", "a\2", "b"])).tolist() == [1, 1, 0, 1]
 

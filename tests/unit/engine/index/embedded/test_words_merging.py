@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_engine.index.analyser import AnalysedChunk
 from kb_engine.index.embedded import words, words_merging
-from kb_engine.index.embedded.words import KEY_TYPE
-from kb_engine.index.embedded.words_merging import in_memory
+from kb_engine.index.embedded.words import KEY_TYPE, in_memory
+from kb_engine.index.words import AnalysedChunk
 from tests.support.word_blocks import build, chunk, in_file
 
 CHUNKS = st.lists(

@@ -79,7 +79,7 @@ def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) ->
     average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
-        scores = np.zeros(len(part.block), np.float32)
+        scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
             part.block.words.add_scores(terms, weights, average, scores)

@@ -34,11 +34,6 @@ _DISK = {
 }
 """How a quota or a failing volume shows itself where SQLite does not see `ENOSPC` itself."""
 
-_ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
-    "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
-    "WHERE chunk_id IN (SELECT value FROM carray(?))"
-)
-
 
 def connect(path: Path) -> apsw.Connection:
     """A connection that syncs each commit to the disk and honours foreign keys."""
@@ -65,15 +60,6 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
 def integers(joined: str | None) -> Ids:
     """Those of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
-
-
-def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:
-    """The vectors of these chunks, whose ids ascend. Raises EngineError `internal` where one is damaged."""
-    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    found = np.frombuffer(raw[: len(raw) // 4 * 4], VECTOR_TYPE)
-    if not len(found) or len(found) % len(chunk_ids):
-        raise EngineError("internal", "A vector of the base is damaged. Restore the base from a copy.")
-    return found.reshape(len(chunk_ids), -1)
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:

@@ -25,11 +25,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import apsw
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.port import Vectors
+from kb_contracts.api.errors import EngineError
+from kb_engine.index.port import Ids, Vectors
 
 Rows = NDArray[np.intp]
 Floats32 = NDArray[np.float32]
@@ -38,6 +40,10 @@ MOST_DIMENSIONS = 65_536
 """Of more the product of two rows of codes need not fit int32."""
 LARGEST = 1e9
 """Of a component; the squares of larger ones would leave float32."""
+_ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
+    "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
+    "WHERE chunk_id IN (SELECT value FROM carray(?))"
+)
 _ROWS_AT_ONCE = 2_048
 _LEVELS = 127
 _UNIT = 2.0**-24
@@ -175,3 +181,16 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
 def _above(lengths: NDArray[np.float64]) -> Floats32:
     """In float32, not below the true ones: float64 is off by far less than one part in 10^9."""
     return np.nextafter((lengths * (1 + 1e-9)).astype(np.float32), np.float32(np.inf))
+
+
+def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:
+    """The vectors of these chunks, whose ids ascend, as the base holds them.
+
+    Raises:
+        EngineError: `internal` where one is damaged.
+    """
+    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
+    found = np.frombuffer(raw[: len(raw) // 4 * 4], "<f4")
+    if not len(found) or len(found) % len(chunk_ids):
+        raise EngineError("internal", "A vector of the base is damaged. Restore the base from a copy.")
+    return found.reshape(len(chunk_ids), -1)

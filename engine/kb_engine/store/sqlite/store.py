@@ -29,18 +29,17 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
-import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
-from kb_engine.index.port import Ids, Index, Vectors
+from kb_engine.index.embedded.vectors import originals
+from kb_engine.index.port import Index
 from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
-    VECTOR_TYPE,
     SqliteRead,
     SqliteWrite,
     connect,
@@ -64,10 +63,6 @@ GROUP_CHUNKS = 256
 CHECKPOINT_PAGES = 1_000
 RESERVE_BYTES = 16 * 1024 * 1024
 _BLOCK = 4096
-_ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
-    "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
-    "WHERE chunk_id IN (SELECT value FROM carray(?))"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -275,19 +270,10 @@ class SqliteStore(Store):
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
             documents = integers(db.execute(sql, values).get) if where else None
             terms = Analyser(db).terms_of(query.text) if query.mode != "vector" else ()
-            candidates = selection.search(state, terms, documents, query, partial(_originals, db))
+            candidates = selection.search(state, terms, documents, query, partial(originals, db))
             return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:
             roll_back(db)
-
-
-def _originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:
-    """The vectors of these chunks, whose ids ascend. Raises EngineError `internal` where one is damaged."""
-    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    found = np.frombuffer(raw[: len(raw) // 4 * 4], VECTOR_TYPE)
-    if not len(found) or len(found) % len(chunk_ids):
-        raise EngineError("internal", "A vector of the base is damaged. Restore the base from a copy.")
-    return found.reshape(len(chunk_ids), -1)
 
 
 class _Waiting(Generic[T]):

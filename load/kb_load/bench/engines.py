@@ -41,7 +41,7 @@ from kb_load.processes import LOOPBACK, Running, free_port, running
 DIMENSIONS = 384
 _CLIENTS = 8
 _SECONDS = 600.0
-_PAUSE = 0.1
+_PAUSE = 0.25
 _PAGE = 100
 
 
@@ -95,8 +95,8 @@ class EnginesReport(Report, frozen=True, kw_only=True):
         return self.fleets
 
     def footer(self) -> Sequence[str]:
-        each = f"notes of {self.passages} passages, one at a time in each engine"
-        return (f"the embedder waits {self.wait} ms for a passage; {each}; none was lost or doubled",)
+        each = f"one at a time for each engine; notes of {self.passages} passages"
+        return (f"the embedder waits {self.wait} ms for a passage, {each}; none was lost or doubled",)
 
 
 def run(
@@ -146,9 +146,7 @@ async def _measure(
                 before = sum(map(Running.cpu_seconds, staying)), _cpu_seconds(postgres)
                 began = time.perf_counter()
                 answering.set()
-                while (queue := (await _get(client, ports[0], "status"))["queue"])["queued"] + queue[
-                    "running"
-                ]:
+                while (queue := await _queue(client, ports[0]))["queued"] + queue["running"]:
                     if time.perf_counter() - began > _SECONDS:
                         raise EnginesFailed(f"the notes are not taken in: {queue}")
                     if 2 * queue["completed"] >= len(texts):

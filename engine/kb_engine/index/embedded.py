@@ -125,20 +125,20 @@ class ExactVectors:
         """How many numbers a vector has; 0 before the first vectors."""
         return int(self.snapshot.matrix.shape[1])
 
-    def stage(self, changes: Changes) -> Snapshot:
-        """The state after the changes, visible to nobody yet.
+    def stage(self, changes: Changes, after: Snapshot | None = None) -> Snapshot:
+        """The state after the changes, visible to nobody yet; those of one that was staged come first.
 
         Raises:
             ValueError: vectors of another shape, or chunk ids that do not grow.
         """
-        state = self.snapshot
+        state = before = after or self.snapshot
         if changes.cleared:
-            state = empty(self.dimensions, state.generation)
+            state = empty(before.matrix.shape[1], before.generation)
         if changes.removed:
             state = _without(state, changes.removed)
         for batch in changes.added:
             state = self._with(state, batch)
-        return replace(state, generation=self.snapshot.generation + 1)
+        return replace(state, generation=before.generation + 1)
 
     def publish(self, staged: Snapshot) -> None:
         """Make a staged state the latest."""

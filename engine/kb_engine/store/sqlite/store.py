@@ -6,6 +6,10 @@ runs to its end, so no transaction is left half done.
 
 A write that touches chunks becomes visible to searches together with its vectors: commit and publication
 happen under the index's guard.
+
+Writes that wait while the thread is busy are committed together, in the order in which they came. The disk is
+synced once, and then each is answered. Where one fails nothing of the transaction stays, and each is done
+again in one of its own, so that none is in the way of another.
 """
 
 from __future__ import annotations
@@ -15,18 +19,20 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index import embedded
-from kb_engine.index.embedded import ExactVectors
+from kb_engine.index.embedded import ExactVectors, Snapshot
 from kb_engine.index.port import Index
 from kb_engine.index.words import Words, numbers
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
@@ -44,8 +50,13 @@ from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.store import Store, utc_now
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 READERS = 3
+GROUP_WRITES = 64
+"""So many writes are committed together at the most."""
+GROUP_CHUNKS = 256
+"""Once writes have added so many chunks they are committed: the next one would wait for them."""
 CHECKPOINT_PAGES = 1_000
 RESERVE_BYTES = 16 * 1024 * 1024
 _BLOCK = 4096
@@ -99,6 +110,7 @@ class SqliteStore(Store):
         self._index = index
         self._words = Words()
         self._log_pages = 0
+        self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
 
@@ -134,26 +146,78 @@ class SqliteStore(Store):
         db.set_wal_hook(note)
         return db
 
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
-        transact = partial(self._transact, work)
+    async def _run_write(self, work: Work[T], *, makes_room: bool) -> T:
+        waiting = _Waiting(work)
+        self._waiting.append(waiting)
         try:
-            return await self._writer.run(transact)
+            self._writer.begin(self._write_waiting)
+        except EngineError:
+            if waiting.outcome.cancel():
+                raise
+        try:
+            return await asyncio.wrap_future(waiting.outcome)
         except EngineError as error:
             if error.code != "storage_full" or not makes_room:
                 raise
-        return await self._writer.run(partial(self._reserve.spend, transact))
+        (answer,) = await self._writer.run(partial(self._reserve.spend, partial(self._transact, [work])))
+        return answer
 
-    def _transact(self, work: Callable[[Write], Coroutine[Any, Any, T]], db: apsw.Connection) -> T:
+    def _write_waiting(self) -> None:
+        """Commit what waits together; nothing where an earlier call has done it."""
+        group: list[_Waiting[Any]] = []
+
+        def works() -> Iterator[Work[Any]]:
+            # What comes while these are done is for the next transaction, for which they need not wait.
+            for _ in range(min(len(self._waiting), GROUP_WRITES)):
+                one = self._waiting.popleft()
+                if one.outcome.set_running_or_notify_cancel():  # else its caller has given up
+                    group.append(one)
+                    yield one.work
+
+        try:
+            answers = self._transact(works())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the write was asked for
+            if len(group) == 1:
+                group[0].fail(error)
+                return
+            for one in group:
+                self._write_alone(one)
+        else:
+            for one, answer in zip(group, answers, strict=True):
+                one.outcome.set_result(answer)
+
+    def _write_alone(self, waiting: _Waiting[Any]) -> None:
+        try:
+            (answer,) = self._transact([waiting.work])
+        except BaseException as error:  # noqa: BLE001 - as above
+            waiting.fail(error)
+        else:
+            waiting.outcome.set_result(answer)
+
+    def _transact(self, works: Iterable[Work[T]]) -> list[T]:
+        """The answers of those that were done in one transaction; once it is large it takes no more."""
+        works = iter(works)
+        if (first := next(works, None)) is None:
+            return []
+        answers: list[T] = []
+        staged: Snapshot | None = None
+        added = 0
+        db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
             logs_changes = self._follower is not None
-            write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
-            answer = run_to_end(work(write))
-            if write.changes:
-                # Memory is found before the commit: after it nothing may fail.
-                staged = self._index.stage(write.changes)
+            for work in chain([first], works):
+                write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
+                answers.append(run_to_end(work(write)))
+                if write.changes:
+                    # Memory is found before the commit: after it nothing may fail.
+                    staged = self._index.stage(write.changes, staged)
                 if write.changes.added and not self._index.dimensions:
                     set_meta(db, "dimensions", str(write.changes.added[0].vectors.shape[1]))
+                added += sum(len(batch.chunk_ids) for batch in write.changes.added)
+                if added >= GROUP_CHUNKS:
+                    break
+            if staged is not None:
                 # A savepoint makes FTS5 write its words now rather than inside the commit.
                 db.execute("SAVEPOINT words; RELEASE words")
                 with self._index.guard:
@@ -168,7 +232,7 @@ class SqliteStore(Store):
             # What was committed is safe in the log; after the next commit this is tried again.
             with suppress(apsw.Error):
                 db.wal_checkpoint()
-        return answer
+        return answers
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:
         return await self._readers.run(partial(self._look, work))
@@ -202,6 +266,20 @@ class SqliteStore(Store):
             roll_back(db)
 
 
+class _Waiting(Generic[T]):
+    """A write that waits for its transaction, and what comes of it."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.outcome: Future[T] = Future()
+
+    def fail(self, error: BaseException) -> None:
+        known = engine_error(error) if isinstance(error, apsw.Error) else None
+        if known is not None:
+            known.__cause__ = error
+        self.outcome.set_exception(known or error)
+
+
 class Threads:
     """Connections to one base, each used by one thread only."""
 
@@ -213,18 +291,25 @@ class Threads:
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
         """Do `work` on one of the threads. Raises `not_ready` once closed."""
+        return await asyncio.wrap_future(self.begin(partial(self._do, work)))
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done on one of the threads, without waiting. Raises `not_ready` once closed."""
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+            return self._executor.submit(work)
         except RuntimeError as error:
             raise EngineError("not_ready", "The engine is shutting down.") from error
-        return await future
+
+    def connection(self) -> apsw.Connection:
+        """That of the thread that asks, one of these; opened when it is first needed."""
+        if not hasattr(self._local, "db"):
+            self._local.db = self._open_one()
+            self._opened.append(self._local.db)
+        return cast("apsw.Connection", self._local.db)
 
     def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
-            if not hasattr(self._local, "db"):
-                self._local.db = self._open_one()
-                self._opened.append(self._local.db)
-            return work(cast("apsw.Connection", self._local.db))
+            return work(self.connection())
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:
                 raise known from error
@@ -278,11 +363,11 @@ class Reserve:
         with suppress(OSError):
             self._file.unlink()
 
-    def spend(self, work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
         """Do `work`, which is to make room, with the room of the reserve."""
         self.give()
         try:
-            return work(db)
+            return work()
         finally:
             # What was committed is safe in the log; with less room than before the reserve is smaller.
             with suppress(apsw.Error):

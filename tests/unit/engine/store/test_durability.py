@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import apsw
 import pytest
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
@@ -255,6 +256,104 @@ async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Pa
         assert (await base.find("words")).total == len(CHUNKS)
         fill(disk)
         assert (await base.store.once(key(), documents.delete, document.id)).documents == 1
+
+
+# --- writes that wait together
+
+
+@asynccontextmanager
+async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
+    """What is asked for inside waits for the thread that writes until the end; one item a commit."""
+    commits: list[None] = []
+    free = threading.Event()
+
+    def wait(db: apsw.Connection) -> None:
+        db.set_commit_hook(lambda: commits.append(None) or False)
+        assert free.wait(10)
+
+    busy = asyncio.ensure_future(base.store._writer.run(wait))
+    yield commits
+    free.set()
+    await busy
+
+
+async def begun(*calls: Awaitable[object]) -> list[asyncio.Future[object]]:
+    """The calls, each of which waits for the thread by now."""
+    futures = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    return futures
+
+
+async def test_writes_that_wait_are_committed_together(base: Base, tmp_path: Path) -> None:
+    leased = [await base.lease(new_note(str(number))) for number in range(10)]
+    async with one_transaction(base) as commits:
+        pending = await begun(
+            *(base.commit(each, prepared(each.job.text or "")) for each in leased),
+            *(base.accept(new_note(f"next {number}")) for number in range(10)),
+        )
+    await asyncio.gather(*pending)
+    assert len(commits) == 1
+    assert await indexed(base.store) == (10, 10, 10)
+    async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
+        assert (await later.store.read(state.counts)).queue.queued == 10
+        assert await indexed(later.store) == (10, 10, 10)
+
+
+async def test_a_write_that_fails_is_in_nobodys_way(base: Base) -> None:
+    document = await base.note("first")
+    async with one_transaction(base):
+        pending = await begun(
+            base.accept(new_note("a")),
+            base.store.once(None, documents.add_tags, document.id, ["t"], 9),
+            base.accept(new_note("b")),
+        )
+    first, refusal, last = await asyncio.gather(*pending, return_exceptions=True)
+    assert isinstance(refusal, EngineError)
+    assert refusal.code == "version_conflict"
+    assert [isinstance(each, m.Job) for each in (first, last)] == [True, True]
+    assert (await base.store.read(state.counts)).queue.queued == 2
+
+
+async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(base: Base) -> None:
+    leased = [await base.lease(new_note(text)) for text in ("a", "b")]
+    async with one_transaction(base) as commits:
+        pending = await begun(
+            base.commit(leased[0], prepared("a")),
+            base.store.once(None, documents.clear),
+            base.commit(leased[1], prepared("b")),
+        )
+    await asyncio.gather(*pending)
+    assert len(commits) == 1
+    assert await indexed(base.store) == (0, 0, 0)  # the second job was cancelled with the first's document
+    await base.note("c")
+    assert await indexed(base.store) == (1, 1, 1)
+
+
+async def test_a_write_fails_where_the_base_cannot_be_opened(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it can, the next one is done; none waits for ever."""
+
+    def locked(_path: Path) -> apsw.Connection:
+        raise apsw.BusyError("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "connect", locked)
+        refusal = await refused(base.accept(new_note("a")))
+    assert refusal.code == "not_ready"
+    await base.accept(new_note("b"))
+    assert (await base.store.read(state.counts)).queue.queued == 1
+
+
+async def test_a_large_commit_does_not_wait_for_the_next_one(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "GROUP_CHUNKS", 2)
+    leased = [await base.lease(new_note(text)) for text in ("a", "b")]
+    async with one_transaction(base) as commits:
+        pending = await begun(*(base.commit(each, prepared("x", "y")) for each in leased))
+    await asyncio.gather(*pending)
+    assert len(commits) == 2
 
 
 # --- cancelled callers

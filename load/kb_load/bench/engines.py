@@ -6,6 +6,9 @@ passage at a time. The embedder is an endpoint in this process that waits and co
 machine would: so what is measured is what the engines share. Notes are accepted while the endpoint holds back
 its answers. Then the clock runs until every one of them is a document.
 
+At last the largest number is measured again, and one of its engines is killed when half of the notes are
+documents. The others do its work too, once its leases have lapsed.
+
 The more passages a note has, the more of its time is the embedder's. With few, the processors of this machine
 are the bound: what a commit costs them, in the engine and in PostgreSQL, is in the table.
 """
@@ -18,6 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
@@ -37,7 +41,8 @@ from kb_load.processes import LOOPBACK, Running, free_port, running
 DIMENSIONS = 384
 _CLIENTS = 8
 _SECONDS = 600.0
-_PAUSE = 0.1
+_PAUSE = 0.25
+_PAGE = 100
 
 
 class EnginesFailed(RuntimeError):
@@ -53,6 +58,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     engine_cpu: float
     database_cpu: float
     ratio: float
+    killed: int
+    """Engines that died at their work, and are in none of the figures but the rate."""
+    again: int
+    """Notes that were begun more than once."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.engines}, {self.killed} killed" if self.killed else str(self.engines)
 
     @property
     def rate(self) -> float:
@@ -65,14 +78,15 @@ class EnginesReport(Report, frozen=True, kw_only=True):
 
     title = "Engines on one PostgreSQL: commits a second"
     columns: ClassVar = {
-        "engines": "{0.engines}",
+        "engines": "{0.name}",
         "commits": "{0.commits}",
         "a second": "{0.rate:.1f}",
         "times one engine": "{0.ratio:.2f}",
         "engines' processor, ms a commit": "{0.engine_cpu:.1f}",
         "PostgreSQL's": "{0.database_cpu:.1f}",
+        "begun again": "{0.again}",
     }
-    panels = (Panel("engines", "{0.engines}", "rate", "{0.ratio:.1f} times", "commits a second"),)
+    panels = (Panel("engines", "{0.name}", "rate", "{0.ratio:.1f} times", "commits a second"),)
     wait: int
     passages: int
     fleets: list[Fleet]
@@ -81,8 +95,8 @@ class EnginesReport(Report, frozen=True, kw_only=True):
         return self.fleets
 
     def footer(self) -> Sequence[str]:
-        each = f"notes of {self.passages} passages, one at a time in each engine"
-        return (f"the embedder waits {self.wait} ms for a passage; {each}; none was lost or doubled",)
+        each = f"one at a time for each engine; notes of {self.passages} passages"
+        return (f"the embedder waits {self.wait} ms for a passage, {each}; none was lost or doubled",)
 
 
 def run(
@@ -103,19 +117,23 @@ def run(
     if not url.startswith("postgres"):
         raise EnginesFailed("KB_STORE names no PostgreSQL: postgresql://USER:PASSWORD@HOST/DATABASE")
     report = EnginesReport(wait=wait, passages=passages, fleets=[])
-    texts = [_text(number, passages) for number in range(notes * max(engines))]
-    for count in engines:
+    most = max(engines)
+    texts = [_text(number, passages) for number in range(notes * most)]
+    for size, killed in [*((size, 0) for size in engines), *([(most, 1)] if most > 1 else [])]:
         with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
-            measuring = _measure(address_of(url), Path(folder), count, texts[: count * notes], wait / 1000)
+            given = texts[: size * notes]
+            measuring = _measure(address_of(url), Path(folder), size, given, wait / 1000, killed)
             fleet = asyncio.run(measuring)
         first = report.fleets[0] if report.fleets else fleet
         fleet = msgspec.structs.replace(fleet, ratio=first.engines * fleet.rate / first.rate)
         report.fleets.append(fleet)
-        note(f"{count} engines: {fleet.rate:.1f} commits a second, {fleet.ratio:.2f} times one engine's")
+        note(f"engines {fleet.name}: {fleet.rate:.1f} commits a second, {fleet.ratio:.2f} times one engine's")
     return report
 
 
-async def _measure(server: Address, folder: Path, engines: int, texts: Sequence[str], wait: float) -> Fleet:
+async def _measure(
+    server: Address, folder: Path, engines: int, texts: Sequence[str], wait: float, killed: int
+) -> Fleet:
     answering = asyncio.Event()
     async with _database(server) as (url, postgres), _endpoint(wait, answering) as embedding:
         with ExitStack() as stack:
@@ -124,24 +142,32 @@ async def _measure(server: Address, folder: Path, engines: int, texts: Sequence[
             async with aiohttp.ClientSession() as client:
                 ports = [port for _, port in fleet]
                 await _accepted(client, ports, texts)
-                before = sum(map(Running.cpu_seconds, processes)), _cpu_seconds(postgres)
+                doomed, staying = processes[engines - killed :], processes[: engines - killed]
+                before = sum(map(Running.cpu_seconds, staying)), _cpu_seconds(postgres)
                 began = time.perf_counter()
                 answering.set()
-                while (queue := (await _status(client, ports[0]))["queue"])["queued"] + queue["running"]:
+                while (queue := await _queue(client, ports[0]))["queued"] + queue["running"]:
                     if time.perf_counter() - began > _SECONDS:
                         raise EnginesFailed(f"the notes are not taken in: {queue}")
+                    if 2 * queue["completed"] >= len(texts):
+                        while doomed:
+                            doomed.pop().popen.kill()
                     await asyncio.sleep(_PAUSE)
                 seconds = time.perf_counter() - began
-                after = sum(map(Running.cpu_seconds, processes)), _cpu_seconds(postgres)
-                documents = (await _status(client, ports[0]))["documents"]["total"]
+                after = sum(map(Running.cpu_seconds, staying)), _cpu_seconds(postgres)
+                documents = (await _get(client, ports[0], "status"))["documents"]["total"]
+                jobs = [job async for job in _jobs(client, ports[0])]
     if (queue["completed"], documents) != (len(texts), len(texts)):
         raise EnginesFailed(f"of {len(texts)} notes came {documents} documents: {queue}")
+    again = sum(job["attempts"] > 1 for job in jobs)
+    if bool(again) != bool(killed):
+        raise EnginesFailed(f"{killed} engines were killed, and {again} notes begun again")
     engine_cpu, database_cpu = (
         1000 * (now - then) / documents for now, then in zip(after, before, strict=True)
     )
     return Fleet(
         engines=engines, commits=documents, seconds=seconds, engine_cpu=engine_cpu,
-        database_cpu=database_cpu, ratio=1.0,
+        database_cpu=database_cpu, ratio=1.0, killed=killed, again=again,
     )  # fmt: skip
 
 
@@ -231,6 +257,19 @@ async def _accepted(client: aiohttp.ClientSession, ports: Sequence[int], texts: 
     await asyncio.gather(*(submit() for _ in range(_CLIENTS)))
 
 
-async def _status(client: aiohttp.ClientSession, port: int) -> Any:
-    async with client.get(f"http://{LOOPBACK}:{port}/api/v1/status") as response:
+async def _get(client: aiohttp.ClientSession, port: int, path: str) -> Any:
+    async with client.get(f"http://{LOOPBACK}:{port}/api/v1/{path}") as response:
         return await response.json()
+
+
+async def _queue(client: aiohttp.ClientSession, port: int) -> Any:
+    return (await _get(client, port, "status"))["queue"]
+
+
+async def _jobs(client: aiohttp.ClientSession, port: int) -> AsyncIterator[Any]:
+    for offset in count(0, _PAGE):
+        found = (await _get(client, port, f"jobs?limit={_PAGE}&offset={offset}"))["jobs"]
+        for job in found:
+            yield job
+        if not found:
+            return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from kb_engine.index.port import (
     Selection,
 )
 from kb_engine.index.ranking import select
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 
 K1, B = 1.2, 0.75
 
@@ -117,19 +118,18 @@ class RemoteIndex:
 
 
 def _bm25(documents: list[IndexedDocument], text: str) -> dict[int, float]:
-    tokenizer = Tokenizer()
+    analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []
     for one in documents:
-        found, of_chunks = tokenizer.postings(
-            one.title, zip(one.chunk_ids, one.headings, one.texts, strict=True)
-        )
-        lengths += of_chunks
-        for term, chunk_id, frequency, length in found:
-            postings.setdefault(term, []).append((chunk_id, frequency, length))
+        texts = zip(one.headings, one.texts, strict=True)
+        for chunk_id, found in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+            lengths.append(found.length)
+            for term, frequency in Counter(found.terms).items():
+                postings.setdefault(term, []).append((chunk_id, frequency, found.length))
     average = sum(lengths) / len(lengths) if lengths else 1.0
     scores: dict[int, float] = {}
-    for term in tokenizer.terms_of(text):
+    for term in analyser.terms_of(text):
         held = postings.get(term, [])
         weight = math.log1p((len(lengths) - len(held) + 0.5) / (len(held) + 0.5))
         for chunk_id, frequency, length in held:

@@ -16,6 +16,7 @@ Ids come from sequences. They are never given twice, but a lower one may be comm
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -24,7 +25,7 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
 from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
@@ -213,8 +214,8 @@ class PostgresWrite(PostgresRead, Write):
             await self._bind(dimensions)
         numbers = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)"
         ids = [number for (number,) in await rows(self.db, numbers, (len(prepared.chunks),))]
-        texts = [(chunk_id, c.heading, c.text) for chunk_id, c in zip(ids, prepared.chunks, strict=True)]
-        postings, lengths = await asyncio.to_thread(lambda: Tokenizer().postings(title, texts))
+        texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
+        analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts)))
         await self.db.copy_records_to_table(
             "chunks",
             columns=_CHUNKS,
@@ -230,10 +231,15 @@ class PostgresWrite(PostgresRead, Write):
                     c.start,
                     c.end,
                     c.tokens,
-                    words,
+                    words.length,
                 )
-                for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, lengths, strict=True))
+                for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, analysed, strict=True))
             ],
+        )
+        postings = (
+            (term, chunk_id, frequency, words.length)
+            for chunk_id, words in zip(ids, analysed, strict=True)
+            for term, frequency in Counter(words.terms).items()
         )
         await self.db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
         await self.db.executemany(
@@ -243,7 +249,7 @@ class PostgresWrite(PostgresRead, Write):
                 for chunk_id, vector in zip(ids, prepared.vectors.tolist(), strict=True)
             ),
         )
-        self._count_chunks(len(ids), sum(lengths))
+        self._count_chunks(len(ids), sum(words.length for words in analysed))
 
     async def _bind(self, dimensions: int) -> None:
         """The first vectors of a base say what it takes; of two engines that bring some, one is first."""

@@ -254,6 +254,8 @@ def _hint(
         )
     elif response.total < len(response.results):
         hints.append(f"Only {response.total} match; the others are the nearest there are.")
+    if response.total_exact is False:
+        hints.append(f"{response.total} is how many match at least.")
     if omitted:
         hints.append(
             f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."

@@ -43,11 +43,10 @@ async def base(tmp_path: Path) -> AsyncIterator[Base]:
         yield base
 
 
-async def indexed(store: SqliteStore) -> tuple[int, int, int]:
-    """How many chunks the rows, the words and the vectors know."""
-    count = "SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM words_docsize)"
-    rows, words = await store._readers.run(lambda db: db.execute(count).get)
-    return rows, words, store._index.snapshot.size
+async def indexed(store: SqliteStore) -> tuple[int, int]:
+    """How many chunks the base and the index know."""
+    rows = await store._readers.run(lambda db: db.execute("SELECT count(*) FROM chunks").get)
+    return rows, store._index.state.size
 
 
 # --- crashes
@@ -82,7 +81,7 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
         async with opened(path) as later:
             assert await later.store.write(jobs.release) == 1
             assert (await all_documents(later)).total == 0
-            assert await indexed(later.store) == (0, 0, 0)
+            assert await indexed(later.store) == (0, 0)
 
 
 @pytest.mark.parametrize("broken", ["touch", "publish"])
@@ -99,12 +98,12 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
     with pytest.raises(ZeroDivisionError):
         await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
     assert (await base.detail(document.id)).version == 1
     assert await base.store.read(answer_to, key()) is None
     assert (await base.find("first")).total == 1
     await base.note("second")
-    assert await indexed(base.store) == (2, 2, 2)
+    assert await indexed(base.store) == (2, 2)
 
 
 # --- a full disk
@@ -128,7 +127,7 @@ async def test_a_full_disk_is_told_and_changes_nothing(base: Base) -> None:
         base.store.once(key(), jobs.accept, new_note(LONG * 20)),
     ):
         assert (await refused(call)).code == "storage_full"
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
     assert (await base.find("before")).total == 1
     assert await base.store.read(answer_to, key()) is None
 
@@ -139,14 +138,14 @@ async def test_a_full_disk_that_was_emptied_takes_the_same_work_again(base: Base
     assert (await refused(base.commit(leased, prepared(*[LONG] * 20)))).code == "storage_full"
     await bound_pages(base, spare_pages=10_000)
     assert await base.commit(leased, prepared(*[LONG] * 20)) is not None
-    assert await indexed(base.store) == (20, 20, 20)
+    assert await indexed(base.store) == (20, 20)
 
 
 async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
     document = await base.note(LONG)
     await bound_pages(base, spare_pages=1)
     await base.store.once(None, documents.delete, document.id)
-    assert await indexed(base.store) == (0, 0, 0)
+    assert await indexed(base.store) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -293,10 +292,10 @@ async def test_writes_that_wait_are_committed_together(base: Base, tmp_path: Pat
         )
     await asyncio.gather(*pending)
     assert len(commits) == 1
-    assert await indexed(base.store) == (10, 10, 10)
+    assert await indexed(base.store) == (10, 10)
     async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
         assert (await later.store.read(state.counts)).queue.queued == 10
-        assert await indexed(later.store) == (10, 10, 10)
+        assert await indexed(later.store) == (10, 10)
 
 
 async def test_a_write_that_fails_is_in_nobodys_way(base: Base) -> None:
@@ -324,9 +323,9 @@ async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(
         )
     await asyncio.gather(*pending)
     assert len(commits) == 1
-    assert await indexed(base.store) == (0, 0, 0)  # the second job was cancelled with the first's document
+    assert await indexed(base.store) == (0, 0)  # the second job was cancelled with the first's document
     await base.note("c")
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
 
 
 async def test_a_write_fails_where_the_base_cannot_be_opened(
@@ -380,7 +379,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
     go.set()
     assert (await base.store.once(None, documents.add_tags, 1, ["t"], 1)).version == 2
     assert (await base.store.read(jobs.find, leased.job.id)).status == "completed"
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
 
 
 async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(base: Base) -> None:

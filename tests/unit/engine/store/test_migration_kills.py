@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 import pytest
 
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
@@ -107,7 +107,7 @@ async def fill_postgres(database: Database, version: int) -> None:
             vector = axis(number - 1).tolist()
             sql = "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, 1, $2::real[]::vector)"
             await db.execute(sql, number, vector)
-            for (word,) in map(Tokenizer().terms_of, text.split()):
+            for (word,) in map(Analyser().terms_of, text.split()):
                 sql = "INSERT INTO postings (term, chunk_id, frequency, length) VALUES ($1, $2, 1, 5)"
                 await db.execute(sql, word, number)
     finally:

@@ -102,8 +102,8 @@ class EnginesReport(Report, frozen=True, kw_only=True):
 def run(
     *,
     engines: Annotated[Sequence[int], Option("engine processes at once", 1, 64)] = (1, 2, 4, 8),
-    notes: Annotated[int, Option("notes for each engine", 1, 100_000)] = 50,
-    passages: Annotated[int, Option("passages of a note", 1, 1_000)] = 10,
+    notes: Annotated[int, Option("notes for each engine", 1, 100_000)] = 15,
+    passages: Annotated[int, Option("passages of a note", 1, 1_000)] = 30,
     wait: Annotated[int, Option("milliseconds that the embedder waits", 0, 60_000)] = 100,
     note: Callable[[str], None] = print,
 ) -> EnginesReport:

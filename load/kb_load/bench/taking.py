@@ -77,7 +77,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     of_first: float
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Searched(msgspec.Struct, frozen=True, kw_only=True):
     """Searches of one runtime: their p95 while all is quiet and while a folder is taken in, milliseconds."""
 
     side: str
@@ -103,7 +103,7 @@ class TakingReport(Report, frozen=True, kw_only=True):
     rounds: int
     taken: list[Taken]
     base: int
-    asked: list[Asked]
+    searches: list[Searched]
 
     def rows(self) -> Sequence[Taken]:
         return self.taken
@@ -114,7 +114,7 @@ class TakingReport(Report, frozen=True, kw_only=True):
             *(
                 f"{each.side}: a search of {self.base} passages has a p95 of {each.quiet:.1f} ms while all "
                 f"is quiet, and of {each.busy:.1f} while a folder is taken in: {each.ratio:.2f} times that"
-                for each in self.asked
+                for each in self.searches
             ),
         ]
 
@@ -169,7 +169,7 @@ def run(
             for side in sides
         ],
         base=base,
-        asked=_asked(models, passages, base, rounds, note),
+        searches=_searched(models, passages, base, rounds, note),
     )
 
 
@@ -209,11 +209,11 @@ def _taken(side: Side, files: Sequence[str]) -> Run:
     return Run(passages / seconds, cpu / passages)
 
 
-def _asked(
+def _searched(
     models: Mapping[str, Embedder], passages: int, base: int, rounds: int, note: Callable[[str], None]
-) -> list[Asked]:
+) -> list[Searched]:
     """Searches of a base that is filled once, by an engine on each runtime that takes in on all cores."""
-    texts, seeds, found = Texts.seeded(_SEED), count(_SEED + 1), list[Asked]()
+    texts, seeds, found = Texts.seeded(_SEED), count(_SEED + 1), list[Searched]()
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
         asyncio.run(_filled(Path(folder) / "engine" / "kb.sqlite", models[RUNTIMES[0]], texts, base))
         for name in RUNTIMES:
@@ -234,7 +234,7 @@ def _asked(
                     busy.append(percentile(meanwhile, 0.95))
                     note(f"{name}: p95 {quiet[-1]:.1f} ms, while taking in {busy[-1]:.1f} ({len(meanwhile)})")
             found.append(
-                Asked(
+                Searched(
                     side=name,
                     quiet=round(median(quiet), 2),
                     busy=round(median(busy), 2),

@@ -57,7 +57,7 @@ def search(
     `terms` are those of the query's text, `originals` reads vectors of this state of the base.
     """
     allowed = [part.allowed(documents) for part in state.parts]
-    bm25: Sequence[Floats32 | None] = [None] * len(allowed)
+    bm25: Sequence[Floats | None] = [None] * len(allowed)
     if query.mode != "vector":
         bm25 = _bm25(state, terms, allowed)
     segments = [
@@ -67,7 +67,7 @@ def search(
     return select(segments, query, originals)
 
 
-def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats32]:
+def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats]:
     """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
     terms = Terms(texts)
     counts = np.zeros(len(texts), np.int64)
@@ -79,12 +79,12 @@ def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) ->
     average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
-        scores = np.zeros(len(part.block.chunk_ids), np.float32)
+        scores = np.zeros(len(part.block.chunk_ids))
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
             part.block.words.add_scores(terms, weights, average, scores)
         else:
-            of_chosen = np.zeros(len(chosen), np.float32)
+            of_chosen = np.zeros(len(chosen))
             part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
@@ -101,7 +101,7 @@ class Segment:
 
     chunk_ids: Ids
     vectors: QuantisedVectors
-    bm25: Floats32 | None = None
+    bm25: Floats | None = None
     allowed: Mask | None = None
 
 
@@ -274,7 +274,7 @@ class _Search:
         if not self._by_words:
             return None
         assert segment.bm25 is not None, "the mode needs it"
-        return segment.bm25[block if len(rows) == block.stop - block.start else rows]
+        return segment.bm25[block if len(rows) == block.stop - block.start else rows].astype(np.float32)
 
     def _bounds(self, cosines: Floats32, errors: Floats32, bm25: Floats32 | None) -> _Bounds:
         """Between which scores the exact ones lie; `ranking.fuse` in float32."""

@@ -152,8 +152,8 @@ class Corpus:
     def answers(self) -> dict[tuple[Part, bool], list[Answer]]:
         """The exact answers to the questions, by part and whether the tag is asked for.
 
-        Cosines are of float32, BM25 is over all words, in double precision; the statistics are those of the
-        passages that may answer.
+        Cosines are of float32, BM25 is over all words, in double precision, with the statistics of the whole
+        base, whatever the tag leaves of it.
         """
         questions, terms = self.questions(), _Postings(self)
         tagged = np.arange(self.size) // PASSAGES_EACH % TAGGED_EVERY == 0
@@ -163,15 +163,13 @@ class Corpus:
         }
         for number, question in enumerate(questions):
             cosines = (vectors @ question.vector).astype(np.float64)
-            for filtered in (False, True):
-                chosen = tagged if filtered else None
-                bm25 = terms.bm25(number, chosen)
-                for part in PARTS:
-                    scores = fuse(
-                        None if part == "words" else cosines, None if part == "vectors" else bm25, SCORING
-                    )
-                    answering = scores > 0 if chosen is None else (scores > 0) & chosen
-                    found[part, filtered].append(_best(scores, np.flatnonzero(answering)))
+            bm25 = terms.bm25(number)
+            for part in PARTS:
+                scores = fuse(
+                    None if part == "words" else cosines, None if part == "vectors" else bm25, SCORING
+                )
+                found[part, False].append(_best(scores, np.flatnonzero(scores > 0)))
+                found[part, True].append(_best(scores, np.flatnonzero((scores > 0) & tagged)))
         return found
 
 
@@ -205,19 +203,15 @@ class _Postings:
         self._terms, self._passages = np.divmod(keys, corpus.size)
         self._lengths = np.asarray(lengths, np.float64) + _TITLE
 
-    def bm25(self, question: int, chosen: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        """Of all passages; with statistics over those `chosen`."""
+    def bm25(self, question: int) -> NDArray[np.float64]:
+        """Of all passages."""
         lengths = self._lengths
-        size = len(lengths) if chosen is None else int(chosen.sum())
-        average = lengths.mean() if chosen is None else lengths[chosen].mean()
         sums = np.zeros(len(lengths))
         for term in self._questions[question]:
             own = slice(*np.searchsorted(self._terms, (term, term + 1)))
             passages, often = self._passages[own], self._counts[own]
-            count = len(passages) if chosen is None else int(chosen[passages].sum())
-            norm = K1 * (1 - B + B * lengths[passages] / average)
-            if count:
-                sums[passages] += weight(count, size) * often * (K1 + 1) / (often + norm)
+            norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
+            sums[passages] += weight(len(passages), len(lengths)) * often * (K1 + 1) / (often + norm)
         return sums
 
 

@@ -45,7 +45,7 @@ class SqliteVec:
             CREATE VIRTUAL TABLE IF NOT EXISTS near
               USING vec0 (vector float[{DIMENSIONS}] distance_metric=cosine, tag text);
             """
-        )
+        ).fetchall()  # it stops at the first row, which is that of the pragma
 
     @property
     def _db(self) -> apsw.Connection:

@@ -80,10 +80,11 @@ _SETTINGS = (
     _arg("--config", metavar="FILE", help="file of settings (default: KB_CONFIG, ./kb.toml)"),
 )  # fmt: skip
 _JSON = _arg("--json", action="store_true", help="answer with one JSON document")
+_API_KEY = _arg("--api-key", metavar="KEY", help="its key (default: KB_API_KEY, which no process list shows)")
 _ENGINE = (
     *_SETTINGS,
     _arg("--url", dest="engine_url", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
-    _arg("--api-key", metavar="KEY", help="its key (default: KB_API_KEY, which no process list shows)"),
+    _API_KEY,
     _JSON,
 )
 _LABELS = (
@@ -214,6 +215,24 @@ COMMANDS = (
         _arg("--seconds", type=float, default=60.0, metavar="S",
              help="bound on each of their four phases (60)"),
     ), ("verify",)),
+    Command("eval", "kb_cli.evaluation.command:run", "how well searches answer, where answers are known", (
+        *_SETTINGS,
+        _arg("--engine", dest="engine_url", metavar="URL",
+             help="the engine that is asked a file of questions (default: KB_ENGINE_URL)"),
+        _API_KEY,
+        _JSON,
+        _EMBEDDER,
+        _arg("dataset", nargs="?", metavar="DATASET",
+             help="a folder in BEIR's layout, taken in on a base of its own; or a file of questions and "
+             "documents, for an engine that runs"),
+        _arg("--queries", choices=("all", "odd", "even"), default="all",
+             help="only those at odd or even places, counted from 1"),
+        _arg("--unanswerable", metavar="FILE", help="questions that nothing answers, to measure weak"),
+        _arg("--output", metavar="FILE", help="write a line for each question, to compare runs"),
+        _arg("--plot", metavar="FILE", help="draw the figures as PNG"),
+        _arg("--compare", nargs=2, metavar=("RUN1", "RUN2"), help="which questions got better and worse"),
+        _arg("--seed", type=_COUNT, default=7, metavar="N", help="what intervals are drawn by (default 7)"),
+    ), ("engine",)),
     Command("addnote", "kb_cli.documents:add_note", "remember a text", (
         *_ENGINE,
         *_LABELS,

@@ -62,6 +62,9 @@ from kb_readers import Limits
 logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
 
+ENGINE = web.AppKey("engine", Engine)
+"""The parts of the engine behind an application, for whoever runs one in a process of its own."""
+
 _SHUTDOWN_SECONDS = 10.0
 
 
@@ -88,6 +91,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         keys=KeysInUse(),
         rates=RateWindows(),
     )
+    app[ENGINE] = engine
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:

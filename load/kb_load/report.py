@@ -28,6 +28,8 @@ _COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#
 _DOTS_PER_INCH = 110
 Line = tuple[Sequence[float], Sequence[float]]
 """The values along x and along y."""
+Span = tuple[float, float]
+"""The least and the most."""
 _STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}
@@ -132,14 +134,28 @@ class Sheet:
     def bars(
         self, groups: Sequence[str], bars: Mapping[str, Sequence[float]],
         labels: str | Mapping[str, Sequence[str]], *, y: str,
+        spans: Mapping[str, Sequence[Span]] | None = None,
     ) -> None:  # fmt: skip
-        """Draw for each of `groups` one bar of each name; `labels`, or a format string, say what is above."""
+        """Draw for each of `groups` one bar of each name; `labels`, or a format string, say what is above.
+
+        `spans` are drawn as lines over the bars.
+        """
         axes = self._panel(y)
         width = 0.8 / max(1, len(bars))
         for number, (name, heights) in enumerate(bars.items()):
             places = [group + (number - (len(bars) - 1) / 2) * width for group in range(len(groups))]
+            around = spans and [
+                [height - low for height, (low, _) in zip(heights, spans[name], strict=True)],
+                [high - height for height, (_, high) in zip(heights, spans[name], strict=True)],
+            ]
             drawn = axes.bar(
-                places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)]
+                places,
+                heights,
+                width * 0.94,
+                yerr=around,
+                label=name,
+                color=_COLOURS[number % len(_COLOURS)],
+                error_kw={"linewidth": 0.8, "ecolor": "#444444"},
             )
             above = map(labels.format, heights) if isinstance(labels, str) else labels[name]
             axes.bar_label(drawn, labels=list(above), fontsize=8, padding=2)

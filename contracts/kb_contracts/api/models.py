@@ -27,6 +27,7 @@ DateField = Literal["created_at", "updated_at"]
 MAX_INTEGER = 9_223_372_036_854_775_807
 MAX_NOTE_CHARS = 1_000_000
 MAX_QUERY_CHARS = 4_000
+MAX_TITLE_CHARS = 500
 MAX_TAGS = 64
 
 NOT_BLANK = r"[^\s\x1c-\x1f\x85\ufeff]"
@@ -62,7 +63,7 @@ Query = Annotated[
     ),
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
-Title = Annotated[str, Meta(min_length=1, max_length=500)]
+Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
 SourcePath = Annotated[str, Meta(min_length=1, max_length=1_000, description="where the text came from")]
 Score = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]

@@ -32,8 +32,15 @@ class SearchApi:
         self._encoder = engine.encoder
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
+        return await self.answer(incoming.body)
+
+    async def answer(self, request: m.SearchRequest) -> m.SearchResponse:
+        """What `search` answers. In process `top` has no bound, which `kb eval` needs.
+
+        Raises:
+            EngineError: as the operation does.
+        """
         started = time.perf_counter()
-        request: m.SearchRequest = incoming.body
         mode = mode_of(request)
         filters = request.filters or m.Filters()
         date_from, date_to = date_window(filters) if request.filters else (None, None)

@@ -1,0 +1,1 @@
+"""`kb eval`: how well searches answer questions whose answers are known."""

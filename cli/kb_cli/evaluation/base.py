@@ -1,0 +1,221 @@
+"""Where the questions are asked: a scratch base of an engine in this process, or somebody's running engine.
+
+Rankings are of documents; each stands where its best passage does. By the contract a search answers with a
+hundred passages at the most, which are fewer documents than recall at a hundred asks for. In this process the
+same handler is asked for more; the ranking of a running engine ends where its hundred passages do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+
+from kb_cli.client import EngineClient, QueueFull
+from kb_cli.config import read
+from kb_cli.evaluation.dataset import Dataset, Line, OwnQuestion, Question
+from kb_cli.evaluation.metrics import DEPTH
+from kb_cli.output import CliError, Exit
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import CREATE_JOB, LIST_DOCUMENTS, SEARCH, DocumentsQuery
+from kb_engine.api.engine import Engine
+from kb_engine.api.search import SearchApi
+from kb_engine.app import ENGINE, StartError, create_app
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import BaseRefused
+
+T = TypeVar("T")
+Advance = Callable[[], None]
+
+_PASSAGES = 100
+"""The most that the contract lets a search ask for."""
+_PAGE = 1_000
+
+
+class Base(Protocol):
+    """A base that is full and answers."""
+
+    client: EngineClient
+
+    def ranking(self, question: str, mode: m.Mode) -> list[str]:
+        """The ids of the best documents, best first, at most `DEPTH`. Raises CliError."""
+
+
+class ScratchBase:
+    """A base of its own, in a folder that goes with it, behind the engine of this process."""
+
+    def __init__(self, url: str, key: str, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self.client = EngineClient(url, key)
+        self._api = SearchApi(engine)
+        self._loop = loop
+        self._ids: dict[int, str] = {}
+
+    def take_in(self, dataset: Dataset, advance: Advance) -> None:
+        """Take in all documents, as notes, and wait until they can be found.
+
+        Raises:
+            CliError: one failed.
+        """
+        waiting: deque[tuple[Line, str, str]] = deque()
+
+        def await_oldest() -> None:
+            line, document, job_id = waiting.popleft()
+            job = self.client.wait_for_job(job_id)
+            if job.document_id is None:
+                why = job.error.message if job.error else f"the job was {job.status}"
+                raise CliError(Exit.FAILED, f"{line.file}, line {line.number}: {why}")
+            self._ids[job.document_id] = document
+            advance()
+
+        for line, document, note in dataset.notes():
+            while True:
+                try:
+                    waiting.append((line, document, self.client.call(CREATE_JOB, body=note).id))
+                    break
+                except QueueFull:
+                    if not waiting:
+                        raise
+                    await_oldest()
+        while waiting:
+            await_oldest()
+
+    def ranking(self, question: str, mode: m.Mode) -> list[str]:
+        """As `Base` has it, from as many passages as that takes."""
+        top = 2 * DEPTH
+        while True:
+            request = m.SearchRequest(query=question, mode=mode, top=top)
+            results = _result(self._api.answer(request), self._loop).results
+            documents = list(dict.fromkeys(self._ids[result.document.id] for result in results))
+            if len(documents) >= DEPTH or len(results) < top:
+                return documents[:DEPTH]
+            top *= 4
+
+
+class RunningBase:
+    """The base of an engine that runs."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+
+    def questions(self, own: Sequence[tuple[Line, OwnQuestion]]) -> list[Question]:
+        """The questions with the documents of this base that are expected, by their ids.
+
+        Raises:
+            CliError: a line names no document, or one that the base does not have.
+        """
+        known: dict[str, set[int]] = {}
+        for document in self._documents():
+            names = (str(document.id), document.uid, document.title, document.filename)
+            for name in filter(None, (*names, *document.source_paths)):
+                known.setdefault(name, set()).add(document.id)
+        found = []
+        for line, each in own:
+            if each.document is None:
+                raise line.wrong('it names no document; write {"question": "...", "document": "..."}')
+            if not (ids := known.get(str(each.document))):
+                wanted = f"no document of the base has the id, uid, source path or title {each.document!r}"
+                raise line.wrong(wanted)
+            found.append(Question(str(line.number), each.question, {str(id_): 1 for id_ in ids}))
+        return found
+
+    def ranking(self, question: str, mode: m.Mode) -> list[str]:
+        """As `Base` has it, as far as the best hundred passages go."""
+        request = m.SearchRequest(query=question, mode=mode, top=_PASSAGES)
+        results = self.client.call(SEARCH, body=request).results
+        return list(dict.fromkeys(str(result.document.id) for result in results))
+
+    def _documents(self) -> Iterator[m.Document]:
+        offset = 0
+        while page := self.client.call(
+            LIST_DOCUMENTS, query=DocumentsQuery(limit=_PAGE, offset=offset, sort_by="id", sort_order="asc")
+        ).documents:
+            yield from page
+            offset += len(page)
+
+
+@contextmanager
+def scratch_base(options: argparse.Namespace) -> Iterator[ScratchBase]:
+    """An empty base with the embedder of the settings; the folder is gone afterwards, also after SIGTERM.
+
+    Raises:
+        CliError: the engine cannot start, or its model cannot be used.
+        SettingsError: a setting cannot be used.
+    """
+    key = secrets.token_urlsafe()
+    with TemporaryDirectory(prefix="kb-eval-") as folder, _sigterm_interrupts():
+        # Nothing of the base that the settings name may be touched.
+        settings = read(EngineSettings, options, home=folder, store="", index="", api_key=key)
+        with _engine(settings) as (url, engine, loop):
+            base = ScratchBase(url, key, engine, loop)
+            # A job would wait for its model however long it is away.
+            _result(engine.encoder.load(), loop)
+            with base.client:
+                yield base
+
+
+def _result(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """What the engine's loop makes of `work`. Raises CliError."""
+    try:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    except EngineError as error:
+        raise CliError(Exit.FAILED, error.detail) from error
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _engine(settings: EngineSettings) -> Iterator[tuple[str, Engine, asyncio.AbstractEventLoop]]:
+    """An engine in a thread of its own: its URL, its parts and its loop."""
+    started: Future[tuple[str, Engine, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        app = await create_app(settings)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            started.set_result((url, app[ENGINE], loop, partial(loop.call_soon_threadsafe, ended.set)))
+            await ended.wait()
+        finally:
+            await runner.cleanup()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run, name="kb-engine", daemon=True)
+    thread.start()
+    try:
+        url, engine, loop, stop = started.result()
+    except (StartError, BaseRefused) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    try:
+        yield url, engine, loop
+    finally:
+        stop()
+        thread.join()

@@ -1,0 +1,214 @@
+"""The command `kb eval`: ask in all modes, add up, and answer with tables, JSON or a plot."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+from kb_cli.config import engine
+from kb_cli.evaluation.base import Base, RunningBase, ScratchBase, scratch_base
+from kb_cli.evaluation.dataset import Dataset, Question, own_questions
+from kb_cli.evaluation.metrics import Difference, Interval, scores_of
+from kb_cli.evaluation.runs import (
+    MAIN,
+    MODES,
+    Answered,
+    Asked,
+    Comparison,
+    Figures,
+    by_kind,
+    compare,
+    figures,
+    read_run,
+    write_run,
+)
+from kb_cli.output import CliError, Exit, Output
+from kb_config.installing import install_command
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import SEARCH
+
+_FIRST = 10
+_MOST_CHANGES = 10
+_QUESTION_CHARS = 80
+
+
+def run(options: argparse.Namespace, out: Output) -> None:
+    """Evaluate, or compare two runs."""
+    if options.compare is not None:
+        if options.dataset is not None:
+            raise CliError(Exit.USAGE, "--compare takes two runs, as --output wrote them, and no dataset")
+        before, after = (read_run(Path(name)) for name in options.compare)
+        compared = compare(before, after, options.seed)
+        if not out.answered(compared):
+            _print_comparison(compared, out)
+        return
+    if options.dataset is None:
+        raise CliError(Exit.USAGE, "name a dataset, a file of questions, or two runs to --compare")
+    for path in filter(None, (options.output, options.plot)):
+        if not Path(path).parent.is_dir():  # known before minutes of work rather than after
+            raise CliError(Exit.USAGE, f"{path}: there is no such folder")
+    plot = _plotter(options.plot)
+    unanswerable = _unanswerable(options.unanswerable)
+    dataset = Path(options.dataset)
+    if dataset.is_dir():
+        asked = _on_scratch(options, dataset, unanswerable, out)
+    else:
+        asked = _on_running(options, dataset, unanswerable, out)
+    if options.output is not None:
+        write_run(Path(options.output), asked)
+    found = figures(asked, options.seed)
+    plot(found, dataset.name)
+    if not out.answered(found):
+        _print(found, out)
+
+
+def _on_scratch(
+    options: argparse.Namespace, folder: Path, unanswerable: Sequence[Question], out: Output
+) -> list[Asked]:
+    if options.engine_url is not None:
+        why = "a dataset is measured on a base of its own; --engine is for a file of questions"
+        raise CliError(Exit.USAGE, why)
+    dataset = Dataset.read(folder, options.queries)
+    with scratch_base(options) as base:
+        _take_in(base, dataset, out)
+        return _ask(base, [*dataset.questions, *unanswerable], out)
+
+
+def _take_in(base: ScratchBase, dataset: Dataset, out: Output) -> None:
+    with _progress(out, "documents", dataset.documents) as advance:
+        base.take_in(dataset, advance)
+
+
+def _on_running(
+    options: argparse.Namespace, file: Path, unanswerable: Sequence[Question], out: Output
+) -> list[Asked]:
+    if options.embedder is not None:
+        raise CliError(Exit.USAGE, "a running engine has its embedder; --embedder is for a dataset")
+    own = own_questions(file, options.queries)
+    with engine(options) as client:
+        base = RunningBase(client)
+        return _ask(base, [*base.questions(own), *unanswerable], out)
+
+
+def _unanswerable(name: str | None) -> list[Question]:
+    if name is None:
+        return []
+    own = own_questions(Path(name))
+    return [Question(f"unanswerable {line.number}", each.question, {}) for line, each in own]
+
+
+def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Asked]:
+    """Ask each question in each mode: for ten results, as a caller does, and for the ranking."""
+    asked = []
+    with _progress(out, "questions", len(questions)) as advance:
+        for question in questions:
+            modes: dict[m.Mode, Answered] = {}
+            for mode in MODES:
+                request = m.SearchRequest(query=question.text, mode=mode, top=_FIRST)
+                response = base.client.call(SEARCH, body=request)
+                ranking = base.ranking(question.text, mode) if question.gains else []
+                scores = scores_of(ranking, question.gains) if question.gains else {}
+                modes[mode] = Answered(scores, ranking[:_FIRST], response.took_ms, response.weak)
+            asked.append(Asked(question.id, question.text, dict(question.gains), modes))
+            advance()
+    return asked
+
+
+@contextmanager
+def _progress(out: Output, what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr where somebody looks at it; it is gone at the end."""
+    if not out.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=out.stderr), transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda: bars.advance(task)
+
+
+def _print(found: Mapping[m.Mode, Figures], out: Output) -> None:
+    rows = []
+    for mode, each in found.items():
+        cells = [_with_interval(value, each.intervals[name]) for name, value in each.means().items()]
+        times = [f"{each.latency_ms[share]:.1f}" for share in ("p50", "p95")]
+        missed = f"{each.weak.missed:.0%}" if each.weak.unanswerable else ""
+        weak = [f"{each.weak.false_alarms:.0%}", missed]
+        rows.append([mode, *cells, *times, *weak])
+    header = ["mode", *found["hybrid"].means(), "p50 ms", "p95 ms", "weak: false alarms", "weak: missed"]
+    out.table(header, rows, title=f"{found['hybrid'].questions} questions")
+    rows = []
+    for name, kinds in by_kind(found):
+        over = kinds["hybrid"].over_better_half
+        cells = [_with_interval(kind.ndcg, kind.interval) for kind in kinds.values()]
+        rows.append([name, str(kinds["hybrid"].questions), *cells, _difference(over) if over else ""])
+    out.table([f"{MAIN} by kind", "questions", *MODES, "hybrid over the better half"], rows)
+    if parts := found["hybrid"].parts:
+        out.facts(
+            [
+                ("hybrid over fts", _difference(parts.over_fts)),
+                ("hybrid over vector", _difference(parts.over_vector)),
+                ("its relevant documents", ", ".join(f"{n} {name}" for name, n in parts.relevant.items())),
+            ]
+        )
+
+
+def _print_comparison(compared: Mapping[m.Mode, Comparison], out: Output) -> None:
+    rows = [
+        [mode, name, _difference(each), str(each.better), str(each.worse)]
+        for mode, comparison in compared.items()
+        for name, each in comparison.metrics.items()
+    ]
+    title = f"{compared['hybrid'].questions} questions of both runs"
+    out.table(["mode", "metric", "difference", "better", "worse"], rows, title=title)
+    changes = [
+        [mode, word, each.id, f"{each.before:.3f}", f"{each.after:.3f}", each.question[:_QUESTION_CHARS]]
+        for mode, comparison in compared.items()
+        for word, every in (("better", comparison.better), ("worse", comparison.worse))
+        for each in every[:_MOST_CHANGES]
+    ]
+    out.table(["mode", "", "question", "before", "after", MAIN], changes)
+
+
+def _with_interval(value: float, interval: Interval) -> str:
+    low, high = interval
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _difference(each: Difference) -> str:
+    low, high = each.interval
+    return f"{each.difference:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None]:
+    """What draws the figures into `path`; where that cannot be done this is known now."""
+    if path is None:
+        return lambda _found, _name: None
+    try:
+        import_module("matplotlib")
+        from kb_load.report import Sheet
+    except ModuleNotFoundError as error:
+        needed = f"--plot: the package {error.name} is not installed; install it with: "
+        raise CliError(Exit.FAILED, needed + install_command("load")) from error
+
+    def draw(found: Mapping[m.Mode, Figures], name: str) -> None:
+        sheet = Sheet(2, title=f"{name}: {found['hybrid'].questions} questions, with intervals of 95 %")
+        metrics: dict[str, list[tuple[float, Interval]]] = {}
+        kinds: dict[str, list[tuple[float, Interval]]] = {}
+        for mode, each in found.items():
+            metrics[mode] = [(value, each.intervals[metric]) for metric, value in each.means().items()]
+            kinds[mode] = [(kind.ndcg, kind.interval) for kind in each.kinds.values()]
+        for groups, bars, label in (
+            (list(found["hybrid"].means()), metrics, "share"),
+            (list(found["hybrid"].kinds), kinds, MAIN),
+        ):
+            heights = {mode: [value for value, _ in pairs] for mode, pairs in bars.items()}
+            spans = {mode: [span for _, span in pairs] for mode, pairs in bars.items()}
+            sheet.bars(groups, heights, "{:.2f}", y=label, spans=spans)
+        sheet.save(Path(path))
+
+    return draw

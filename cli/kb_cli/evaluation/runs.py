@@ -1,0 +1,241 @@
+"""A run: what each question came to, how that adds up, and how two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import numpy as np
+
+from kb_cli.evaluation.dataset import lines
+from kb_cli.evaluation.metrics import METRICS, Difference, Interval, difference, interval, mean, rounded
+from kb_cli.output import CliError, Exit
+from kb_contracts.api import models as m
+
+MODES: tuple[m.Mode, ...] = get_args(m.Mode)
+MAIN = "ndcg@10"
+"""The metric by which kinds of question and single questions are told apart."""
+
+_SHORT, _LONG = 10, 20
+_INTERROGATIVES = frozenset({
+    "what", "which", "who", "whom", "whose", "when", "where", "why", "how", "is", "are", "was", "were", "do",
+    "does", "did", "has", "have", "had", "can", "could", "may", "might", "must", "shall", "should", "will",
+    "would",
+})  # fmt: skip
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What one mode made of one question.
+
+    `scores` are by metric; there are none where nothing answers the question. `documents` are the first ten;
+    `ms` is how long the engine took for ten results, as it says.
+    """
+
+    scores: dict[str, float]
+    documents: list[str]
+    ms: float
+    weak: bool
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One line of a run. `gains` says how relevant documents are; it is empty where nothing answers."""
+
+    id: str
+    question: str
+    gains: dict[str, int]
+    modes: dict[m.Mode, Answered]
+
+    def score(self, mode: m.Mode, metric: str = MAIN) -> float:
+        return self.modes[mode].scores[metric]
+
+
+class Weak(msgspec.Struct, frozen=True):
+    """How far `weak` can be trusted: shares of the questions where it is true although something answers, and
+    false although nothing does."""
+
+    false_alarms: float
+    answerable: int
+    missed: float | msgspec.UnsetType = msgspec.UNSET
+    unanswerable: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """nDCG@10 of one kind of question; `over_better_half` is of hybrid, over the better of the two others."""
+
+    questions: int
+    ndcg: float = msgspec.field(name=MAIN)
+    interval: Interval
+    over_better_half: Difference | msgspec.UnsetType = msgspec.UNSET
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the two parts of hybrid give it.
+
+    `relevant` counts the relevant documents among its first ten by which part has them there, too.
+    """
+
+    over_fts: Difference
+    over_vector: Difference
+    relevant: dict[str, int]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One mode over a run: means with their 95 % intervals by bootstrap, and milliseconds."""
+
+    ndcg: float = msgspec.field(name="ndcg@10")
+    recall: float = msgspec.field(name="recall@100")
+    reciprocal_rank: float = msgspec.field(name="mrr@10")
+    intervals: dict[str, Interval]
+    questions: int
+    latency_ms: dict[str, float]
+    kinds: dict[str, Kind]
+    weak: Weak
+    parts: Parts | msgspec.UnsetType = msgspec.UNSET
+
+    def means(self) -> dict[str, float]:
+        """The means by metric."""
+        return dict(zip(METRICS, (self.ndcg, self.recall, self.reciprocal_rank), strict=True))
+
+
+def figures(run: Sequence[Asked], seed: int) -> dict[m.Mode, Figures]:
+    """What a run adds up to, by mode; at least one question has an answer."""
+    answerable = [asked for asked in run if asked.gains]
+    unanswerable = [asked for asked in run if not asked.gains]
+    kinds = dict(_kinds(answerable))
+    found = {}
+    for mode in MODES:
+        values = {metric: [asked.score(mode, metric) for asked in answerable] for metric in METRICS}
+        p50, p95 = np.percentile([asked.modes[mode].ms for asked in run], (50, 95))
+        weak = Weak(mean([asked.modes[mode].weak for asked in answerable]), len(answerable))
+        if unanswerable:
+            missed = mean([not asked.modes[mode].weak for asked in unanswerable])
+            weak = Weak(weak.false_alarms, weak.answerable, missed, len(unanswerable))
+        found[mode] = Figures(
+            ndcg=mean(values["ndcg@10"]),
+            recall=mean(values["recall@100"]),
+            reciprocal_rank=mean(values["mrr@10"]),
+            intervals={metric: interval(each, seed) for metric, each in values.items()},
+            questions=len(answerable),
+            latency_ms={"p50": rounded(p50), "p95": rounded(p95)},
+            kinds={name: _kind(alike, mode, seed) for name, alike in kinds.items()},
+            weak=weak,
+            parts=_parts(answerable, seed) if mode == "hybrid" else msgspec.UNSET,
+        )
+    return found
+
+
+def _kinds(run: Sequence[Asked]) -> Iterator[tuple[str, list[Asked]]]:
+    """The kinds that occur, by length and by form; a question is of one of each."""
+    for name, low, high in (
+        (f"up to {_SHORT} words", 0, _SHORT),
+        (f"{_SHORT + 1} to {_LONG} words", _SHORT + 1, _LONG),
+        (f"over {_LONG} words", _LONG + 1, 1_000_000),
+    ):
+        if alike := [asked for asked in run if low <= len(asked.question.split()) <= high]:
+            yield name, alike
+    for name, form in (("questions", True), ("keywords", False)):
+        if alike := [asked for asked in run if _is_question(asked.question) is form]:
+            yield name, alike
+
+
+def _is_question(text: str) -> bool:
+    """Whether it asks in English, or has a question mark; the others are keywords and statements."""
+    return text.split()[0].lower() in _INTERROGATIVES or "?" in text or "？" in text
+
+
+def _kind(run: Sequence[Asked], mode: m.Mode, seed: int) -> Kind:
+    values = [asked.score(mode) for asked in run]
+    kind = Kind(len(run), mean(values), interval(values, seed))
+    if mode != "hybrid":
+        return kind
+    halves = ([asked.score(half) for asked in run] for half in MODES if half != "hybrid")
+    over = difference(max(halves, key=sum), values, seed)
+    return msgspec.structs.replace(kind, over_better_half=over)
+
+
+def _parts(run: Sequence[Asked], seed: int) -> Parts:
+    hybrid, fts, vector = ([asked.score(mode) for asked in run] for mode in ("hybrid", "fts", "vector"))
+    counts = dict.fromkeys(("both", "fts", "vector", "neither"), 0)
+    for asked in run:
+        for document in asked.modes["hybrid"].documents:
+            if asked.gains.get(document, 0) > 0:
+                by_words, by_meaning = (document in asked.modes[part].documents for part in ("fts", "vector"))
+                alone = "fts" if by_words else "vector" if by_meaning else "neither"
+                counts["both" if by_words and by_meaning else alone] += 1
+    return Parts(difference(fts, hybrid, seed), difference(vector, hybrid, seed), counts)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A question whose nDCG@10 changed from one run to another."""
+
+    id: str
+    question: str
+    before: float
+    after: float
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One mode in two runs, over the questions of both; those that changed, by most first."""
+
+    questions: int
+    metrics: dict[str, Difference]
+    better: list[Change]
+    worse: list[Change]
+
+
+def compare(before: Sequence[Asked], after: Sequence[Asked], seed: int) -> dict[m.Mode, Comparison]:
+    """The second run against the first, over the questions that are in both.
+
+    Raises:
+        CliError: none is.
+    """
+    earlier = {asked.id: asked for asked in before if asked.gains}
+    pairs = [
+        (old, new)
+        for new in after
+        if new.gains and (old := earlier.get(new.id)) is not None and old.question == new.question
+    ]
+    if not pairs:
+        raise CliError(Exit.USAGE, "the two runs have no question in common; were both on the same dataset?")
+    return {mode: _compared(pairs, mode, seed) for mode in MODES}
+
+
+def _compared(pairs: Sequence[tuple[Asked, Asked]], mode: m.Mode, seed: int) -> Comparison:
+    metrics = {
+        metric: difference(
+            [old.score(mode, metric) for old, _ in pairs], [new.score(mode, metric) for _, new in pairs], seed
+        )
+        for metric in METRICS
+    }
+    changes = [
+        Change(new.id, new.question, rounded(old.score(mode)), rounded(new.score(mode))) for old, new in pairs
+    ]
+    changes.sort(key=lambda each: each.after - each.before)
+    worse = [each for each in changes if each.after < each.before]
+    better = [each for each in reversed(changes) if each.after > each.before]
+    return Comparison(len(pairs), metrics, better, worse)
+
+
+def write_run(path: Path, run: Iterable[Asked]) -> None:
+    """Write a line for each question. Raises OSError."""
+    path.write_bytes(b"".join(msgspec.json.encode(asked) + b"\n" for asked in run))
+
+
+def read_run(path: Path) -> list[Asked]:
+    """What `write_run` wrote. Raises CliError."""
+    run = []
+    for line, asked in lines(path, Asked):
+        if set(asked.modes) != set(MODES):
+            raise line.wrong("a run has the answers of all modes; write one with `kb eval --output`")
+        if asked.gains and any(set(METRICS) - set(answer.scores) for answer in asked.modes.values()):
+            raise line.wrong("a metric is missing; write the run again with `kb eval --output`")
+        run.append(asked)
+    return run
+
+
+def by_kind(found: Mapping[m.Mode, Figures]) -> Iterator[tuple[str, dict[m.Mode, Kind]]]:
+    """Each kind of question with its figures in each mode."""
+    for name in found["hybrid"].kinds:
+        yield name, {mode: found[mode].kinds[name] for mode in MODES}

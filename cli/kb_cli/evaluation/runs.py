@@ -177,7 +177,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One mode in two runs, over the questions of both; those that changed, by most first."""
+    """One mode in two runs, over the questions of both; those that changed most come first."""
 
     questions: int
     metrics: dict[str, Difference]

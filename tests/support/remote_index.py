@@ -34,15 +34,16 @@ class Server:
 
     documents: dict[int, IndexedDocument] = field(default_factory=dict)
     generation: int = 0
-    applied: list[int] = field(default_factory=list)
-    """The generations, in the order in which they came."""
     created: int = 0
     out_of_service: bool = False
     breaks_after: int | None = None
     """So many documents of the next changes are taken before the connection breaks."""
 
-    def lose_everything(self) -> None:
+    async def lose_everything(self) -> None:
         self.documents, self.generation = {}, 0
+
+    def index(self) -> RemoteIndex:
+        return RemoteIndex(self)
 
 
 class RemoteIndex:
@@ -76,7 +77,6 @@ class RemoteIndex:
                 server.breaks_after -= 1
             server.documents[document.id] = document
         server.generation = generation
-        server.applied.append(generation)
 
     async def search(self, query: IndexQuery) -> Candidates:
         server = await self._call()
@@ -100,7 +100,7 @@ class RemoteIndex:
         server.created += 1
 
     async def drop(self) -> None:
-        (await self._call()).lose_everything()
+        await (await self._call()).lose_everything()
 
     async def stats(self) -> IndexStats:
         server = await self._call()

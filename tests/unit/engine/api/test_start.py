@@ -139,12 +139,14 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.requirement("R85")
 def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
     """Rather than a base that is searched by another one than was wanted."""
-    with pytest.raises(SettingsError, match="VECTOR_DB_TYPE='qdrant'"):
-        EngineSettings.read({"VECTOR_DB_TYPE": "qdrant"})
+    with pytest.raises(SettingsError, match=r"VECTOR_DB_TYPE='pinecone'.* it takes qdrant, or nothing"):
+        EngineSettings.read({"VECTOR_DB_TYPE": "pinecone"})
 
 
+@pytest.mark.requirement("R85")
 async def test_a_registered_index_is_kept_in_step_by_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

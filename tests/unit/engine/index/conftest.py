@@ -1,4 +1,4 @@
-"""The contract of an index: its tests run on that of a SQLite base, on PostgreSQL's, and on one far away."""
+"""The contract of an index: its tests run on those in a base, SQLite's and PostgreSQL's, and far away."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.far_indexes import FAR, far_away
 from tests.support.postgres import Database, give_back
-from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import Base, new_place, opened
 
 
-@pytest.fixture(params=("embedded", pytest.param("postgres", marks=pytest.mark.process), "remote"))
+@pytest.fixture(params=("embedded", pytest.param("postgres", marks=pytest.mark.process), *FAR))
 async def base(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Base]:
     """An empty base whose searches one of the indexes answers."""
-    place = await new_place("postgres" if request.param == "postgres" else "sqlite", tmp_path)
-    async with opened(place, index=RemoteIndex(Server()) if request.param == "remote" else None) as base:
+    if request.param in {"embedded", "postgres"}:
+        place = await new_place("sqlite" if request.param == "embedded" else "postgres", tmp_path)
+        async with opened(place) as base:
+            yield base
+        if isinstance(place, Database):
+            give_back(place)
+        return
+    async with (
+        far_away(request.param) as server,
+        opened(await new_place("sqlite", tmp_path), index=server.index()) as base,
+    ):
         yield base
-    if isinstance(place, Database):
-        give_back(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
+from tests.support.qdrant import EdgeCore, served
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -45,9 +46,19 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
 
 
+@pytest.fixture(params=["in the base", "qdrant"])
+def index(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The settings of the index that answers the searches; Qdrant's core outlives the engine."""
+    if request.param == "in the base":
+        yield {}
+        return
+    with served(EdgeCore()) as server:
+        yield server.environment
+
+
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, index: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
 
@@ -55,7 +66,7 @@ def test_no_number_of_kills_loses_what_was_accepted(
     not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
     kills is `KB_TEST_KILLS`.
     """
-    history = Kills(tmp_path)
+    history = Kills(tmp_path, index)
     history.during_one_job(min(3, KILLS))
     for number in range(KILLS - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
@@ -68,8 +79,9 @@ def test_no_number_of_kills_loses_what_was_accepted(
 class Kills:
     """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, index: dict[str, str]) -> None:
         self.home = home
+        self.settings = {"KB_INGEST_WORKERS": "1", **index}
         self.kills = 0
         self.accepted: dict[str, tuple[str, bytes | None]] = {}
         """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
@@ -100,7 +112,7 @@ class Kills:
 
     def check_the_end(self) -> None:
         """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
-        with running(self.home, KB_INGEST_WORKERS="1") as engine:
+        with running(self.home, **self.settings) as engine:
             # What was hit often rests for a while before it is taken again.
             queue = engine.all_ended(SECONDS + 10 * KILLS)
             assert (queue["failed"], queue["cancelled"]) == (0, 0)
@@ -114,7 +126,7 @@ class Kills:
         return self.home / "engine" / "spool"
 
     def _start(self) -> Running:
-        engine = Running(self.home, KB_INGEST_WORKERS="1")
+        engine = Running(self.home, **self.settings)
         for job_id in self.accepted:
             assert engine.get(f"/jobs/{job_id}")["status"] in {"queued", "running", "completed"}
         return engine
@@ -153,8 +165,10 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
         ({"KB_EMBEDDER": "word2vec"}, 1, ("KB_EMBEDDER", "minilm")),
         ({"KB_HOME": "/dev/null/kb"}, 1, ("/dev/null/kb", "KB_HOME")),
         ({"KB_EMBEDDER": "openai"}, 2, ("KB_EMBEDDING_URL",)),
+        ({"VECTOR_DB_TYPE": "weaviate"}, 2, ("VECTOR_DB_TYPE", "qdrant")),
+        ({"VECTOR_DB_TYPE": "qdrant"}, 2, ("QDRANT_URL",)),
     ],
-    ids=["port", "embedder", "home", "no url"],
+    ids=["port", "embedder", "home", "no url", "index", "no url of the index"],
 )
 def test_a_start_that_fails_says_why_in_one_line(
     tmp_path: Path, environment: dict[str, str], status: int, words: tuple[str, ...]

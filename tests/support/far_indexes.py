@@ -1,6 +1,7 @@
 """The indexes that keep their data for themselves, each with the other side, which can be disturbed.
 
-Qdrant's runs over HTTP on two cores, and on a real server where `QDRANT_URL` names one.
+Qdrant's runs over HTTP on two cores, and on a real server where `QDRANT_URL` names one. Its own tests, in
+`tests/unit/engine/index/qdrant`, need no process of their own and are quick; these are many.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.support.remote_index import Server
 FarServer = Server | QdrantServer
 
 QDRANT = (
-    "local",
+    pytest.param("local", marks=pytest.mark.process),
     pytest.param("edge", marks=pytest.mark.process),
     pytest.param(
         "real",

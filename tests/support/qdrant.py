@@ -43,6 +43,11 @@ API_KEY = "the-key-of-qdrant"
 REAL_URL = os.environ.get("QDRANT_URL", "")
 """A real server, where there is one; the collections of tests have names of their own there."""
 _IN_MEMORY = Path("/dev/shm")
+_MODES = {
+    rest.UpdateMode.UPSERT: edge.UpdateMode.Upsert,
+    rest.UpdateMode.INSERT_ONLY: edge.UpdateMode.InsertOnly,
+    rest.UpdateMode.UPDATE_ONLY: edge.UpdateMode.UpdateOnly,
+}
 
 
 class Core(Protocol):
@@ -181,7 +186,7 @@ class EdgeCore:
 
     async def upsert(self, name: str, wanted: rest.PointsList) -> None:
         condition = _filter(wanted.update_filter) if wanted.update_filter else None
-        mode = edge.UpdateMode.InsertOnly if wanted.update_mode else edge.UpdateMode.Upsert
+        mode = _MODES[wanted.update_mode or rest.UpdateMode.UPSERT]
         shards = self._collections[name]
         for number, shard in enumerate(shards):
             points = [_point(point) for point in wanted.points if int(point.id) % len(shards) == number]

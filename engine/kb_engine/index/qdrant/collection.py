@@ -87,9 +87,13 @@ class Collection:
         return (found[0].payload or {}) if found else None
 
     async def put(
-        self, points: list[q.PointStruct], *, where: q.Filter | None = None, new_only: bool = False
+        self,
+        points: list[q.PointStruct],
+        mode: q.UpdateMode = q.UpdateMode.UPSERT,
+        *,
+        where: q.Filter | None = None,
     ) -> None:
-        """Add points or replace them; those that exist only `where` they meet a condition, or not at all."""
+        """Add points, or replace those that meet a condition; `mode` may leave one of the two out."""
         with self._mapping_errors():
             await self._client.upsert(
                 self._name,
@@ -97,7 +101,7 @@ class Collection:
                 wait=True,
                 ordering=q.WriteOrdering.STRONG,
                 update_filter=where,
-                update_mode=q.UpdateMode.INSERT_ONLY if new_only else None,
+                update_mode=mode,
             )
 
     async def remove(self, those: q.Filter) -> None:

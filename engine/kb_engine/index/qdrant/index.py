@@ -50,7 +50,9 @@ class QdrantIndex:
         return self._last_read.generation
 
     async def apply(self, changes: Changes, generation: int) -> None:
-        mark = await self._marker.take()
+        # A follower has read the mark a moment ago; where it has changed since, it is read again.
+        last_read, self._last_read = self._last_read, None
+        mark = await self._marker.take(last_read if last_read and last_read.build else None)
         if not await self._may_write(mark):
             raise IndexUnavailable("another engine makes the search index")
         if generation < mark.generation:
@@ -76,7 +78,7 @@ class QdrantIndex:
     async def create(self, dimensions: int) -> None:
         mark = await self._marker.read()
         if mark.build:
-            mark = await self._marker.take()
+            mark = await self._marker.take(mark)
         if self._last_read is not None and (self._last_read.build, self._last_read.generation) != (
             mark.build,
             mark.generation,

@@ -75,14 +75,14 @@ class Marker:
             return Mark()
         return Mark() if payload is None else _mark(payload)
 
-    async def take(self) -> Mark:
-        """Wait until nobody else writes, and hold the mark.
+    async def take(self, known: Mark | None = None) -> Mark:
+        """Wait until nobody else writes, and hold the mark, which was read just now where it is `known`.
 
         Raises:
             IndexUnavailable: there is no index.
         """
         while True:
-            mark = await self.read()
+            mark, known = known or await self.read(), None
             if not mark.build:
                 raise IndexUnavailable("the search index is not there")
             if mark.holder in {"", self._name} or self._is_dead(mark):
@@ -125,7 +125,7 @@ class Marker:
             OvertakenWriter: another engine has made one too, and its mark stands.
         """
         mine = replace(first, holder=self._name, beat=1)
-        await self._collection.put([_point(mine)], new_only=True)
+        await self._collection.put([_point(mine)], q.UpdateMode.INSERT_ONLY)
         if await self.read() != mine:
             raise OvertakenWriter("another engine makes the search index")
         self._beaten, self._held = time.monotonic(), mine
@@ -141,8 +141,9 @@ class Marker:
         return True
 
     async def _put(self, old: Mark, new: Mark) -> None:
-        unchanged = q.Filter(must=[equals("beat", old.beat)])
-        await self._collection.put([_point(new)], where=unchanged)
+        # Never into a collection that was made since: it may have no mark yet, or one that beats alike.
+        unchanged = q.Filter(must=[equals("build", old.build), equals("beat", old.beat)])
+        await self._collection.put([_point(new)], q.UpdateMode.UPDATE_ONLY, where=unchanged)
 
     def _is_dead(self, mark: Mark) -> bool:
         now = time.monotonic()

@@ -45,9 +45,10 @@ PAYLOAD_INDEXES: dict[str, q.PayloadSchemaType | q.PayloadSchemaParams] = {
     "updated_at": q.PayloadSchemaType.DATETIME,
     "length": _NUMBER,
     "terms": _NUMBER,
+    "build": q.PayloadSchemaType.KEYWORD,
     "beat": _NUMBER,
 }
-"""`beat` is the mark's."""
+"""The last two are the mark's."""
 
 
 @dataclass(frozen=True, slots=True)

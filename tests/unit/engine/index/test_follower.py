@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -134,6 +135,20 @@ async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> Non
     server.breaks_after = 4
     assert await found(base) == list(range(1, 8))
     assert server.created >= 2
+
+
+async def test_searches_during_a_loss_answer_all_or_nothing(base: Base, server: FarServer) -> None:
+    """Never from a half: each is answered once the index is whole again, or refused."""
+    await notes(base, 7)
+    assert await found(base) == list(range(1, 8))
+
+    searches = [asyncio.create_task(found(base)) for _ in range(5)]
+    await server.lose_everything()
+    searches += [asyncio.create_task(found(base)) for _ in range(5)]
+    for answer in await asyncio.gather(*searches, return_exceptions=True):
+        refused = isinstance(answer, EngineError) and answer.code == "not_ready"
+        assert refused or answer == list(range(1, 8))
+    assert await found(base) == list(range(1, 8))
 
 
 async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:

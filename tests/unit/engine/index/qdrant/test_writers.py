@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -89,7 +90,7 @@ async def test_who_was_taken_for_dead_has_the_index_made_again(server: QdrantSer
         held = await paused._marker.take()
         other._marker._watched, other._marker._since = (held.holder, held.beat), time.monotonic() - 60
         await other.apply(Changes(upserts=[document(1, "apple")]), 3)
-        paused._marker.take = lambda: _at_once(held)  # type: ignore[method-assign]
+        paused._marker.take = lambda _known: _at_once(held)  # type: ignore[method-assign]
         with pytest.raises(IndexUnavailable, match="taken over"):
             await paused.apply(Changes(upserts=[document(1, "pear")]), 2)
         assert await other.generation() == 0
@@ -97,6 +98,21 @@ async def test_who_was_taken_for_dead_has_the_index_made_again(server: QdrantSer
 
 async def _at_once(held: mark.Mark) -> mark.Mark:
     return held
+
+
+async def test_a_mark_is_not_carried_into_a_collection_that_was_made_since(server: QdrantServer) -> None:
+    """It would say that everything is in an index that is empty."""
+    async with engines(server) as (index, other):
+        held = await index._marker.take()
+        await server.lose_everything()
+        await other._collection.make(8)
+        with pytest.raises(IndexUnavailable, match="taken over"):
+            await index._marker.change(held, generation=9)
+        assert await other.generation() == 0
+        await other._marker.begin(mark.Mark(build="another", dimensions=8, generation=3))
+        with pytest.raises(IndexUnavailable, match="taken over"):
+            await index._marker.change(replace(held, beat=1), generation=9)
+        assert await other.generation() == 3
 
 
 async def test_only_one_of_two_makes_the_index(server: QdrantServer) -> None:

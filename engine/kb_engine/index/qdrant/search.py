@@ -36,7 +36,7 @@ from kb_engine.index.ranking import Floats, fuse, select
 from kb_engine.index.words import Tokenizer, weight
 
 FIRST_DEPTH = 256
-MOST_DEPTH = 4_096
+MOST_DEPTH = 1_024
 """Of each kind; a search that asks for more results has at least as many."""
 DEEPER = 4
 ROUNDING = 1 + 1e-5

@@ -19,7 +19,8 @@ from kb_verify import Status
 from tests.contract.conftest import COUNTS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
-from tests.support.qdrant import EdgeCore, served
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import EdgeCore
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

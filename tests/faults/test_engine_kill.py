@@ -15,7 +15,8 @@ import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
-from tests.support.qdrant import EdgeCore, served
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import EdgeCore
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process

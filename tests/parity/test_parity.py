@@ -13,7 +13,8 @@ from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
-from tests.support.qdrant import EdgeCore, served
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import EdgeCore
 
 pytestmark = pytest.mark.process
 

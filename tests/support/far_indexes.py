@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kb_engine.index.port import IndexStats
-from tests.support.qdrant import REAL_URL, QdrantServer, core_of, serving
+from tests.support.qdrant import QdrantServer, serving
+from tests.support.qdrant_cores import REAL_URL, core_of
 from tests.support.remote_index import Server
 
 FarServer = Server | QdrantServer

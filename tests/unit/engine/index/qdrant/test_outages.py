@@ -8,7 +8,8 @@ import pytest
 
 from kb_engine.index.port import Changes, IndexQuery, IndexUnavailable
 from kb_engine.index.qdrant.index import QdrantIndex
-from tests.support.qdrant import API_KEY, Fault, LocalCore, QdrantServer, serving
+from tests.support.qdrant import API_KEY, Fault, QdrantServer, serving
+from tests.support.qdrant_cores import LocalCore
 from tests.support.stores import SCORING, axis
 
 QUERY = IndexQuery("apple", "hybrid", axis(0), SCORING, top=3)

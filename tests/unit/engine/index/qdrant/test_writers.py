@@ -14,7 +14,8 @@ from kb_engine.index.port import Changes, IndexQuery, IndexStats, IndexUnavailab
 from kb_engine.index.qdrant import mark
 from kb_engine.index.qdrant.index import QdrantIndex
 from tests.support.documents_to_index import document
-from tests.support.qdrant import EdgeCore, QdrantServer, serving
+from tests.support.qdrant import QdrantServer, serving
+from tests.support.qdrant_cores import EdgeCore
 from tests.support.stores import SCORING
 
 

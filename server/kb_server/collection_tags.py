@@ -81,12 +81,15 @@ def validate_tags(tags: Sequence[str]) -> list[str]:
 
 def split_tags(tags: Sequence[str]) -> SplitTags:
     """The collection and the other tags. Of several collections the one added last is the document's."""
-    collections = collections_in(tags)
-    return SplitTags(
-        collections[-1].removeprefix(PREFIX) if collections else None,
-        [tag for tag in tags if not tag.startswith(PREFIX)],
-        is_conflicting=len(collections) > 1,
-    )
+    collection, others = None, []
+    for tag in tags:
+        if tag.startswith(PREFIX):
+            collection = tag
+        else:
+            others.append(tag)
+    if collection is None:
+        return SplitTags(None, others)
+    return SplitTags(collection.removeprefix(PREFIX), others, len(tags) - len(others) > 1)
 
 
 def _check_tag(tag: str) -> None:

@@ -35,6 +35,8 @@ BENCHMARKS = {
     ),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
+    "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
+    "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
     "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),

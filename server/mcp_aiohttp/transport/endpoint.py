@@ -127,12 +127,13 @@ class McpEndpoint:
                 "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
             )
-        if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
-            raise _wrong_type("Send the message as `Content-Type: application/json`.")
+        if http.headers.get(hdrs.CONTENT_TYPE) != "application/json":  # as nearly all write it
+            if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
+                raise _wrong_type("Send the message as `Content-Type: application/json`.")
+            if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+                raise _wrong_type("Send the message in UTF-8.")
         if http.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
             raise _wrong_type("Send the message without a Content-Encoding.")
-        if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
-            raise _wrong_type("Send the message in UTF-8.")
         if http.content_length is not None and http.content_length > self._limits.max_bytes:
             raise _too_large(self._limits)
 

@@ -14,6 +14,7 @@ million different terms about one in 4,000 shares its number with another, and i
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +23,7 @@ from typing import cast
 from qdrant_client import models as q
 
 from kb_engine.index.port import IndexedDocument, Selection
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 
 K1, B = 1.2, 0.75
 """Those of FTS5."""
@@ -71,17 +72,12 @@ def share(frequency: float, length: float, average: float) -> float:
 
 def terms_of(documents: Iterable[IndexedDocument]) -> dict[int, Terms]:
     """The terms of each chunk, by its id. CPU-bound."""
-    tokenizer = Tokenizer()
+    analyser = Analyser()
     found: dict[int, Terms] = {}
     for one in documents:
-        postings, lengths = tokenizer.postings(
-            one.title, zip(one.chunk_ids, one.headings, one.texts, strict=True)
-        )
-        for chunk_id, length in zip(one.chunk_ids, lengths, strict=True):
-            found[chunk_id] = Terms({}, length)
-        for term, chunk_id, frequency, _ in postings:
-            of_chunk, number = found[chunk_id].frequencies, term_number(term)
-            of_chunk[number] = of_chunk.get(number, 0) + frequency
+        texts = zip(one.headings, one.texts, strict=True)
+        for chunk_id, chunk in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+            found[chunk_id] = Terms(Counter(map(term_number, chunk.terms)), chunk.length)
     return found
 
 

@@ -33,7 +33,7 @@ from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
 from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, selected, share, term_number
 from kb_engine.index.ranking import Floats, fuse, select
-from kb_engine.index.words import Tokenizer, weight
+from kb_engine.index.words import Analyser, weight
 
 FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
@@ -114,8 +114,13 @@ class Searcher:
                 break
             depth *= DEEPER
         total, counted = await self._total(question, seen, found.total)
-        exact = proven and counted
-        return replace(found, total=total, exact=exact, generation=mark.generation)
+        return replace(
+            found,
+            total=total,
+            exact=proven,
+            total_exact=counted and compares_all,
+            generation=mark.generation,
+        )
 
     async def _statistics_of(self, mark: Mark) -> Statistics:
         known = self._statistics
@@ -130,7 +135,7 @@ class Searcher:
         conditions = selected(query.selection)
         if query.mode == "vector":
             return Question(query, {}, conditions, statistics.average)
-        terms = await asyncio.to_thread(lambda: Tokenizer().terms_of(query.text))
+        terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
         times = Counter(map(term_number, terms))
         unknown = [term for term in times if term not in statistics.counts]
         counts = await asyncio.gather(

@@ -128,7 +128,7 @@ def run(
     *,
     sizes: Annotated[Sequence[int], Option("passages in the base", 50, 10_000_000)] = SIZES,
     questions: Annotated[int, Option("questions of each kind", 20, 10_000)] = 200,
-    peers: Sequence[str] = tuple(PEERS),
+    peers: Annotated[Sequence[str], Option("who is measured", names=PEERS)] = tuple(PEERS),
     note: Callable[[str], None] = print,
 ) -> SearchReport:
     """Measure those of `peers` that are installed; the data lie in the temporary folder and are removed."""

@@ -262,18 +262,16 @@ class _Search:
 
     def look_at(self, scanned: Scanned) -> None:
         """A block of a segment."""
-        number, block, rows, cosines = scanned
+        number, block, rows, cosines, error = scanned
         if not len(rows):
             return
-        segment = self._segments[number]
         holds_word = wording = None
         if self._bm25 is not None:
             whole = len(rows) == block.stop - block.start
             bm25 = self._bm25[number][block if whole else rows]
             holds_word, wording = bm25 > 0, self._wording(bm25)
         all_rows = _Rows(number, rows, cosines, holds_word, wording)
-        error = self._vector and segment.vectors.largest_error(self._vector, block)
-        highest = cosines + np.float32(error or 0)
+        highest = cosines + error
         self._count(all_rows, highest)
         high = self._scores(highest, wording) + np.float32(_SLACK)
         if self._vector is None:

@@ -204,12 +204,13 @@ def _above(lengths: NDArray[np.float64]) -> Floats32:
 
 
 class Scanned(NamedTuple):
-    """A block of the rows of a segment: those of its rows that may answer, and their cosines."""
+    """A block of a segment's rows: those that may answer, their cosines, and what these are off at most."""
 
     segment: int
     block: slice
     rows: Rows
     cosines: Floats32
+    error: float
 
 
 class Scan:
@@ -272,11 +273,14 @@ def _scan(
     if allowed is not None:
         rows = rows[allowed[block]]
     if query is None:
-        return Scanned(segment, block, rows, np.zeros(len(rows), np.float32))
+        return Scanned(segment, block, rows, np.zeros(len(rows), np.float32), 0.0)
     if len(rows) < whole * GATHER_BELOW:
-        return Scanned(segment, block, rows, vectors.cosines(query, rows))
-    cosines = vectors.cosines(query, block)
-    return Scanned(segment, block, rows, cosines if len(rows) == whole else cosines[rows - block.start])
+        cosines = vectors.cosines(query, rows)
+    else:
+        cosines = vectors.cosines(query, block)
+        if len(rows) < whole:
+            cosines = cosines[rows - block.start]
+    return Scanned(segment, block, rows, cosines, vectors.largest_error(query, block))
 
 
 def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:

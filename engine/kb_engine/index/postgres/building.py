@@ -5,10 +5,10 @@ session, with CREATE INDEX CONCURRENTLY: nobody's search or change waits for it.
 by a kill or for want of room, is invalid in the catalogue; it is dropped and made again. From then on the
 server keeps it, whatever engine changes vectors, also when the base shrinks.
 
-What has to lock the table of vectors takes the same lock first, for a lock that waits for the index to be
-complete holds up all that come after it: another embedder (`remove_index`), and clearing the base
-(`holds_off_building`). Nobody waits for the advisory lock inside a statement: the making waits for all
-statements that were there before it, and the two would wait for each other.
+Who would lock the table of vectors meanwhile would wait until the index is complete, and all others for him.
+So another embedder waits for the advisory lock first (`remove_index`), and clearing the base does without a
+lock of the table. Nobody waits for the advisory lock inside a statement: the making waits for all statements
+that were there before it, and the two would wait for each other.
 
 Vectors in half precision and an index of them came with pgvector 0.7, scans that go on while filters shut out
 what they find with 0.8. With an older one, and of vectors too long for an index, searches stay exact.
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, row, rows, value
 from kb_engine.store.postgres.transaction import BUILDING, expect_layout
@@ -84,7 +85,7 @@ async def keep_index(
             if not known:
                 logger.warning("searches stay exact", extra={"why": str(error)})
             known = True
-        except Exception as error:  # the boundary: the next look tries again
+        except (*GONE, asyncpg.PostgresError, EngineError) as error:
             pause = min(2 * pause, _LONGEST_PAUSE)
             why = str(error) or type(error).__name__
             logger.warning("the index of vectors is not looked after", extra={"why": why, "pause": pause})

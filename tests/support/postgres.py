@@ -128,6 +128,8 @@ async def _emptied(database: Database) -> Database:
             EXECUTE format('ALTER SEQUENCE %I RESTART', place);
           END LOOP;
           INSERT INTO base DEFAULT VALUES;
+          DROP INDEX IF EXISTS vectors_by_meaning;
+          EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
         END $$
         """
     )

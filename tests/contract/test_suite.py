@@ -16,13 +16,12 @@ import pytest
 from kb_cli.verify import Verdict
 from kb_contracts.api.operations import OPERATIONS
 from kb_verify import Status
-from tests.contract.conftest import COUNTS, kb_verify
+from tests.contract.conftest import COUNTS, SECONDS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
-from tests.support.qdrant import served
-from tests.support.qdrant_cores import EdgeCore
+from tests.support.qdrant import qdrant
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(SECONDS)]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def serving(name: str, home: Path) -> Iterator[str]:
         if name.startswith("postgres"):
             settings["store"] = asyncio.run(new_database()).url
         if name.endswith("qdrant"):
-            settings |= {"index": "qdrant", "qdrant": stack.enter_context(served(EdgeCore())).settings()}
+            settings |= {"index": "qdrant", "qdrant": stack.enter_context(qdrant())}
         yield stack.enter_context(engine(home, **settings))
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
-from tests.support.qdrant import served
-from tests.support.qdrant_cores import EdgeCore
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.qdrant import environment_of, qdrant
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -47,19 +49,72 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
 
 
-@pytest.fixture(params=["in the base", "qdrant"])
-def index(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The settings of the index that answers the searches; Qdrant's core outlives the engine."""
-    if request.param == "in the base":
-        yield {}
+class InFiles:
+    """A SQLite base, and what was accepted in files beside it."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home / "engine"
+        self.settings: dict[str, str] = {}
+
+    def kept(self) -> dict[str, bytes]:
+        """What is there of each job that has not completed."""
+        with closing(sqlite3.connect(self._home / "kb.sqlite")) as base:
+            jobs = [job_id for (job_id,) in base.execute("SELECT id FROM jobs WHERE status <> 'completed'")]
+        files = {path.name: path.read_bytes() for path in self._spool.iterdir()}
+        return {job_id: files.get(job_id, b"") for job_id in jobs}
+
+    def is_swept(self) -> bool:
+        return not list(self._spool.iterdir())
+
+    @property
+    def _spool(self) -> Path:
+        return self._home / "spool"
+
+    def leave(self, name: str) -> None:
+        (self._spool / name).write_bytes(b"of a request that was never accepted")
+
+
+class InPostgres:
+    """A database, and what was accepted in its tables."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.settings = {"KB_STORE": database.url, "KB_LEASE_SECONDS": "1"}
+
+    def kept(self) -> dict[str, bytes]:
+        # In one statement: what the dead engine asked for last may be done only now.
+        parts = "SELECT string_agg(data, '' ORDER BY part) FROM spool_parts WHERE name = jobs.id"
+        found = self._ask(f"SELECT id, ({parts}) FROM jobs WHERE status <> 'completed'")
+        return {job_id: data or b"" for job_id, data in found}
+
+    def is_swept(self) -> bool:
+        return not self._ask("SELECT name FROM spool_files")
+
+    def leave(self, name: str) -> None:
+        asyncio.run(self._database.execute(f"INSERT INTO spool_files (name) VALUES ('{name}')"))
+
+    def _ask(self, sql: str) -> list[Any]:
+        return asyncio.run(self._database.ask(lambda db: db.fetch(sql)))
+
+
+@pytest.fixture(params=["sqlite", "postgres", "postgres and qdrant"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InFiles | InPostgres]:
+    """A base with its index; what is on the other side of a connection outlives the engine."""
+    if request.param == "sqlite":
+        yield InFiles(tmp_path)
         return
-    with served(EdgeCore()) as server:
-        yield server.environment
+    database = asyncio.run(new_database())
+    made = InPostgres(database)
+    with ExitStack() as held:
+        if request.param.endswith("qdrant"):
+            made.settings |= environment_of(held.enter_context(qdrant()))
+        yield made
+    give_back(database)
 
 
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
-    tmp_path: Path, index: dict[str, str], record_property: Callable[[str, object], None]
+    tmp_path: Path, base: InFiles | InPostgres, record_property: Callable[[str, object], None]
 ) -> None:
     """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
 
@@ -67,7 +122,7 @@ def test_no_number_of_kills_loses_what_was_accepted(
     not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
     kills is `KB_TEST_KILLS`.
     """
-    history = Kills(tmp_path, index)
+    history = Kills(tmp_path, base)
     history.during_one_job(min(3, KILLS))
     for number in range(KILLS - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
@@ -80,9 +135,10 @@ def test_no_number_of_kills_loses_what_was_accepted(
 class Kills:
     """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
 
-    def __init__(self, home: Path, index: dict[str, str]) -> None:
+    def __init__(self, home: Path, base: InFiles | InPostgres) -> None:
         self.home = home
-        self.settings = {"KB_INGEST_WORKERS": "1", **index}
+        self.base = base
+        self.settings = {"KB_INGEST_WORKERS": "1", **base.settings}
         self.kills = 0
         self.accepted: dict[str, tuple[str, bytes | None]] = {}
         """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
@@ -120,11 +176,7 @@ class Kills:
             for job_id, (word, _) in self.accepted.items():
                 job = engine.get(f"/jobs/{job_id}")
                 assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
-        assert list(self._spool.iterdir()) == []
-
-    @property
-    def _spool(self) -> Path:
-        return self.home / "engine" / "spool"
+            eventually(self.base.is_swept, seconds=SECONDS, what="an empty spool")
 
     def _start(self) -> Running:
         engine = Running(self.home, **self.settings)
@@ -135,12 +187,11 @@ class Kills:
     def _kill(self, engine: Running) -> None:
         engine.kill()
         self.kills += 1
-        with closing(sqlite3.connect(self.home / "engine" / "kb.sqlite")) as base:
-            open_ = {name for (name,) in base.execute("SELECT id FROM jobs WHERE status != 'completed'")}
-        for job_id in open_ & self.accepted.keys():
+        kept = self.base.kept()
+        for job_id in kept.keys() & self.accepted.keys():
             if (content := self.accepted[job_id][1]) is not None:
-                assert (self._spool / job_id).read_bytes() == content
-        (self._spool / f"orphan{self.kills}").write_bytes(b"of a request that was never accepted")
+                assert kept[job_id] == content
+        self.base.leave(f"orphan{self.kills}")
 
     def _send_file(self, engine: Running, word: str, text: str) -> str:
         content = f"{word} {text}".encode()

@@ -13,6 +13,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # has no types
 import pytest
 import yaml
 
+from kb_engine.settings import EngineSettings
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from tests.support.stack import ROOT
@@ -218,6 +219,17 @@ def test_the_compose_file_of_ragler_has_its_four_services() -> None:
     )
     assert services["qdrant"]["image"] == "qdrant/qdrant:latest"
     assert services["qdrant"]["ports"] == ["127.0.0.1:6333:6333"]
+
+
+@pytest.mark.requirement("R85")
+def test_raglers_backend_has_its_vectors_in_qdrant_unless_told_otherwise() -> None:
+    """kb's engine in its place reads the same two variables; its own default is the index in the base."""
+    settings = compose("deploy/ragler/compose.yml")["backend"]["environment"]
+    assert settings["VECTOR_DB_TYPE"] == "${VECTOR_DB_TYPE:-qdrant}"
+    address = {"QDRANT_URL": settings["QDRANT_URL"]}
+    chosen = EngineSettings.read({"VECTOR_DB_TYPE": "qdrant", **address})
+    assert (chosen.index, chosen.qdrant.url) == ("qdrant", "http://qdrant:6333")
+    assert EngineSettings.read(address).index == ""
 
 
 @pytest.mark.requirement("K8", "E31")

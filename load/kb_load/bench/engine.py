@@ -33,7 +33,7 @@ from faker import Faker
 
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
-from kb_engine.index.port import Selection
+from kb_engine.index.port import Selection, Vectors
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
@@ -191,25 +191,37 @@ async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range
         near = centres[texts.rng.integers(0, len(centres), CHUNKS_EACH)]
         vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        chunks = [
-            PreparedChunk(
-                text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1, tokens=1
-            )
-            for _ in range(CHUNKS_EACH)
-        ]
-        prepared = Prepared(
-            title=texts.passage(5), extraction_method="text", pages=None, chunks=chunks, vectors=vectors
-        )
+        passages = [texts.passage(_WORDS_OF_CHUNK) for _ in range(CHUNKS_EACH)]
         tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
-        job = NewJob(
-            id=f"bulk-{number}", kind="file", title=prepared.title, tags=tags, metadata={},
-            source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
-            size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
-        )  # fmt: skip
-        await store.once(None, jobs.accept, job)
-        leased = await store.write(jobs.take, "bulk")
-        if leased is None or await store.write(documents.commit, leased, prepared) is None:
-            raise EngineFailed("the store did not take a bulk document")
+        await add_document(store, number, texts.passage(5), passages, vectors, tags)
+
+
+async def add_document(
+    store: SqliteStore,
+    number: int,
+    title: str,
+    passages: Sequence[str],
+    vectors: Vectors,
+    tags: Sequence[str],
+) -> None:
+    """Take in a document whose passages are embedded already, as a worker commits it.
+
+    Raises:
+        EngineFailed: the store did not take it.
+    """
+    chunks = [
+        PreparedChunk(text=passage, page=None, heading=None, start=0, end=1, tokens=1) for passage in passages
+    ]
+    prepared = Prepared(title=title, extraction_method="text", pages=None, chunks=chunks, vectors=vectors)
+    job = NewJob(
+        id=f"bulk-{number}", kind="file", title=title, tags=tags, metadata={},
+        source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
+        size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
+    )  # fmt: skip
+    await store.once(None, jobs.accept, job)
+    leased = await store.write(jobs.take, "bulk")
+    if leased is None or await store.write(documents.commit, leased, prepared) is None:
+        raise EngineFailed("the store did not take a bulk document")
 
 
 def run(

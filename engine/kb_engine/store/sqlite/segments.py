@@ -192,8 +192,9 @@ class Upkeep:
                 if swept != (names := {part.name for part in state.parts}):
                     await asyncio.to_thread(sweep, self._folder, state)
                     swept = names
-            except (OSError, EngineError) as error:
-                logger.warning("the search index is not tidied up", extra={"why": str(error)})
+            except Exception as error:  # whatever goes wrong, searches are right without it, and slower
+                trace = None if isinstance(error, OSError | EngineError) else error
+                logger.warning("the search index is not tidied up", extra={"why": str(error)}, exc_info=trace)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             await self._woken.wait()

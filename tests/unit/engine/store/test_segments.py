@@ -135,6 +135,19 @@ async def test_files_that_are_missing_or_damaged_are_made_again(
             await tidied(base)
 
 
+async def test_a_large_base_without_its_files_is_indexed_in_pieces(tmp_path: Path) -> None:
+    """More chunks than are kept in memory at once while a base is read."""
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 60)
+        await tidied(base)
+        expected = await answers(base)
+    shutil.rmtree(segments.folder_of(tmp_path / "kb.db"))
+    async with opened(tmp_path / "kb.db") as base:
+        assert await answers(base) == expected
+        await tidied(base)
+        assert await answers(base) == expected
+
+
 async def test_an_older_copy_of_a_base_finds_what_it_held(tmp_path: Path) -> None:
     """The files beside it have gone on meanwhile; ids that come again are those of other chunks."""
     async with opened(tmp_path / "kb.db") as base:
@@ -196,13 +209,17 @@ async def test_clearing_a_base_removes_its_files(tmp_path: Path) -> None:
         assert (await base.find("apple")).total > 0
 
 
-async def test_a_failed_upkeep_is_told_and_done_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), MemoryError()])
+async def test_a_failed_upkeep_is_reported_and_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
     monkeypatch.setattr(segments, "PAUSE_SECONDS", 0.01)
     async with opened(tmp_path / "kb.db") as base:
         with monkeypatch.context() as full:
-            full.setattr(segments, "write_segment", _full)
+            full.setattr(segments, "write_segment", fail)
             await notes(base, 0, 10)
             found = await answers(base)
             await eventually_async(
@@ -213,11 +230,9 @@ async def test_a_failed_upkeep_is_told_and_done_later(
         assert await answers(base) == found
 
 
-def _full(*_: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
-async def test_a_damaged_vector_is_told(filled: tuple[Path, list[tuple[str, int, float]]]) -> None:
+async def test_a_damaged_vector_is_an_error(
+    filled: tuple[Path, list[tuple[str, int, float]]],
+) -> None:
     path, _ = filled
     with direct(path) as db:
         db.execute(

@@ -16,12 +16,22 @@ import yaml
 from testcontainers.core.container import DockerContainer
 
 from kb_load.processes import clean_environment, free_port
+from tests.integration import docker_engine
 from tests.integration.conftest import Report
-from tests.integration.docker_engine import labels
 from tests.support.eventually import eventually
 from tests.support.stack import ROOT
 
 SECONDS = 1_200
+TESTS = (
+    *(
+        "tests/unit/engine/index",
+        "tests/contract/test_suite.py",
+        "tests/parity",
+        "tests/faults/test_engine_kill.py",
+    ),
+    *("-k", "real or qdrant or Qdrant"),
+)
+"""As docs/limits.md has them."""
 
 
 def image() -> str:
@@ -32,8 +42,12 @@ def image() -> str:
 @pytest.fixture
 def url(docker: None) -> Iterator[str]:
     """A Qdrant that keeps nothing."""
+    if why := docker_engine.why_no_image(image()):
+        pytest.skip(f"no image {image()} (KB_QDRANT_IMAGE names another): {why}")
     port = free_port()
-    container = DockerContainer(image()).with_kwargs(labels=labels(), ports={"6333/tcp": ("127.0.0.1", port)})
+    container = DockerContainer(image()).with_kwargs(
+        labels=docker_engine.labels(), ports={"6333/tcp": ("127.0.0.1", port)}
+    )
     address = f"http://127.0.0.1:{port}"
     with container:
         eventually(lambda: _is_ready(address), seconds=60, what="the start of Qdrant")
@@ -49,9 +63,8 @@ def _is_ready(address: str) -> bool:
 
 @pytest.mark.timeout(SECONDS)
 def test_the_index_does_on_a_real_server_what_it_does_on_its_core(url: str, report: Report) -> None:
-    command = ["-m", "pytest", "-q", "-n0", "tests/unit/engine/index", "-k", "real"]
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, "-m", "pytest", "-q", "-n0", *TESTS],
         cwd=ROOT,
         env=clean_environment(QDRANT_URL=url),
         capture_output=True,

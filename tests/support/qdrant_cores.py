@@ -20,6 +20,8 @@ Hits = list[dict[str, Any]]
 
 REAL_URL = os.environ.get("QDRANT_URL", "")
 """A real server, where there is one; the collections of tests have names of their own there."""
+DEFAULT = "real" if REAL_URL else "edge"
+"""What whole engines are tried with."""
 _IN_MEMORY = Path("/dev/shm")
 _MODES = {
     rest.UpdateMode.UPSERT: edge.UpdateMode.Upsert,

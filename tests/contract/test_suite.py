@@ -48,9 +48,7 @@ def verified(
     """The suite's run on one of them."""
     home = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     with serving(request.param, home) as url:
-        # Generated requests prove little of an index, and each change costs Qdrant's core several requests.
-        fewer = ["--examples", "5"] if request.param.endswith("qdrant") else []
-        done = kb_verify(url, "--json", "--report", str(home / "out"), *fewer, cwd=home)
+        done = kb_verify(url, "--json", "--report", str(home / "out"), cwd=home)
     assert done.stdout, done.stderr
     answer = msgspec.json.decode(done.stdout, type=Verdict)
     runs[request.param] = Verified(request.param, done.returncode, answer, home / "out")

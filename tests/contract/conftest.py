@@ -20,8 +20,6 @@ from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
 
-SECONDS = 600
-"""Of a whole suite on a busy machine; a commit with its index in Qdrant is eight requests more."""
 COUNTS = "contract"
 """The property of a test that tells what the suite asked of engine or simulator, and was answered."""
 
@@ -118,6 +116,6 @@ def kb_verify(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=600,
         check=False,
     )

@@ -16,12 +16,13 @@ import pytest
 from kb_cli.verify import Verdict
 from kb_contracts.api.operations import OPERATIONS
 from kb_verify import Status
-from tests.contract.conftest import COUNTS, SECONDS, kb_verify
+from tests.contract.conftest import COUNTS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
-from tests.support.qdrant import qdrant
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import DEFAULT, core_of
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(SECONDS)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,10 @@ def serving(name: str, home: Path) -> Iterator[str]:
         if name.startswith("postgres"):
             settings["store"] = asyncio.run(new_database()).url
         if name.endswith("qdrant"):
-            settings |= {"index": "qdrant", "qdrant": stack.enter_context(qdrant())}
+            settings |= {
+                "index": "qdrant",
+                "qdrant": stack.enter_context(served(core_of(DEFAULT))).settings(),
+            }
         yield stack.enter_context(engine(home, **settings))
 
 

@@ -18,7 +18,8 @@ import pytest
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.qdrant import environment_of, qdrant
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import DEFAULT, core_of
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -49,72 +50,73 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
 
 
-class InFiles:
-    """A SQLite base, and what was accepted in files beside it."""
+class OnSqlite:
+    """What a killed engine leaves behind: a file, and the spool beside it."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home / "engine"
         self.settings: dict[str, str] = {}
+        self._base, self._spool = home / "engine" / "kb.sqlite", home / "engine" / "spool"
 
-    def kept(self) -> dict[str, bytes]:
-        """What is there of each job that has not completed."""
-        with closing(sqlite3.connect(self._home / "kb.sqlite")) as base:
-            jobs = [job_id for (job_id,) in base.execute("SELECT id FROM jobs WHERE status <> 'completed'")]
-        files = {path.name: path.read_bytes() for path in self._spool.iterdir()}
-        return {job_id: files.get(job_id, b"") for job_id in jobs}
+    def unfinished(self) -> set[str]:
+        with closing(sqlite3.connect(self._base)) as base:
+            return {name for (name,) in base.execute("SELECT id FROM jobs WHERE status != 'completed'")}
 
-    def is_swept(self) -> bool:
-        return not list(self._spool.iterdir())
+    def content(self, job_id: str) -> bytes:
+        return (self._spool / job_id).read_bytes()
 
-    @property
-    def _spool(self) -> Path:
-        return self._home / "spool"
-
-    def leave(self, name: str) -> None:
+    def add_orphan(self, name: str) -> None:
         (self._spool / name).write_bytes(b"of a request that was never accepted")
 
+    def spooled(self) -> list[str]:
+        return [file.name for file in self._spool.iterdir()]
 
-class InPostgres:
-    """A database, and what was accepted in its tables."""
+
+class OnPostgres:
+    """The same in a database."""
 
     def __init__(self, database: Database) -> None:
+        self.settings = {"KB_STORE": database.url, "KB_LEASE_SECONDS": "3"}
         self._database = database
-        self.settings = {"KB_STORE": database.url, "KB_LEASE_SECONDS": "1"}
 
-    def kept(self) -> dict[str, bytes]:
-        # In one statement: what the dead engine asked for last may be done only now.
-        parts = "SELECT string_agg(data, '' ORDER BY part) FROM spool_parts WHERE name = jobs.id"
-        found = self._ask(f"SELECT id, ({parts}) FROM jobs WHERE status <> 'completed'")
-        return {job_id: data or b"" for job_id, data in found}
+    def unfinished(self) -> set[str]:
+        return set(self._values("SELECT id FROM jobs WHERE status != 'completed'"))
 
-    def is_swept(self) -> bool:
-        return not self._ask("SELECT name FROM spool_files")
+    def content(self, job_id: str) -> bytes:
+        return b"".join(self._values("SELECT data FROM spool_parts WHERE name = $1 ORDER BY part", job_id))
 
-    def leave(self, name: str) -> None:
-        asyncio.run(self._database.execute(f"INSERT INTO spool_files (name) VALUES ('{name}')"))
+    def add_orphan(self, name: str) -> None:
+        added = "INSERT INTO spool_files (name, touched_at) VALUES ($1, now() - interval '1 day') RETURNING 1"
+        self._values(added, name)
 
-    def _ask(self, sql: str) -> list[Any]:
-        return asyncio.run(self._database.ask(lambda db: db.fetch(sql)))
+    def spooled(self) -> list[str]:
+        return self._values("SELECT name FROM spool_files")
+
+    def _values(self, sql: str, *values: object) -> list[Any]:
+        rows = asyncio.run(self._database.ask(lambda db: db.fetch(sql, *values)))
+        return [row[0] for row in rows]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "postgres and qdrant"])
-def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InFiles | InPostgres]:
-    """A base with its index; what is on the other side of a connection outlives the engine."""
-    if request.param == "sqlite":
-        yield InFiles(tmp_path)
+Place = OnSqlite | OnPostgres
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL", "PostgreSQL and Qdrant"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Where the base and the index are; database and Qdrant's core outlive the engine."""
+    if request.param == "SQLite":
+        yield OnSqlite(tmp_path)
         return
     database = asyncio.run(new_database())
-    made = InPostgres(database)
-    with ExitStack() as held:
-        if request.param.endswith("qdrant"):
-            made.settings |= environment_of(held.enter_context(qdrant()))
-        yield made
+    place = OnPostgres(database)
+    with ExitStack() as stack:
+        if request.param.endswith("Qdrant"):
+            place.settings |= stack.enter_context(served(core_of(DEFAULT))).environment
+        yield place
     give_back(database)
 
 
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
-    tmp_path: Path, base: InFiles | InPostgres, record_property: Callable[[str, object], None]
+    tmp_path: Path, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
     """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
 
@@ -122,7 +124,7 @@ def test_no_number_of_kills_loses_what_was_accepted(
     not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
     kills is `KB_TEST_KILLS`.
     """
-    history = Kills(tmp_path, base)
+    history = Kills(tmp_path, place)
     history.during_one_job(min(3, KILLS))
     for number in range(KILLS - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
@@ -135,10 +137,10 @@ def test_no_number_of_kills_loses_what_was_accepted(
 class Kills:
     """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
 
-    def __init__(self, home: Path, base: InFiles | InPostgres) -> None:
+    def __init__(self, home: Path, place: Place) -> None:
         self.home = home
-        self.base = base
-        self.settings = {"KB_INGEST_WORKERS": "1", **base.settings}
+        self.place = place
+        self.settings = {"KB_INGEST_WORKERS": "1", **place.settings}
         self.kills = 0
         self.accepted: dict[str, tuple[str, bytes | None]] = {}
         """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
@@ -176,7 +178,7 @@ class Kills:
             for job_id, (word, _) in self.accepted.items():
                 job = engine.get(f"/jobs/{job_id}")
                 assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
-            eventually(self.base.is_swept, seconds=SECONDS, what="an empty spool")
+        assert self.place.spooled() == []
 
     def _start(self) -> Running:
         engine = Running(self.home, **self.settings)
@@ -187,11 +189,10 @@ class Kills:
     def _kill(self, engine: Running) -> None:
         engine.kill()
         self.kills += 1
-        kept = self.base.kept()
-        for job_id in kept.keys() & self.accepted.keys():
+        for job_id in self.place.unfinished() & self.accepted.keys():
             if (content := self.accepted[job_id][1]) is not None:
-                assert kept[job_id] == content
-        self.base.leave(f"orphan{self.kills}")
+                assert self.place.content(job_id) == content
+        self.place.add_orphan(f"orphan{self.kills}")
 
     def _send_file(self, engine: Running, word: str, text: str) -> str:
         content = f"{word} {text}".encode()

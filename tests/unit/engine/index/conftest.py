@@ -1,12 +1,11 @@
-"""The contract of an index: its tests run on that of a SQLite base, on those far away, and on PostgreSQL's in
-each of the ways in which that finds chunks."""
+"""The contract of an index: its tests run on those in a base, PostgreSQL's in each of the ways in which it
+finds chunks, and on those far away."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.support.stores import Base, build_vector_index, new_place, opened
 
 KINDS = (
     "embedded",
-    *FAR,
     *(
         pytest.param(kind, marks=pytest.mark.process)
         for kind in ("postgres", "postgres scoring all", "postgres by HNSW")
@@ -25,7 +23,7 @@ KINDS = (
 )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=(*KINDS, *FAR))
 async def base(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Base]:
@@ -34,11 +32,12 @@ async def base(
     place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
     if way:
         monkeypatch.setattr(search, "FEW_CHUNKS", 0)
-    more: dict[str, Any] = {"exact_below": 0} if way == "by HNSW" else {}
-    async with AsyncExitStack() as held:
+    more = {"exact_below": 0} if way == "by HNSW" else {}
+    async with AsyncExitStack() as stack:
+        index = None
         if store not in {"embedded", "postgres"}:
-            more["index"] = (await held.enter_async_context(far_away(store))).index()
-        base = await held.enter_async_context(opened(place, **more))
+            index = (await stack.enter_async_context(far_away(store))).index()
+        base = await stack.enter_async_context(opened(place, index=index, **more))
         if way == "by HNSW":
             await build_vector_index(base)
         yield base

@@ -10,6 +10,7 @@ import asyncpg
 
 from kb_engine.address import Address
 from kb_engine.index.port import Vectors
+from kb_engine.index.postgres.building import remove_index
 from kb_engine.store.port import (
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
@@ -150,6 +151,8 @@ async def reindex_postgres(
             if [tuple(one) for one in known] != [wanted]:
                 await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
                 await rows(db, "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)", wanted)
+        await _embed_missing(db, embedder, embed, progress)
+        await remove_index(db)
         while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
         total = int(await value(db, "SELECT count(*) FROM vectors"))
@@ -188,12 +191,13 @@ async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> boo
             return False
         # A chunk may have gone between being read and its vector being kept.
         await db.execute("DELETE FROM next_vectors WHERE chunk_id NOT IN (SELECT id FROM chunks)")
+        # The gap in the log of changes has an index that keeps its data for itself built again.
         await db.execute(
             "DELETE FROM vectors; "
             "INSERT INTO vectors (chunk_id, document_id, vector) "
             "SELECT chunk_id, document_id, vector FROM next_vectors ORDER BY chunk_id; "
             "DELETE FROM next_vectors; DELETE FROM next_embedder; "
-            "UPDATE base SET generation = generation + 1"
+            "UPDATE base SET generation = generation + 1, changes = changes + 1"
         )
         await set_embedder(db, embedder)
     return True

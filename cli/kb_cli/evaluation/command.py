@@ -16,9 +16,9 @@ from kb_cli.evaluation.runs import (
     MAIN,
     MODES,
     Answered,
-    Asked,
     Comparison,
     Figures,
+    Judged,
     by_kind,
     compare,
     figures,
@@ -54,12 +54,12 @@ def run(options: argparse.Namespace, out: Output) -> None:
     unanswerable = _unanswerable(options.unanswerable)
     dataset = Path(options.dataset)
     if dataset.is_dir():
-        asked = _on_scratch(options, dataset, unanswerable, out)
+        judged = _on_scratch(options, dataset, unanswerable, out)
     else:
-        asked = _on_running(options, dataset, unanswerable, out)
+        judged = _on_running(options, dataset, unanswerable, out)
     if options.output is not None:
-        write_run(Path(options.output), asked)
-    found = figures(asked, options.seed)
+        write_run(Path(options.output), judged)
+    found = figures(judged, options.seed)
     plot(found, dataset.name)
     if not out.answered(found):
         _print(found, out)
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
 
 def _on_scratch(
     options: argparse.Namespace, folder: Path, unanswerable: Sequence[Question], out: Output
-) -> list[Asked]:
+) -> list[Judged]:
     if options.engine_url is not None:
         why = "a dataset is measured on a base of its own; --engine is for a file of questions"
         raise CliError(Exit.USAGE, why)
@@ -84,7 +84,7 @@ def _take_in(base: ScratchBase, dataset: Dataset, out: Output) -> None:
 
 def _on_running(
     options: argparse.Namespace, file: Path, unanswerable: Sequence[Question], out: Output
-) -> list[Asked]:
+) -> list[Judged]:
     if options.embedder is not None:
         raise CliError(Exit.USAGE, "a running engine has its embedder; --embedder is for a dataset")
     own = own_questions(file, options.queries)
@@ -100,9 +100,9 @@ def _unanswerable(name: str | None) -> list[Question]:
     return [Question(f"unanswerable {line.number}", each.question, {}) for line, each in own]
 
 
-def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Asked]:
+def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Judged]:
     """Ask each question in each mode: for ten results, as a caller does, and for the ranking."""
-    asked = []
+    judged = []
     with _progress(out, "questions", len(questions)) as advance:
         for question in questions:
             modes: dict[m.Mode, Answered] = {}
@@ -112,9 +112,9 @@ def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Asked]:
                 ranking = base.ranking(question.text, mode) if question.gains else []
                 scores = scores_of(ranking, question.gains) if question.gains else {}
                 modes[mode] = Answered(scores, ranking[:_FIRST], response.took_ms, response.weak)
-            asked.append(Asked(question.id, question.text, dict(question.gains), modes))
+            judged.append(Judged(question.id, question.text, dict(question.gains), modes))
             advance()
-    return asked
+    return judged
 
 
 @contextmanager

@@ -107,14 +107,14 @@ class Dataset:
                 raise line.wrong(f"the query {query.id!r} is there already; ids are given once")
             queries[query.id] = checked_question(line, query.text)
         gains = _gains(folder / "qrels" / "test.tsv", ids, queries)
-        asked = [
+        judged = [
             Question(id_, text, gains[id_])
             for id_, text in at_position(list(queries.items()), position)
             if any(gain > 0 for gain in gains.get(id_, {}).values())
         ]
-        if not asked:
+        if not judged:
             raise CliError(Exit.USAGE, f"{folder}: none of the queries asked has a relevant document")
-        return cls(folder, documents, asked)
+        return cls(folder, documents, judged)
 
     def notes(self) -> Iterator[tuple[Line, str, m.NoteRequest]]:
         """Each document that holds text: its line, its id, and the note to take in.

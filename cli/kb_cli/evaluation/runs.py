@@ -39,7 +39,7 @@ class Answered(msgspec.Struct, frozen=True):
     weak: bool
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True):
     """One line of a run. `gains` says how relevant documents are; it is empty where nothing answers."""
 
     id: str
@@ -99,18 +99,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return dict(zip(METRICS, (self.ndcg, self.recall, self.reciprocal_rank), strict=True))
 
 
-def figures(run: Sequence[Asked], seed: int) -> dict[m.Mode, Figures]:
+def figures(run: Sequence[Judged], seed: int) -> dict[m.Mode, Figures]:
     """What a run adds up to, by mode; at least one question has an answer."""
-    answerable = [asked for asked in run if asked.gains]
-    unanswerable = [asked for asked in run if not asked.gains]
+    answerable = [judged for judged in run if judged.gains]
+    unanswerable = [judged for judged in run if not judged.gains]
     kinds = dict(_kinds(answerable))
     found = {}
     for mode in MODES:
-        values = {metric: [asked.score(mode, metric) for asked in answerable] for metric in METRICS}
-        p50, p95 = np.percentile([asked.modes[mode].ms for asked in run], (50, 95))
-        weak = Weak(mean([asked.modes[mode].weak for asked in answerable]), len(answerable))
+        values = {metric: [judged.score(mode, metric) for judged in answerable] for metric in METRICS}
+        p50, p95 = np.percentile([judged.modes[mode].ms for judged in run], (50, 95))
+        weak = Weak(mean([judged.modes[mode].weak for judged in answerable]), len(answerable))
         if unanswerable:
-            missed = mean([not asked.modes[mode].weak for asked in unanswerable])
+            missed = mean([not judged.modes[mode].weak for judged in unanswerable])
             weak = Weak(weak.false_alarms, weak.answerable, missed, len(unanswerable))
         found[mode] = Figures(
             ndcg=mean(values["ndcg@10"]),
@@ -126,17 +126,17 @@ def figures(run: Sequence[Asked], seed: int) -> dict[m.Mode, Figures]:
     return found
 
 
-def _kinds(run: Sequence[Asked]) -> Iterator[tuple[str, list[Asked]]]:
+def _kinds(run: Sequence[Judged]) -> Iterator[tuple[str, list[Judged]]]:
     """The kinds that occur, by length and by form; a question is of one of each."""
     for name, low, high in (
         (f"up to {_SHORT} words", 0, _SHORT),
         (f"{_SHORT + 1} to {_LONG} words", _SHORT + 1, _LONG),
         (f"over {_LONG} words", _LONG + 1, 1_000_000),
     ):
-        if alike := [asked for asked in run if low <= len(asked.question.split()) <= high]:
+        if alike := [judged for judged in run if low <= len(judged.question.split()) <= high]:
             yield name, alike
     for name, form in (("questions", True), ("keywords", False)):
-        if alike := [asked for asked in run if _is_question(asked.question) is form]:
+        if alike := [judged for judged in run if _is_question(judged.question) is form]:
             yield name, alike
 
 
@@ -145,23 +145,25 @@ def _is_question(text: str) -> bool:
     return text.split()[0].lower() in _INTERROGATIVES or "?" in text or "？" in text
 
 
-def _kind(run: Sequence[Asked], mode: m.Mode, seed: int) -> Kind:
-    values = [asked.score(mode) for asked in run]
+def _kind(run: Sequence[Judged], mode: m.Mode, seed: int) -> Kind:
+    values = [judged.score(mode) for judged in run]
     kind = Kind(len(run), mean(values), interval(values, seed))
     if mode != "hybrid":
         return kind
-    halves = ([asked.score(half) for asked in run] for half in MODES if half != "hybrid")
+    halves = ([judged.score(half) for judged in run] for half in MODES if half != "hybrid")
     over = difference(max(halves, key=sum), values, seed)
     return msgspec.structs.replace(kind, over_better_half=over)
 
 
-def _parts(run: Sequence[Asked], seed: int) -> Parts:
-    hybrid, fts, vector = ([asked.score(mode) for asked in run] for mode in ("hybrid", "fts", "vector"))
+def _parts(run: Sequence[Judged], seed: int) -> Parts:
+    hybrid, fts, vector = ([judged.score(mode) for judged in run] for mode in ("hybrid", "fts", "vector"))
     counts = dict.fromkeys(("both", "fts", "vector", "neither"), 0)
-    for asked in run:
-        for document in asked.modes["hybrid"].documents:
-            if asked.gains.get(document, 0) > 0:
-                by_words, by_meaning = (document in asked.modes[part].documents for part in ("fts", "vector"))
+    for judged in run:
+        for document in judged.modes["hybrid"].documents:
+            if judged.gains.get(document, 0) > 0:
+                by_words, by_meaning = (
+                    document in judged.modes[part].documents for part in ("fts", "vector")
+                )
                 alone = "fts" if by_words else "vector" if by_meaning else "neither"
                 counts["both" if by_words and by_meaning else alone] += 1
     return Parts(difference(fts, hybrid, seed), difference(vector, hybrid, seed), counts)
@@ -185,13 +187,13 @@ class Comparison(msgspec.Struct, frozen=True):
     worse: list[Change]
 
 
-def compare(before: Sequence[Asked], after: Sequence[Asked], seed: int) -> dict[m.Mode, Comparison]:
+def compare(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[m.Mode, Comparison]:
     """The second run against the first, over the questions that are in both.
 
     Raises:
         CliError: none is.
     """
-    earlier = {asked.id: asked for asked in before if asked.gains}
+    earlier = {judged.id: judged for judged in before if judged.gains}
     pairs = [
         (old, new)
         for new in after
@@ -202,7 +204,7 @@ def compare(before: Sequence[Asked], after: Sequence[Asked], seed: int) -> dict[
     return {mode: _compared(pairs, mode, seed) for mode in MODES}
 
 
-def _compared(pairs: Sequence[tuple[Asked, Asked]], mode: m.Mode, seed: int) -> Comparison:
+def _compared(pairs: Sequence[tuple[Judged, Judged]], mode: m.Mode, seed: int) -> Comparison:
     metrics = {
         metric: difference(
             [old.score(mode, metric) for old, _ in pairs], [new.score(mode, metric) for _, new in pairs], seed
@@ -218,20 +220,20 @@ def _compared(pairs: Sequence[tuple[Asked, Asked]], mode: m.Mode, seed: int) -> 
     return Comparison(len(pairs), metrics, better, worse)
 
 
-def write_run(path: Path, run: Iterable[Asked]) -> None:
+def write_run(path: Path, run: Iterable[Judged]) -> None:
     """Write a line for each question. Raises OSError."""
-    path.write_bytes(b"".join(msgspec.json.encode(asked) + b"\n" for asked in run))
+    path.write_bytes(b"".join(msgspec.json.encode(judged) + b"\n" for judged in run))
 
 
-def read_run(path: Path) -> list[Asked]:
+def read_run(path: Path) -> list[Judged]:
     """What `write_run` wrote. Raises CliError."""
     run = []
-    for line, asked in lines(path, Asked):
-        if set(asked.modes) != set(MODES):
+    for line, judged in lines(path, Judged):
+        if set(judged.modes) != set(MODES):
             raise line.wrong("a run has the answers of all modes; write one with `kb eval --output`")
-        if asked.gains and any(set(METRICS) - set(answer.scores) for answer in asked.modes.values()):
+        if judged.gains and any(set(METRICS) - set(answer.scores) for answer in judged.modes.values()):
             raise line.wrong("a metric is missing; write the run again with `kb eval --output`")
-        run.append(asked)
+        run.append(judged)
     return run
 
 

@@ -8,31 +8,31 @@ from pathlib import Path
 import pytest
 
 from kb_cli.evaluation.metrics import scores_of
-from kb_cli.evaluation.runs import MODES, Answered, Asked, compare, figures, read_run, write_run
+from kb_cli.evaluation.runs import MODES, Answered, Judged, compare, figures, read_run, write_run
 from kb_cli.output import CliError
 from kb_contracts.api.models import Mode
 
 SEED = 7
 
 
-def asked(
+def judged(
     id_: str, rankings: Mapping[Mode, list[str]], *, question: str = "words", weak: bool = False
-) -> Asked:
+) -> Judged:
     """A question that `right` answers; without rankings nothing does."""
     gains = {"right": 1} if rankings else {}
     modes = {}
     for mode in MODES:
         ranking = rankings.get(mode, [])
         modes[mode] = Answered(scores_of(ranking, gains) if gains else {}, ranking, 2.0, weak)
-    return Asked(id_, question, gains, modes)
+    return Judged(id_, question, gains, modes)
 
 
 def test_figures_say_what_the_parts_give_hybrid() -> None:
     run = [
-        asked("1", {"hybrid": ["right"], "fts": ["right"], "vector": ["x"]}),
-        asked("2", {"hybrid": ["right"], "fts": ["x"], "vector": ["right"]}),
-        asked("3", {"hybrid": ["right"], "fts": ["right"], "vector": ["right"]}),
-        asked("4", {"hybrid": ["x"], "fts": ["right"], "vector": ["x"]}),
+        judged("1", {"hybrid": ["right"], "fts": ["right"], "vector": ["x"]}),
+        judged("2", {"hybrid": ["right"], "fts": ["x"], "vector": ["right"]}),
+        judged("3", {"hybrid": ["right"], "fts": ["right"], "vector": ["right"]}),
+        judged("4", {"hybrid": ["x"], "fts": ["right"], "vector": ["x"]}),
     ]
     found = figures(run, SEED)
     assert {mode: each.ndcg for mode, each in found.items()} == {"hybrid": 0.75, "fts": 0.75, "vector": 0.5}
@@ -46,10 +46,10 @@ def test_figures_say_what_the_parts_give_hybrid() -> None:
 
 def test_each_question_is_of_one_length_and_one_form() -> None:
     run = [
-        asked("1", {"hybrid": ["right"], "fts": ["x"]}, question="keep warm"),
-        asked("2", {"hybrid": ["x"], "fts": ["right"]}, question="How do bees " + "ever " * 10),
-        asked("3", {"hybrid": ["right"]}, question="bees " * 25),
-        asked("4", {"hybrid": ["right"]}, question="Warum frieren Bienen nicht?"),
+        judged("1", {"hybrid": ["right"], "fts": ["x"]}, question="keep warm"),
+        judged("2", {"hybrid": ["x"], "fts": ["right"]}, question="How do bees " + "ever " * 10),
+        judged("3", {"hybrid": ["right"]}, question="bees " * 25),
+        judged("4", {"hybrid": ["right"]}, question="Warum frieren Bienen nicht?"),
     ]
     kinds = figures(run, SEED)["hybrid"].kinds
     assert {name: kind.questions for name, kind in kinds.items()} == {
@@ -61,9 +61,9 @@ def test_each_question_is_of_one_length_and_one_form() -> None:
 
 
 def test_weak_is_measured_on_both_sides() -> None:
-    run = [asked(str(number), {"hybrid": ["right"]}, weak=number == 0) for number in range(4)]
+    run = [judged(str(number), {"hybrid": ["right"]}, weak=number == 0) for number in range(4)]
     assert figures(run, SEED)["hybrid"].weak.missed is not None
-    run += [asked("nothing", {}, weak=True), asked("nothing else", {}, weak=False)]
+    run += [judged("nothing", {}, weak=True), judged("nothing else", {}, weak=False)]
     found = figures(run, SEED)["hybrid"]
     assert (found.weak.false_alarms, found.weak.answerable) == (0.25, 4)
     assert (found.weak.missed, found.weak.unanswerable) == (0.5, 2)
@@ -72,15 +72,15 @@ def test_weak_is_measured_on_both_sides() -> None:
 
 def test_a_comparison_names_what_got_better_and_worse(tmp_path: Path) -> None:
     before = [
-        asked("1", {"hybrid": ["x", "right"]}),
-        asked("2", {"hybrid": ["right"]}),
-        asked("3", {"hybrid": ["x"]}),
-        asked("only here", {"hybrid": ["right"]}),
+        judged("1", {"hybrid": ["x", "right"]}),
+        judged("2", {"hybrid": ["right"]}),
+        judged("3", {"hybrid": ["x"]}),
+        judged("only here", {"hybrid": ["right"]}),
     ]
     after = [
-        asked("3", {"hybrid": ["right"]}),
-        asked("2", {"hybrid": ["x", "right"]}),
-        asked("1", {"hybrid": ["right"]}),
+        judged("3", {"hybrid": ["right"]}),
+        judged("2", {"hybrid": ["x", "right"]}),
+        judged("1", {"hybrid": ["right"]}),
     ]
     write_run(tmp_path / "before", before)
     write_run(tmp_path / "after", after)
@@ -96,8 +96,8 @@ def test_a_comparison_names_what_got_better_and_worse(tmp_path: Path) -> None:
 
 
 def test_runs_of_different_questions_do_not_compare() -> None:
-    one = [asked("1", {"hybrid": ["right"]}, question="bees")]
-    other = [asked("1", {"hybrid": ["right"]}, question="tides")]
+    one = [judged("1", {"hybrid": ["right"]}, question="bees")]
+    other = [judged("1", {"hybrid": ["right"]}, question="tides")]
     with pytest.raises(CliError, match="no question in common"):
         compare(one, other, SEED)
 

@@ -1,13 +1,20 @@
-"""The page on scaling has the constants and estimates of `kb_load.fleet.costs`."""
+"""The page on scaling has the constants and estimates that `kb bench fleet` prints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kb_load.bench.fleet import recorded_here
 from kb_load.fleet import costs
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 
-def test_the_page_has_the_table_of_the_costs() -> None:
+def test_the_page_has_the_table_of_the_command() -> None:
     assert costs.table() in PAGE.read_text("utf-8"), f"docs/scaling.md lags; its table is:\n{costs.table()}"
+
+
+def test_the_page_has_the_costs_that_were_recorded() -> None:
+    recorded, page = recorded_here(), PAGE.read_text("utf-8")
+    for service in (recorded.server, recorded.stub, recorded.engine):
+        assert f"{service.mean * 1e3:.2f} ms" in page

@@ -1,1 +1,1 @@
-"""What a fleet of many machines takes, from what was measured on one."""
+"""A fleet in virtual time: many servers, engines and index nodes, from what one call costs."""

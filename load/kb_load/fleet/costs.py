@@ -1,6 +1,6 @@
-"""What a passage and a call cost: the constants of `docs/scaling.md`.
+"""What a passage and a call cost: the constants of `docs/scaling.md` and of the curve.
 
-`table()` stands in the page, where a test compares it. Whoever changes the
+`table()` is printed by `kb bench fleet` and stands in the page, where a test compares it. Whoever changes the
 index measures again, changes a line here, and takes over the table.
 """
 
@@ -33,7 +33,9 @@ CONSTANTS = {
     "memory of a node": Constant(64, "GiB", "assumed"),
     "share for the index": Constant(0.7, "of memory", "assumed"),
     "cores of a node": Constant(16, "cores", "assumed"),
+    "passages of a node": Constant(10**6, "passages", "assumed, for the curve"),
     "busy": Constant(0.6, "of cores", "assumed: the rest is for bursts"),
+    "hop": Constant(0.25, "ms one way", "assumed: one data centre"),
 }
 
 

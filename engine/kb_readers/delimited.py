@@ -14,9 +14,9 @@ from io import StringIO
 from itertools import islice
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import too_much_text, unsafe
+from kb_readers.failures import unsafe
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
 MOST_COLUMNS = 16_384
@@ -37,11 +37,9 @@ def read_delimited(data: bytes) -> Extraction:
     text = decode(data, encoding_by_mark(data) or "utf-8")
     csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # of the process: this one reads one file
     lines: list[str] = []
-    characters = 0
+    budget = TextBudget()
     for line in _lines(text):
-        characters += len(line)
-        if characters > DEFAULT_LIMITS.text_bytes:
-            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+        budget.spend(line)
         lines.append(line)
     return Extraction([Page(None, "\n".join(lines).strip())], None, "text_extraction", _FORMAT.mime_type)
 

@@ -13,9 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import too_much_text
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.xml_files import Attributes, Handler, Package
 
 _FORMAT = FORMATS["docx"]
@@ -169,7 +168,7 @@ class _Text(Handler):
         self._rows: list[list[str]] = []
         self._row: list[str] = []
         self._cell: list[str] = []
-        self._characters = 0
+        self._budget = TextBudget()
 
     def start(self, name: str, attributes: Attributes) -> None:
         self._unread += name in _UNREAD
@@ -224,9 +223,7 @@ class _Text(Handler):
 
     def characters(self, text: str) -> None:
         if self._in_text and not self._unread and self._paragraphs:
-            self._characters += len(text)
-            if self._characters > DEFAULT_LIMITS.text_bytes:
-                raise too_much_text(DEFAULT_LIMITS.text_bytes)
+            self._budget.spend(text)
             self._paragraphs[-1].parts.append(text)
 
     def _end_paragraph(self, paragraph: _Paragraph) -> None:

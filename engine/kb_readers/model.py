@@ -96,6 +96,19 @@ class Limits(msgspec.Struct, frozen=True):
 DEFAULT_LIMITS = Limits()
 
 
+class TextBudget:
+    """The text that a reader may still give; it counts while it reads, before its memory is full."""
+
+    def __init__(self) -> None:
+        self._left = DEFAULT_LIMITS.text_bytes
+
+    def spend(self, text: str) -> None:
+        """Count a piece of the text. Raises ExtractionFailed: that was too much."""
+        self._left -= len(text)
+        if self._left < 0:
+            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+
+
 class Reader(msgspec.Struct, frozen=True):
     """A function that reads files, by name: the child imports it, and the parent need not."""
 

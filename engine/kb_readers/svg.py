@@ -8,9 +8,9 @@ from __future__ import annotations
 from xml.parsers import expat
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import ExtractionFailed, too_much_text
+from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.xml_files import Attributes, Handler, parser_for, unsound
 
 _FORMAT = FORMATS["svg"]
@@ -54,7 +54,7 @@ class _Drawing(Handler):
     def __init__(self) -> None:
         self.title = ""
         self.lines: list[str] = []
-        self._size = 0
+        self._budget = TextBudget()
         self._depth = 0  # of the innermost open element; the root's is 1
         self._hidden_depth = 0  # of the outermost open element that is not shown, or 0
         self._text_depth = 0  # of the outermost open element whose text is collected, or 0
@@ -107,7 +107,6 @@ class _Drawing(Handler):
         if self._is_title:
             self.title = " ".join(lines)[:_LONGEST_TITLE]
             return
-        self._size += sum(map(len, lines))
-        if self._size > DEFAULT_LIMITS.text_bytes:
-            raise too_much_text(DEFAULT_LIMITS.text_bytes)
-        self.lines += map(escaped, lines)
+        for line in lines:
+            self._budget.spend(line)
+            self.lines.append(escaped(line))

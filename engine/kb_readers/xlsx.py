@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import damaged, too_much_text, unsafe
+from kb_readers.failures import damaged, unsafe
 from kb_readers.markdown import one_line, table_row, table_rule
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 Formatter: TypeAlias = Callable[[str], str]
@@ -159,7 +159,7 @@ class _Text:
         self._heading = ""
         self._last_row = 0
         self._cells = 0
-        self._characters = 0
+        self._budget = TextBudget()
 
     def begin(self, sheet: _Sheet) -> None:
         """The next sheet, whose heading is written when it has a row."""
@@ -178,9 +178,7 @@ class _Text:
             cells.append(values[column])
             last = column
         line = table_row(cells)
-        self._characters += len(line)
-        if self._characters > DEFAULT_LIMITS.text_bytes:
-            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+        self._budget.spend(line)
         begins = bool(self._heading) or row != self._last_row + 1
         if self._heading:
             self.lines += ["", self._heading] if self.lines else [self._heading]

@@ -188,6 +188,7 @@ async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_
     assert before["storage"]["accessible"] is True
 
 
+@pytest.mark.process
 async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start) -> None:
     """Without its password; once it is back there is none."""
     server = await asyncio.to_thread(new_server)

@@ -32,6 +32,7 @@ from tests.support.mcp_messages import ENVELOPE, PLAIN, modern_headers
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")
+CONTENT_TYPES = ("application/json", "text/event-stream", "text/plain", "text/html")
 BOUND = 15.0
 """Seconds that anything here may take before it counts as hung."""
 
@@ -65,6 +66,12 @@ class Served:
         return int(self.base.rpartition(":")[2])
 
 
+async def _check_type(response: httpx.Response) -> None:
+    """Every answer with a body says of what type it is, not as aiohttp does where nobody said so."""
+    if response.status_code not in (202, 204) and response.request.method != "HEAD":
+        assert response.headers["Content-Type"].partition(";")[0] in CONTENT_TYPES
+
+
 @asynccontextmanager
 async def serving(app: web.Application, **options: Any) -> AsyncIterator[Served]:
     """Run `app` on a free port of 127.0.0.1 until the block ends."""
@@ -84,7 +91,8 @@ async def serving(app: web.Application, **options: Any) -> AsyncIterator[Served]
         task.result()
     host, port = listening.result()
     url = f"http://{host}:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=2 * BOUND, verify=False) as http:
+    hooks = {"response": [_check_type]}
+    async with httpx.AsyncClient(base_url=url, timeout=2 * BOUND, verify=False, event_hooks=hooks) as http:
         try:
             yield Served(http, stop, task)
         finally:

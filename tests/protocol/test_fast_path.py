@@ -453,7 +453,9 @@ class Ways:
     def _socket(self, toolset: str, version: str) -> ClientConnection:
         if (toolset, version) not in self.sockets:
             url = f"ws://127.0.0.1:{self.port}/mcp/{toolset}"
-            wire = self.sockets[toolset, version] = connect(url, compression=None, max_size=None)
+            wire = self.sockets[toolset, version] = connect(
+                url, compression=None, max_size=None, ping_interval=None
+            )
             first = modern(request("tools/list")) if version == MODERN else initialize(version)
             wire.send(json.dumps(first))
             assert "result" in json.loads(wire.recv(BOUND))

@@ -31,6 +31,7 @@ from tests.protocol.sockets import connect as connect
 from tests.protocol.test_stdio import GARBAGE
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
+from tests.support.loop_clock import advance_loop
 from tests.support.mcp_messages import call, modern, request
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
@@ -266,13 +267,14 @@ async def test_notifications_past_the_bound_do_no_work(serve: Serve, fake: Fake,
 class Counting:
     """An `echo` that counts, and answers at length."""
 
-    def __init__(self, fake: Fake) -> None:
+    def __init__(self, fake: Fake, answer: str = "x" * 100_000) -> None:
         self.begun = 0
+        self.answer = answer
         fake.echo.run = self.run  # type: ignore[method-assign]
 
     async def run(self, arguments: EchoArguments, call: Call) -> EchoResult:
         self.begun += 1
-        return EchoResult("x" * 100_000)
+        return EchoResult(self.answer)
 
 
 @asynccontextmanager
@@ -328,7 +330,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
-    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.5)
     caplog.set_level("INFO")
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
@@ -373,17 +375,20 @@ async def test_a_slow_reader_gets_every_answer(
 ) -> None:
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
-    Counting(fake)
-    loop = asyncio.get_running_loop()
-    asked = [frame(TEXT, json.dumps(call("echo", number, text="x")).encode()) for number in range(100)]
-    answered = 0
-    async with _unread(served) as connection, asyncio.timeout(4 * BOUND):
-        await loop.sock_sendall(connection, b"".join(asked))
-        while answered < 100:
-            got = await loop.sock_recv(connection, 1 << 16)
-            assert got, f"closed after {answered} answers"
-            answered += got.count(b'"jsonrpc":"2.0"')
-            await asyncio.sleep(0.001)
+    Counting(fake, answer="x" * (12 << 20))
+    loop, advance = asyncio.get_running_loop(), advance_loop(monkeypatch)
+    async with _unread(served) as connection, asyncio.timeout(2 * BOUND):
+        for number in range(2):  # the second answer waits for the first to leave
+            await loop.sock_sendall(
+                connection, frame(TEXT, json.dumps(call("echo", number, text="x")).encode())
+            )
+        for _ in range(5):
+            left = 8 << 20  # more than the buffers of the two sockets hold, so that something has left
+            while left:
+                got = await loop.sock_recv(connection, left)
+                assert got, "it was given up"
+                left -= len(got)
+            advance(1.1)
 
 
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve: Serve, fake: Fake) -> None:

@@ -29,7 +29,6 @@ class SeenSpan:
     kind: int
     status: int
     status_message: str
-    events: int
     service: str
     attributes: dict[str, Any]
 
@@ -65,7 +64,6 @@ def _seen(span: Any, service: str) -> SeenSpan:
         kind=span.kind,
         status=span.status.code,
         status_message=span.status.message,
-        events=len(span.events),
         service=service,
         attributes={each.key: each.value.string_value for each in span.attributes},
     )

@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import cast
 
 import apsw
@@ -94,14 +94,17 @@ def index_text(text: str) -> str:
 def phrases(db: apsw.Connection, query: str) -> list[str]:
     """The FTS5 phrases of a query: its words, and each pair of neighbouring CJK characters, once each.
 
-    Every phrase is quoted, so nothing a caller types is an operator.
+    Every phrase is quoted, so nothing a caller types is an operator. Radicals and the middle dot are CJK
+    characters, but no letters to FTS5: a phrase of nothing else would be looked for in vain.
     """
     query = _valid(query)
     words = _words(db, _CJK_RUN.sub(" ", query))
+    cjk: list[str] = []
     for run in _CJK_RUN.findall(query):
         pairs = [f'"{first} {second}"' for first, second in pairwise(run)]
-        words += pairs or [f'"{run}"']
-    return list(dict.fromkeys(words))[:MAX_PHRASES]
+        cjk += pairs or [f'"{run}"']
+    words += islice((phrase for phrase in dict.fromkeys(cjk) if _words(db, phrase)), MAX_PHRASES)
+    return words[:MAX_PHRASES]
 
 
 def _words(db: apsw.Connection, text: str) -> list[str]:

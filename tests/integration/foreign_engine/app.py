@@ -21,10 +21,10 @@ from typing import Any
 
 from aiohttp import web
 
-from .base import ENDED, Database, Documents, Jobs, Row, status
 from .promise import Promise, Refused
 from .requests import Requests
 from .search import Search
+from .store import ENDED, Database, Documents, Jobs, Row, status
 from .texts import TYPES, Passage, Section, Unreadable, first_line, format_of, passages, read
 
 
@@ -48,33 +48,33 @@ class Intake:
             async with self._condition:
                 self._condition.notify_all()
 
-    async def _take_in(self, told: Row, request: Row) -> None:
+    async def _take_in(self, job: Row, request: Row) -> None:
         spooled = Path(request["spooled"])
         try:
             if request["kind"] == "note":
                 made, sections = note(request["text"]), [Section(request["text"])]
             else:
                 made, sections = await asyncio.to_thread(_read_file, spooled, request)
-            self._commit(told, request, made, await asyncio.to_thread(passages, sections))
+            self._commit(job, request, made, await asyncio.to_thread(passages, sections))
         except Unreadable as error:
             # Its file stays, so that it can be tried again.
-            error_told = {"code": error.code, "message": str(error)}
-            self._jobs.end(told, "failed", error=error_told, retryable=True)
+            failure = {"code": error.code, "message": str(error)}
+            self._jobs.end(job, "failed", error=failure, retryable=True)
             return
         if request["kind"] == "file":
             spooled.unlink(missing_ok=True)
 
-    def _commit(self, told: Row, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
+    def _commit(self, job: Row, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
         """Store what a job has made, and close it, at once; nothing of a job that was cancelled."""
         with self._database.transaction():
-            if self._jobs.one(told["id"])["status"] != "running":
+            if self._jobs.one(job["id"])["status"] != "running":
                 return
-            twin = self._documents.twin(request["kind"], made["sha256"], request["dedup_scope"])
-            number = self._documents.add(request, made, chunks) if twin is None else twin
-            self._documents.unite(number, request)
+            duplicate = self._documents.duplicate(request["kind"], made["sha256"], request["dedup_scope"])
+            number = self._documents.add(request, made, chunks) if duplicate is None else duplicate
+            self._documents.merge(number, request)
             self._jobs.end(
-                told, "completed", document_id=number, document_uid=self._documents.one(number)["uid"],
-                deduplicated=twin is not None, progress=1.0, completed_steps=1,
+                job, "completed", document_id=number, document_uid=self._documents.one(number)["uid"],
+                deduplicated=duplicate is not None, progress=1.0, completed_steps=1,
             )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
 
 
 class Operations:
-    """What the engine can be asked; `condition` tells of jobs that have ended."""
+    """The handlers of the operations; `condition` is notified of jobs that have ended."""
 
     def __init__(
         self, database: Database, jobs: Jobs, documents: Documents, condition: asyncio.Condition
@@ -108,8 +108,8 @@ class Operations:
         self._search = Search(documents)
         self._started_at = database.now()
 
-    def create_job(self, asked: Row) -> Row:
-        body = asked["body"]
+    def create_job(self, params: Row) -> Row:
+        body = params["body"]
         kind = "file" if "spooled" in body else "note"
         request = {
             "kind": kind,
@@ -121,43 +121,43 @@ class Operations:
         request["spooled"] = str(body.get("spooled", ""))
         return self._jobs.add(request)
 
-    def list_jobs(self, asked: Row) -> Row:
-        return self._jobs.page(asked)
+    def list_jobs(self, params: Row) -> Row:
+        return self._jobs.page(params)
 
-    async def get_job(self, asked: Row) -> Row:
+    async def get_job(self, params: Row) -> Row:
         with suppress(TimeoutError):
-            async with asyncio.timeout(asked["wait"]), self._condition:
-                await self._condition.wait_for(lambda: self._jobs.one(asked["job_id"])["status"] in ENDED)
-        return self._jobs.one(asked["job_id"])
+            async with asyncio.timeout(params["wait"]), self._condition:
+                await self._condition.wait_for(lambda: self._jobs.one(params["job_id"])["status"] in ENDED)
+        return self._jobs.one(params["job_id"])
 
-    def cancel_job(self, asked: Row) -> Row:
-        return self._jobs.cancel(asked["job_id"])
+    def cancel_job(self, params: Row) -> Row:
+        return self._jobs.cancel(params["job_id"])
 
-    def retry_job(self, asked: Row) -> Row:
-        return self._jobs.retry(asked["job_id"])
+    def retry_job(self, params: Row) -> Row:
+        return self._jobs.retry(params["job_id"])
 
-    def list_documents(self, asked: Row) -> Row:
-        return self._documents.page(asked)
+    def list_documents(self, params: Row) -> Row:
+        return self._documents.page(params)
 
-    def get_document(self, asked: Row) -> Row:
-        number = self._documents.number_of(asked["document_id"])
-        offset, limit = asked["chunk_offset"], asked["chunk_limit"]
-        chunks = self._documents.chunks.of(number, offset, limit) if asked["chunks"] else []
-        told = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
-        return self._documents.one(number) | told
+    def get_document(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        offset, limit = params["chunk_offset"], params["chunk_limit"]
+        chunks = self._documents.chunks.of(number, offset, limit) if params["chunks"] else []
+        page = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
+        return self._documents.one(number) | page
 
-    def delete_document(self, asked: Row) -> Row:
-        return self._documents.remove([self._documents.number_of(asked["document_id"])])
+    def delete_document(self, params: Row) -> Row:
+        return self._documents.remove([self._documents.number_of(params["document_id"])])
 
-    def clear_documents(self, asked: Row) -> Row:
+    def clear_documents(self, params: Row) -> Row:
         """Remove all, and cancel what was accepted before."""
         waiting = self._jobs.waiting()
         for job_id in waiting:
             self._jobs.cancel(job_id)
         return self._documents.remove(self._documents.numbers()) | {"jobs_cancelled": len(waiting)}
 
-    def patch_note(self, asked: Row) -> Row:
-        number, body = self._documents.number_of(str(asked["document_id"])), asked["body"]
+    def patch_note(self, params: Row) -> Row:
+        number, body = self._documents.number_of(str(params["document_id"])), params["body"]
         if self._documents.one(number)["doc_type"] != "note":
             raise Refused("not_a_note", "Only notes can be changed in place.")
         self._documents.expect(number, body["expected_version"])
@@ -166,45 +166,45 @@ class Operations:
         self._documents.rewrite(number, body["title"], made, chunks)
         return self._documents.one(number)
 
-    def set_metadata(self, asked: Row) -> Row:
-        number = self._documents.number_of(asked["document_id"])
-        self._documents.expect(number, asked["version"])
-        self._documents.set_metadata(number, asked["body"]["metadata"])
+    def set_metadata(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        self._documents.expect(number, params["version"])
+        self._documents.set_metadata(number, params["body"]["metadata"])
         return self._documents.one(number)
 
-    def add_tags(self, asked: Row) -> Row:
-        number = self._documents.number_of(asked["document_id"])
-        self._documents.expect(number, asked["version"])
-        self._documents.add_tags(number, asked["body"]["tags"])
+    def add_tags(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        self._documents.expect(number, params["version"])
+        self._documents.add_tags(number, params["body"]["tags"])
         return self._documents.one(number)
 
-    def remove_tag(self, asked: Row) -> Row:
-        number = self._documents.number_of(asked["document_id"])
-        self._documents.expect(number, asked["version"])
-        self._documents.remove_tag(number, asked["tag"])
+    def remove_tag(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        self._documents.expect(number, params["version"])
+        self._documents.remove_tag(number, params["tag"])
         return self._documents.one(number)
 
-    def list_tags(self, asked: Row) -> Row:
-        return self._documents.tags(asked)
+    def list_tags(self, params: Row) -> Row:
+        return self._documents.tags(params)
 
-    def get_status(self, asked: Row) -> Row:
+    def get_status(self, params: Row) -> Row:
         return status(self._database, self._started_at)
 
-    def get_health(self, asked: Row) -> Row:
+    def get_health(self, params: Row) -> Row:
         return {"status": "ok"}
 
-    def get_readiness(self, asked: Row) -> Row:
+    def get_readiness(self, params: Row) -> Row:
         return {"status": "ready"}
 
-    def search(self, asked: Row) -> Row:
-        return self._search.answer(asked["body"])
+    def search(self, params: Row) -> Row:
+        return self._search.answer(params["body"])
 
 
 OPEN = {"getHealth", "getReadiness"}
 
 
 class Endpoint:
-    """Answers requests; `condition` is told of every change."""
+    """Answers requests; `condition` is notified of every change."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class Endpoint:
 
     async def serve(self, request: web.Request, operation: Row) -> web.Response:
         """Read a request, carry it out once for each key, answer."""
-        asked = self._requests.parameters(request, operation)
+        params = self._requests.parameters(request, operation)
         headers = self._requests.headers(request, operation)
         key = headers.get("Idempotency-Key")
         name = json.dumps([request.headers.get("Authorization"), operation["operationId"], key])
@@ -257,18 +257,18 @@ class Endpoint:
             raise Refused("in_progress", "This request is still running.", retry_after=1)
         self._running.add(name)
         try:
-            asked["version"] = _version(headers.get("If-Match"))
-            asked["body"] = await self._requests.body(request, operation)
-            return await self._once(operation, asked, name if key is not None else "")
+            params["version"] = _version(headers.get("If-Match"))
+            params["body"] = await self._requests.body(request, operation)
+            return await self._once(operation, params, name if key is not None else "")
         finally:
             self._running.discard(name)
 
-    async def _once(self, operation: Row, asked: Row, name: str) -> web.Response:
+    async def _once(self, operation: Row, params: Row, name: str) -> web.Response:
         status = 202 if operation["operationId"] in {"createJob", "retryJob"} else 200
         handler = getattr(self._operations, re.sub("([A-Z])", r"_\1", operation["operationId"]).lower())
         if asyncio.iscoroutinefunction(handler):
-            return _answer(await handler(asked), 200)
-        wanted = {name: value for name, value in asked.items() if name != "wait"}
+            return _answer(await handler(params), 200)
+        wanted = {name: value for name, value in params.items() if name != "wait"}
         fingerprint = hashlib.sha256(
             json.dumps(wanted, sort_keys=True, default=_without_path).encode()
         ).hexdigest()
@@ -278,12 +278,12 @@ class Endpoint:
         if before:
             return _answer(json.loads(before["body"]), before["status"])
         with self._database.transaction():
-            told = handler(asked)
+            answer = handler(params)
             if name:
-                self._database.keep_answer(name, fingerprint, status, json.dumps(told))
+                self._database.keep_answer(name, fingerprint, status, json.dumps(answer))
         async with self._condition:
             self._condition.notify_all()
-        return _answer(told, status)
+        return _answer(answer, status)
 
 
 def _version(text: str | None) -> int | None:
@@ -294,9 +294,9 @@ def _without_path(value: object) -> str:
     return type(value).__name__
 
 
-def _answer(told: Row, status: int) -> web.Response:
-    headers = {"ETag": f'"{told["version"]}"'} if "chunk_count" in told else {}
-    return web.json_response(told, status=status, headers=headers)
+def _answer(answer: Row, status: int) -> web.Response:
+    headers = {"ETag": f'"{answer["version"]}"'} if "chunk_count" in answer else {}
+    return web.json_response(answer, status=status, headers=headers)
 
 
 def _problem(refused: Refused, **headers: str) -> web.Response:

@@ -58,8 +58,8 @@ class Refused(Exception):  # it is an answer
 
     def document(self) -> dict[str, Any]:
         title = self.code.replace("_", " ")
-        told = {"type": "about:blank", "title": title, "status": self.status, "code": self.code}
-        return {**told, "detail": str(self), **self.more}
+        problem = {"type": "about:blank", "title": title, "status": self.status, "code": self.code}
+        return {**problem, "detail": str(self), **self.more}
 
 
 class Promise:

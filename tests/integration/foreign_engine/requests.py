@@ -1,4 +1,4 @@
-"""Requests, read by the document: path, query, headers and body become what an operation is asked."""
+"""Requests, read by the document: path, query, headers and body become the parameters of an operation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from .base import Row
 from .promise import Promise, Refused, parsed
 from .search import mode_of
+from .store import Row
 from .texts import format_of
 
 
@@ -77,12 +77,12 @@ class Requests:
         Raises:
             Refused: they do not fit, or everything is to be removed without a confirmation.
         """
-        asked = self._values(request.match_info, operation, "path")
+        params = self._values(request.match_info, operation, "path")
         given = list(request.query.items())
         if operation["operationId"] == "clearDocuments" and request.query.get("confirm", "false") == "false":
             self._promise.query(operation, [pair for pair in given if pair[0] != "confirm"])
             raise Refused("confirmation_required", "Send confirm=true to remove everything.")
-        return asked | self._promise.query(operation, given)
+        return params | self._promise.query(operation, given)
 
     def headers(self, request: web.Request, operation: Row) -> Row:
         """The headers that the operation knows.

@@ -1,4 +1,4 @@
-"""Searches: which documents may answer, and what is told of the chunks that match."""
+"""Searches: which documents may answer, and what the answer says of the chunks that match."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 import time
 from datetime import UTC, date, datetime
 
-from .base import Documents, Row, chunk_of
 from .promise import Refused
+from .store import Documents, Row, chunk_of
 
 WEAK = 0.2
 _SUMMARY = (
@@ -25,7 +25,7 @@ class Search:
         self._documents = documents
 
     def answer(self, body: Row) -> Row:
-        """Passages that match, as far as `max_chars` lets them be told."""
+        """Passages that match, as far as `max_chars` lets them."""
         began, mode = time.monotonic(), mode_of(body)
         numbers = [document["id"] for document in self._chosen(body)]
         scored = self._documents.chunks.scored(body["query"], mode, numbers)

@@ -58,6 +58,7 @@ def test_a_base_of_another_embedder_opens_after_reindexing(
     assert asyncio.run(counted()) == 2
 
 
+@pytest.mark.process
 def test_a_base_on_postgresql_is_reindexed_without_telling_its_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -288,30 +288,32 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
 
 
 COUNTED = """
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+import os, resource, sys
 from kb_contracts.http.connections import connections_within_descriptors
-print(connections_within_descriptors({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+for soft, hard, wanted in {cases}:
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        count = connections_within_descriptors(wanted)
+        print(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        sys.exit()
+    os.wait()
 """
+DESCRIPTORS = {
+    (1024, 4096, 2000): (2000, 2768),
+    (1024, 4096, 4000): (3328, 4096),
+    (1024, 1024, 4096): (384, 1024),
+    (256, 300, 4096): (22, 300),
+    (64, 64, 4096): (1, 64),
+    (4096, 4096, 100): (100, 4096),
+}
+"""By soft limit, hard limit and connections wanted: how many there may be, and the new soft limit."""
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "wanted", "expected"),
-    [
-        (1024, 4096, 2000, (2000, 2768)),
-        (1024, 4096, 4000, (3328, 4096)),
-        (1024, 1024, 4096, (384, 1024)),
-        (256, 300, 4096, (22, 300)),
-        (64, 64, 4096, (1, 64)),
-        (4096, 4096, 100, (100, 4096)),
-    ],
-)
-def test_the_soft_limit_is_raised_and_descriptors_are_kept_for_the_rest(
-    soft: int, hard: int, wanted: int, expected: tuple[int, int]
-) -> None:
-    program = COUNTED.format(soft=soft, hard=hard, wanted=wanted)
+def test_the_soft_limit_is_raised_and_descriptors_are_kept_for_the_rest() -> None:
+    program = COUNTED.format(cases=list(DESCRIPTORS))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert tuple(map(int, done.stdout.split())) == expected
+    counted = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert dict(zip(DESCRIPTORS, counted, strict=True)) == DESCRIPTORS
 
 
 def test_a_network_of_ipv6_is_counted_as_one() -> None:

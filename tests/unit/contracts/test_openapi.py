@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from jsonschema import Draft202012Validator
 
 from kb_contracts.api.errors import ERRORS, EngineError
-from kb_contracts.api.operations import OPERATIONS, AnyOperation
+from kb_contracts.api.operations import OPERATIONS, SEARCH, AnyOperation
 from kb_contracts.http.mount import JSON_BODY_BYTES, Incoming, build_application
 from kb_contracts.openapi import document, possible_errors
 
@@ -112,6 +112,13 @@ async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: 
     assert await exchange(client, operation, data=b"x", headers=text) == (415, "unsupported_media_type")
     large = BytesIO(b" " * (JSON_BODY_BYTES + 1))
     assert await exchange(client, operation, data=large, headers=json) == (413, "payload_too_large")
+
+
+async def test_a_giant_body_is_refused_with_the_figure_of_the_limit(client: Client) -> None:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    large = BytesIO(b" " * (JSON_BODY_BYTES + 1))
+    async with client.post(SEARCH.path, data=large, headers=headers) as response:
+        assert f"at most {JSON_BODY_BYTES} bytes" in (await response.json(content_type=None))["detail"]
 
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "If-Match", "X-User-ID", "X-User-Role"])

@@ -10,10 +10,8 @@ import pytest
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Place, new_place
 
-STORES = ("sqlite", "postgres")
 
-
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """Where a base may lie: a file, or a database."""
     place = await new_place(request.param, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_readers import Limits, delimited
+from kb_readers import Limits, delimited, model
 from kb_readers.delimited import read_delimited, separator_of
 from kb_readers.markdown import one_line
 from tests.support.reading import only_text, refusal
@@ -69,7 +69,7 @@ def test_what_is_no_text_is_refused(data: bytes) -> None:
 def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule below the names has eight characters for each comma of the file."""
     assert "columns" in refused(b"," * delimited.MOST_COLUMNS).message
-    monkeypatch.setattr(delimited, "DEFAULT_LIMITS", Limits(text_bytes=100))
+    monkeypatch.setattr(model, "DEFAULT_LIMITS", Limits(text_bytes=100))
     assert "bytes of text" in refused(b"a,b" + b"," * 20 + b"c").message
 
 

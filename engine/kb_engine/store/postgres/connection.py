@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import lru_cache
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
@@ -209,7 +209,9 @@ class Connections:
             db.terminate()  # it was cut off in a state that the driver cannot leave
             raise
         finally:
-            await asyncio.shield(pool.release(db))
+            # What was committed stays so when the connection goes now: the pool replaces it.
+            with suppress(*GONE):
+                await asyncio.shield(pool.release(db))
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Db]:

@@ -16,6 +16,7 @@ from kb_load.pdf import pdf_of, text_of_page
 from kb_readers import Extraction, ExtractionFailed, Limits, PageBegun, PagesCounted, Progress
 from kb_readers.model import Context
 from tests.support.documents import LOCKED_TRAILER
+from tests.support.loop_clock import advance_loop
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
 
 pytestmark = pytest.mark.process
@@ -151,14 +152,19 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(
     assert seconds in failed.message
 
 
-async def test_time_in_which_a_report_waits_is_no_time_of_the_page(tmp_path: Path) -> None:
+async def test_time_in_which_a_report_waits_is_no_time_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job whose database is away for longer than a page may take is not failed for it."""
     (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
 
-    async def away(_page: Progress) -> None:
-        await asyncio.sleep(5)
+    limits, advance = Limits(wall_seconds=6), advance_loop(monkeypatch)
 
-    limits = Limits(wall_seconds=4)
+    async def away(_page: Progress) -> None:
+        advance(limits.wall_seconds + 1)
+        for _ in range(3):  # turns of the loop, in which a time-out would come
+            await asyncio.sleep(0)
+
     extraction = await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_progress=away)
     assert len(extraction.pages) == 2
 

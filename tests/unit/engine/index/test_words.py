@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import apsw
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kb_engine.index import words
@@ -169,6 +169,8 @@ def test_no_text_is_a_syntax_error(text: str) -> None:
         assert DB.execute("SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)).get in {0, 1}
 
 
+@example("\u2e80")
+@example("\u4e2d\u2e80\u2e81\u56fd")
 @given(st.text(CHARACTERS, min_size=1, max_size=60))
 def test_what_was_indexed_is_found_by_every_phrase_of_itself(text: str) -> None:
     with DB:

@@ -112,6 +112,22 @@ async def test_collections_are_there_with_their_figures(old: Path) -> None:
     assert (after.chunk_count, after.statistics.total_tokens) == (3, estimated + 3)
 
 
+async def test_a_base_of_the_second_layout_keeps_its_columns_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "kb.db"
+    with direct(path) as db:
+        migrate(db, path, MIGRATIONS[:2])
+        db.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, "
+            "updated_at, version, chunk_count) VALUES (1, 'u', 'file', 'File', 'text', 1, 'h', ?1, ?1, 7, 0)",
+            (OLD_TIME,),
+        )
+        before = db.execute("SELECT * FROM documents").get
+        names = [name for _, name, *_ in db.execute("PRAGMA table_info (documents)")]
+    await visit(path)
+    with direct(path) as db:
+        assert db.execute(f"SELECT {', '.join(names)} FROM documents").get == before
+
+
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
     async with opened(old) as base:
         changed = await base.update(3, "x", prepared("x"), version=1)

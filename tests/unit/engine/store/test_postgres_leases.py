@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 import pytest
+from asyncpg.transaction import Transaction
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -290,6 +292,26 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
     again = await two.other.take("again")
     assert again.attempts == 1
     assert (await two.other.store.read(state.counts)).queue.running == 2
+
+
+async def test_what_is_committed_is_answered_although_its_connection_goes_before_it_is_given_back(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would work on the job that was taken, and its lease would be renewed for ever."""
+    kill = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query = 'COMMIT;'"
+    commit = Transaction.commit
+
+    async def commit_and_lose(transaction: Transaction) -> None:
+        await commit(transaction)
+        # In a thread, and not waited for by the loop, which must not hear of the lost connection yet.
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(asyncio.run, two.database.execute(kill)).result(SECONDS)
+
+    await two.one.accept(new_note("a"))
+    with monkeypatch.context() as cut:
+        cut.setattr(Transaction, "commit", commit_and_lose)
+        leased = await two.one.take("mine")
+    assert (await two.one.store.read(jobs.find, leased.job.id)).status == "running"
 
 
 async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:

@@ -27,6 +27,8 @@ from kb_engine.store.postgres.store import open_postgres
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
+pytestmark = pytest.mark.process
+
 UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
 """That of an endpoint that has not answered yet."""
 

@@ -16,6 +16,8 @@ from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, new_file, opened, prepared, refused
 
+pytestmark = pytest.mark.process
+
 
 @dataclass
 class Spooled:

@@ -128,12 +128,17 @@ async def test_where_there_is_no_base_none_is_made(tmp_path: Path) -> None:
     with pytest.raises(NotABase, match="there is none"):
         await reindex(tmp_path / "kb.db")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+async def test_where_no_engine_was_in_a_database_no_base_is_made() -> None:
     empty = await new_database()
     with pytest.raises(NotABase, match="no engine has used it"):
         await reindex(empty)
     give_back(empty)
 
 
+@pytest.mark.process
 async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(database: Database) -> None:
     """Before the switch, which is the one change that others see."""
     loop = asyncio.get_running_loop()
@@ -151,6 +156,7 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
     await reindex(database)
 
 
+@pytest.mark.process
 async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
     """What it took in during the run is embedded too; after it vectors of two embedders are not mixed."""
     async with opened(database) as base:

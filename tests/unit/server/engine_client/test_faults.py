@@ -309,16 +309,20 @@ async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
             await engine.call(LIST_JOBS, query=JobsQuery())
 
 
-async def test_a_cancelled_call_is_a_cancelled_call() -> None:
-    asked = asyncio.Event()
+async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection() -> None:
+    asked, freed = asyncio.Event(), asyncio.Event()
 
     async def waits(reader: Reader, _writer: Writer) -> None:
         asked.set()
-        await reader.read()
+        try:
+            await reader.read()
+        finally:
+            freed.set()
 
-    async with misbehaving(waits) as url, engine_at(url, silence=30) as engine:
+    async with misbehaving(after_the_version(waits)) as url, engine_at(url, silence=30) as engine:
         call = asyncio.create_task(engine.call(LIST_JOBS, query=JobsQuery()))
         await asked.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        await asyncio.wait_for(freed.wait(), 10)

@@ -186,8 +186,11 @@ async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowled
 
 
 @pytest.mark.requirement("N74", "N87")
-async def test_a_call_that_waits_reports_the_steps(knowledge: Knowledge) -> None:
-    knowledge.engine.set_policy(AfterTime(seconds=3.0))
+async def test_a_call_that_waits_reports_the_steps(
+    knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
+    knowledge.engine.set_policy(AfterTime(seconds=0.6))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     progress = [told[0] for told in knowledge.told]
     assert progress == sorted(set(progress))
@@ -207,7 +210,8 @@ async def test_a_new_step_is_reported_although_the_share_is_the_same(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each report is further than the last one, as the protocol has it."""
-    monkeypatch.setattr(add, "SYNC_SECONDS", 2.0)
+    monkeypatch.setattr(add, "SYNC_SECONDS", 0.3)
+    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(Stuck(step="Extracting text"))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     shares = [share for share, _, _ in knowledge.told]

@@ -70,11 +70,11 @@ class Database:
         self._db.execute("COMMIT")
 
     def now(self) -> str:
-        """The time, later than every time told before."""
-        told = datetime.now(UTC)
+        """The time, later than every time given before."""
+        moment = datetime.now(UTC)
         if self._last:
-            told = max(told, datetime.fromisoformat(self._last) + timedelta(microseconds=1))
-        self._last = told.isoformat(timespec="microseconds").replace("+00:00", "Z")
+            moment = max(moment, datetime.fromisoformat(self._last) + timedelta(microseconds=1))
+        self._last = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
         return self._last
 
     @property
@@ -119,7 +119,7 @@ class Chunks:
         self._db = database
 
     def replace(self, number: int, chunks: Sequence[Passage]) -> None:
-        self.forget(number)
+        self.delete(number)
         for place, each in enumerate(chunks):
             counted = words(each.text)
             added = self._db.execute(
@@ -131,7 +131,7 @@ class Chunks:
             for word, times in counted.items():
                 self._db.execute("INSERT INTO postings VALUES (?, ?, ?)", word, added.lastrowid, times)
 
-    def forget(self, number: int) -> None:
+    def delete(self, number: int) -> None:
         self._db.execute(
             "DELETE FROM postings WHERE chunk IN (SELECT id FROM chunks WHERE document = ?)", number
         )
@@ -146,27 +146,27 @@ class Chunks:
     def scored(self, query: str, mode: str, numbers: Sequence[int]) -> list[tuple[float, Row, Row]]:
         """All chunks of these documents that match: score, row, explanation; best first."""
         by_words = self._bm25(words(query)) if mode != "vector" else {}
-        asked = vector(query) if mode != "fts" else []
+        target = vector(query) if mode != "fts" else []
         weight = {"fts": 0.0, "vector": 1.0}.get(mode, WEIGHT)
         allowed, found = set(numbers), []
         for row in self._db.rows("SELECT * FROM chunks"):
             if row["document"] not in allowed:
                 continue
-            cosine = sum(map(mul, asked, array("f", row["vector"]))) if asked else None
+            cosine = sum(map(mul, target, array("f", row["vector"]))) if target else None
             bm25 = by_words.get(row["id"])
             if bm25 is None and (cosine is None or cosine < FLOOR):
                 continue
             near, matched = min(1.0, max(0.0, cosine or 0.0)), bm25 or 0.0
             score = weight * near + (1 - weight) * matched / (matched + SATURATION)
-            told = {"cosine": cosine, "bm25": bm25, "weight": weight, "saturation": SATURATION}
-            found.append((score, row, told))
+            parts = {"cosine": cosine, "bm25": bm25, "weight": weight, "saturation": SATURATION}
+            found.append((score, row, parts))
         return sorted(found, key=lambda each: (-each[0], each[1]["id"]))
 
-    def _bm25(self, asked: Mapping[str, int]) -> dict[int, float]:
+    def _bm25(self, query: Mapping[str, int]) -> dict[int, float]:
         total = self._db.count("SELECT count(*) FROM chunks")
         mean = self._db.count("SELECT sum(length) FROM chunks") / max(1, total)
         scores: dict[int, float] = {}
-        for word in asked:
+        for word in query:
             postings = self._db.rows(
                 "SELECT chunk, times, length FROM postings JOIN chunks ON id = chunk WHERE word = ?", word
             )
@@ -208,7 +208,7 @@ class Documents:
         self._db.changed(when)
         return number
 
-    def unite(self, number: int, request: Row) -> None:
+    def merge(self, number: int, request: Row) -> None:
         """Add the tags and the source of a request to a document."""
         before = self._db.writes
         if request["source_path"]:
@@ -218,7 +218,7 @@ class Documents:
         if self._db.writes > before:
             self._db.changed(self._db.last)
 
-    def twin(self, kind: str, sha256: str, scope: str) -> int | None:
+    def duplicate(self, kind: str, sha256: str, scope: str) -> int | None:
         """The number of a document that would be the same."""
         found = self._db.row(
             "SELECT id FROM documents WHERE kind = ? AND sha256 = ? AND scope = ?", kind, sha256, scope
@@ -240,7 +240,7 @@ class Documents:
         return int(found["id"])
 
     def one(self, number: int) -> Row:
-        """A document as it is told, without its chunks."""
+        """A document as it is answered, without its chunks."""
         row = self._db.row("SELECT * FROM documents WHERE id = ?", number)
         assert row is not None
         sources = [
@@ -290,7 +290,7 @@ class Documents:
             gone["documents"] += 1
             gone["chunks"] += document["chunk_count"]
             gone["bytes"] += document["size_bytes"]
-            self.chunks.forget(number)
+            self.chunks.delete(number)
             for table in ("tags", "sources"):
                 self._db.execute(f"DELETE FROM {table} WHERE document = ?", number)
             self._db.execute("DELETE FROM documents WHERE id = ?", number)
@@ -375,7 +375,7 @@ class Jobs:
         self._db.execute("UPDATE jobs SET status = 'queued' WHERE status = 'running'")
 
     def add(self, request: Row) -> Row:
-        told = {
+        job = {
             "id": str(uuid4()), "status": "queued", "kind": request["kind"],
             "title": request["title"] or request["filename"] or first_line(request["text"]),
             "filename": request["filename"], "tags": request["tags"], "step": "waiting", "progress": 0.0,
@@ -386,12 +386,12 @@ class Jobs:
         }  # fmt: skip
         self._db.execute(
             "INSERT INTO jobs (id, status, attempts, request, answer) VALUES (?, 'queued', 0, ?, ?)",
-            told["id"], json.dumps(request), json.dumps(told),
+            job["id"], json.dumps(request), json.dumps(job),
         )  # fmt: skip
-        return told
+        return job
 
     def one(self, job_id: str) -> Row:
-        """A job as it is told.
+        """A job as it is answered.
 
         Raises:
             Refused: there is none.
@@ -417,23 +417,23 @@ class Jobs:
         found = self._db.row("SELECT * FROM jobs WHERE status = 'queued' ORDER BY number LIMIT 1")
         if found is None:
             return None
-        told = json.loads(found["answer"])
-        told |= {"step": "reading", "attempts": told["attempts"] + 1, "started_at": self._db.now()}
-        self._tell(told, "running")
-        return told, json.loads(found["request"])
+        job = json.loads(found["answer"])
+        job |= {"step": "reading", "attempts": job["attempts"] + 1, "started_at": self._db.now()}
+        self._set(job, "running")
+        return job, json.loads(found["request"])
 
-    def _tell(self, told: Row, status: str) -> None:
+    def _set(self, job: Row, status: str) -> None:
         self._db.execute(
-            "UPDATE jobs SET status = ?, answer = ? WHERE id = ?", status, json.dumps(told), told["id"]
+            "UPDATE jobs SET status = ?, answer = ? WHERE id = ?", status, json.dumps(job), job["id"]
         )
 
-    def end(self, told: Row, status: str, **more: Any) -> None:
+    def end(self, job: Row, status: str, **more: Any) -> None:
         """Close a job that still runs; one that was cancelled stays so."""
-        if self.one(told["id"])["status"] == "running":
+        if self.one(job["id"])["status"] == "running":
             now = self._db.now()
-            took = datetime.fromisoformat(now) - datetime.fromisoformat(told["started_at"])
+            took = datetime.fromisoformat(now) - datetime.fromisoformat(job["started_at"])
             ended = {"finished_at": now, "elapsed_seconds": took.total_seconds(), "step": status}
-            self._tell(told | ended | more, status)
+            self._set(job | ended | more, status)
 
     def cancel(self, job_id: str) -> Row:
         """Cancel a job that has not ended.
@@ -441,12 +441,12 @@ class Jobs:
         Raises:
             Refused: it has, or there is none.
         """
-        told = self.one(job_id)
-        if told["status"] in ENDED:
+        job = self.one(job_id)
+        if job["status"] in ENDED:
             raise Refused("job_finished", "The job has ended.")
-        told |= {"status": "cancelled", "step": "cancelled", "finished_at": self._db.now()}
-        self._tell(told, "cancelled")
-        return told
+        job |= {"status": "cancelled", "step": "cancelled", "finished_at": self._db.now()}
+        self._set(job, "cancelled")
+        return job
 
     def waiting(self) -> list[str]:
         found = self._db.rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
@@ -458,15 +458,15 @@ class Jobs:
         Raises:
             Refused: it has not failed, or there is none.
         """
-        told = self.one(job_id)
-        if told["status"] != "failed":
+        job = self.one(job_id)
+        if job["status"] != "failed":
             raise Refused("job_not_retryable", "The job has not failed.")
-        told |= {
+        job |= {
             "status": "queued", "step": "waiting", "progress": 0.0, "completed_steps": 0, "error": None,
             "started_at": None, "finished_at": None, "retryable": False, "elapsed_seconds": 0.0,
         }  # fmt: skip
-        self._tell(told, "queued")
-        return told
+        self._set(job, "queued")
+        return job
 
 
 def status(database: Database, started_at: str) -> Row:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from time import sleep
 from typing import TYPE_CHECKING
@@ -82,18 +83,25 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
+    import numpy as np
+
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
     from kb_engine.embed.registry import embedder_from
     from kb_engine.store.port import BaseRefused, EmbedderIdentity
     from kb_engine.store.sqlite.opening import reindex_sqlite
 
-    def embed(texts: Sequence[str]) -> Vectors:
+    def embed_slice(texts: Sequence[str]) -> Vectors:
         for wait in _WAITS:
             try:
                 return embedder.embed(texts)
             except EmbedderUnavailable as error:
                 sleep(max(wait, error.retry_after))
         return embedder.embed(texts)
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        size = embedder.batch_size
+        slices = [texts[start : start + size] for start in range(0, len(texts), size)]
+        return np.concatenate(list(threads.map(embed_slice, slices)))
 
     def progress(done: int, total: int) -> None:
         if out.is_terminal:
@@ -105,7 +113,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     except ValueError as error:
         raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     try:
-        with closing(embedder):
+        with ThreadPoolExecutor(settings.ingest_workers) as threads, closing(embedder):
             embedder.load()
             identity = EmbedderIdentity(embedder.name, embedder.dimensions)
             if settings.address is None:

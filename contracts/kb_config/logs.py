@@ -40,6 +40,7 @@ _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000
 _GATHER_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
@@ -69,8 +70,10 @@ class JsonFormatter(logging.Formatter):
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
         """What `format` makes of such a record at `info`, without the record: less than half its cost."""
-        standard = _standard_fields(time.time(), "INFO", message, logger)
-        return self._redacted(self._line({**standard, **fields, **standard}))
+        entry = {**_standard_fields(time.time(), "INFO", message, logger), **fields}
+        if not _STANDARD_FIELDS.isdisjoint(fields):
+            entry |= _standard_fields(time.time(), "INFO", message, logger)
+        return self._redacted(self._line(entry))
 
     def _redacted(self, line: str) -> str:
         for secret in self._secrets:
@@ -79,7 +82,7 @@ class JsonFormatter(logging.Formatter):
 
     def _line(self, entry: dict[str, Any]) -> str:
         try:
-            return msgspec.json.encode(entry, enc_hook=_words).decode()
+            return _ENCODER.encode(entry).decode()
         except (UnicodeEncodeError, OverflowError):
             # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
             return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
@@ -235,9 +238,9 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
 
 
 def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
-    second, fraction = divmod(created, 1)
+    second = int(created)
     return {
-        "timestamp": f"{_second(int(second))}.{int(fraction * 1000):03d}Z",
+        "timestamp": f"{_second(second)}.{int((created - second) * 1000):03d}Z",
         "level": _NAMES.get(level, level.lower()),
         "message": message,
         "logger": logger,
@@ -270,3 +273,6 @@ def _plain(value: object) -> str:
 
 def _words(value: object) -> str:
     return str(value)[:_MAX_WORDS]
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_words)

@@ -17,12 +17,12 @@ from kb_engine.index.port import INDEXES
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
 _SQLITE = "sqlite:"
-_MOST_WORKERS = 4
+_MOST_WORKERS = 8
 
 
 def _default_workers() -> int:
-    # One core stays with the searches; more than a few workers only hold memory.
-    return max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) - 1))
+    # All cores: these threads have a low priority, so that searches get what they need. Each holds memory.
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):

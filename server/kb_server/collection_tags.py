@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from kb_contracts.api.ragler import PREFIX as PREFIX
 from kb_server.tool import ToolError
@@ -24,7 +25,7 @@ _NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
 _MAX_TAG_CHARS = 200
 
 
-class SplitTags(NamedTuple):
+class SplitTags(msgspec.Struct, frozen=True):
     """The collection's name, None where there is none, and the other tags."""
 
     collection: str | None
@@ -81,12 +82,14 @@ def validate_tags(tags: Sequence[str]) -> list[str]:
 
 def split_tags(tags: Sequence[str]) -> SplitTags:
     """The collection and the other tags. Of several collections the one added last is the document's."""
-    collections = collections_in(tags)
-    return SplitTags(
-        collections[-1].removeprefix(PREFIX) if collections else None,
-        [tag for tag in tags if not tag.startswith(PREFIX)],
-        is_conflicting=len(collections) > 1,
-    )
+    collection, others, is_conflicting = None, [], False
+    for tag in tags:
+        if tag.startswith(PREFIX):
+            is_conflicting = collection is not None
+            collection = tag.removeprefix(PREFIX)
+        else:
+            others.append(tag)
+    return SplitTags(collection, others, is_conflicting)
 
 
 def _check_tag(tag: str) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -52,3 +52,26 @@ async def to_its_end(work: Awaitable[T]) -> T:
         if not task.cancelled():
             task.exception()  # looked at, so that it is not reported as lost
         raise
+
+
+class SharedWork:
+    """Work that all who need it at the same time wait for together; when the last of them leaves it ends."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._begin = begin
+        self._task: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    async def outcome(self) -> None:
+        """Begin it unless it is under way, and wait for its end. Raises what it raises."""
+        task = self._task = self._task or asyncio.create_task(self._begin())
+        self._waiting += 1
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._task = None
+                if not task.cancel() and not task.cancelled():
+                    task.exception()  # looked at, so that it is not reported as lost
+        task.result()

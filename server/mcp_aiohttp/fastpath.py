@@ -11,7 +11,6 @@ to the same answers with a differential test.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -42,8 +41,7 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(msgspec.Struct, frozen=True):
     """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on."""
 
     encoded: bytes
@@ -81,8 +79,7 @@ class PlainTools(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FastRequest:
+class FastRequest(msgspec.Struct, frozen=True):
     id: RequestId
     modern: bool
     meta: Mapping[str, Any] | None = None

@@ -139,11 +139,12 @@ class KeyCheck:
         Raises:
             Refusal: 401, the key is set and the request does not carry it, or it carries two.
         """
-        if len(request.headers.getall(hdrs.AUTHORIZATION, ())) > 1:
+        values = request.headers.getall(hdrs.AUTHORIZATION, ())
+        if len(values) > 1:
             raise _unauthorized("Send the header `Authorization` once.")
         if not self._key:
             return
-        token = bearer(request)
+        token = _token(values[0]) if values else None
         if token is None:
             raise _unauthorized(f"A key is needed: send the header `{self.header}`.")
         if not hmac.compare_digest(octets(token), self._key):
@@ -162,8 +163,13 @@ class KeyCheck:
 
 def bearer(request: web.Request) -> str | None:
     """The token of `Authorization: Bearer`, or None; two such headers carry none, for they disagree."""
-    values = request.headers.getall("Authorization", [])
-    scheme, _, token = values[0].strip().partition(" ") if len(values) == 1 else ("", "", "")
+    values = request.headers.getall(hdrs.AUTHORIZATION, ())
+    return _token(values[0]) if len(values) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def _token(value: str) -> str | None:
+    scheme, _, token = value.strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 

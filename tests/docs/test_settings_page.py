@@ -9,7 +9,7 @@ from kb_cli.config import all_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
-DEPENDS_ON_THE_MACHINE = {"KB_INGEST_WORKERS": "cores - 1, from 1 to 4"}
+DEPENDS_ON_THE_MACHINE = {"KB_INGEST_WORKERS": "cores, at most 8"}
 
 
 def rows() -> list[str]:

@@ -163,13 +163,13 @@ async def _make_template(made: Server) -> None:
         pass
 
 
-async def new_database(*, empty: bool = False) -> Database:
-    """A database of one's own; with `empty` as its administrator made it."""
+async def new_database(*, empty: bool = False, like: Database | None = None) -> Database:
+    """A database of one's own; with `empty` as its administrator made it, else a copy of `like`."""
     running = await asyncio.to_thread(server)
-    if not empty and _free:
+    if not empty and like is None and _free:
         return await _emptied(_free.pop())
     name = f"kb_{next(_numbers)}"
-    source = "" if empty else " TEMPLATE kb_template"
+    source = "" if empty else f" TEMPLATE {'kb_template' if like is None else like.name}"
     await running.run(f"CREATE DATABASE {name}{source}")
     return Database(running, name)
 

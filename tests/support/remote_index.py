@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from kb_engine.index.port import (
     Selection,
 )
 from kb_engine.index.ranking import select
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 
 K1, B = 1.2, 0.75
 
@@ -32,7 +33,8 @@ K1, B = 1.2, 0.75
 class Server:
     """What is on the other side, and lives on when an engine dies."""
 
-    documents: dict[int, IndexedDocument] = field(default_factory=dict)
+    documents: dict[int, IndexedDocument] | None = None
+    """None: there is no index, or it was lost."""
     generation: int = 0
     applied: list[int] = field(default_factory=list)
     """The generations, in the order in which they came."""
@@ -42,7 +44,7 @@ class Server:
     """So many documents of the next changes are taken before the connection breaks."""
 
     def lose_everything(self) -> None:
-        self.documents, self.generation = {}, 0
+        self.documents, self.generation = None, 0
 
 
 class RemoteIndex:
@@ -62,6 +64,8 @@ class RemoteIndex:
 
     async def apply(self, changes: Changes, generation: int) -> None:
         server = await self._call()
+        if server.documents is None:
+            raise IndexUnavailable("the index was lost")
         if generation < server.generation:
             return
         if changes.cleared:
@@ -80,7 +84,8 @@ class RemoteIndex:
 
     async def search(self, query: IndexQuery) -> Candidates:
         server = await self._call()
-        chosen = [one for one in server.documents.values() if _selected(one, query.selection)]
+        documents = list((server.documents or {}).values())
+        chosen = [one for one in documents if _selected(one, query.selection)]
         of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
         ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
         cosines = bm25 = None
@@ -89,7 +94,7 @@ class RemoteIndex:
             found = np.vecdot(np.array(rows, np.float32).reshape(len(rows), len(query.vector)), query.vector)
             cosines = found.astype(np.float64)
         if query.mode != "vector":
-            scores = _bm25(list(server.documents.values()), query.text)
+            scores = _bm25(documents, query.text)
             bm25 = np.array([scores.get(chunk_id, 0.0) for chunk_id in ids.tolist()])
         found_here = select(ids, cosines, bm25, query)
         return Candidates(found_here.best, found_here.total, generation=server.generation)
@@ -104,27 +109,27 @@ class RemoteIndex:
 
     async def stats(self) -> IndexStats:
         server = await self._call()
-        chunks = sum(len(one.chunk_ids) for one in server.documents.values())
-        return IndexStats(len(server.documents), chunks, server.generation)
+        documents = server.documents or {}
+        chunks = sum(len(one.chunk_ids) for one in documents.values())
+        return IndexStats(len(documents), chunks, server.generation)
 
     async def close(self) -> None:
         """The server stays."""
 
 
 def _bm25(documents: list[IndexedDocument], text: str) -> dict[int, float]:
-    tokenizer = Tokenizer()
+    analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []
     for one in documents:
-        found, of_chunks = tokenizer.postings(
-            one.title, zip(one.chunk_ids, one.headings, one.texts, strict=True)
-        )
-        lengths += of_chunks
-        for term, chunk_id, frequency, length in found:
-            postings.setdefault(term, []).append((chunk_id, frequency, length))
+        texts = zip(one.headings, one.texts, strict=True)
+        for chunk_id, found in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+            lengths.append(found.length)
+            for term, frequency in Counter(found.terms).items():
+                postings.setdefault(term, []).append((chunk_id, frequency, found.length))
     average = sum(lengths) / len(lengths) if lengths else 1.0
     scores: dict[int, float] = {}
-    for term in tokenizer.terms_of(text):
+    for term in analyser.terms_of(text):
         held = postings.get(term, [])
         weight = math.log1p((len(lengths) - len(held) + 0.5) / (len(held) + 0.5))
         for chunk_id, frequency, length in held:

@@ -292,6 +292,8 @@ async def died(base: Base, folder: Path) -> Place:
 def left_by_a_crash(base: Base, folder: Path) -> Path:
     """What the disk holds at this instant, as if the process had been killed: a base of its own."""
     folder.mkdir()
+    index = f"{base.path.name}.index"
+    shutil.copytree(base.path.with_name(index), folder / index)
     for name in (base.path.name, f"{base.path.name}-wal"):
         shutil.copy(base.path.with_name(name), folder / name)
     return folder / base.path.name

@@ -188,7 +188,7 @@ class SearchResponse(Response):
     A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near,
     and scores `min_score` at least; the mode says which of the two counts. By meaning something is always
     nearest: where fewer match than `top`, the nearest of the others follow, so that there may be more results
-    than `total`.
+    than `total`. `total_exact` is false where counting would take too long: as many match, or more.
     """
 
     results: list[SearchResult]
@@ -197,6 +197,7 @@ class SearchResponse(Response):
     took_ms: float
     weak: bool
     omitted: Count = 0
+    total_exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 # --- jobs -----------------------------------------------------------------------------------------

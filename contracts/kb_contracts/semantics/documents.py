@@ -107,11 +107,14 @@ def text_digest(text: str) -> tuple[str, int]:
 
 
 def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
-    """Which tags a duplicate adds to the document that is there: no second collection, no tag twice."""
-    in_collection = any(tag.startswith(PREFIX) for tag in present)
-    collections = [] if in_collection else [tag for tag in further if tag.startswith(PREFIX)][:1]
-    others = [tag for tag in further if not tag.startswith(PREFIX)]
-    return [tag for tag in dict.fromkeys((*collections, *others)) if tag not in present]
+    """Which tags a duplicate adds to the document that is there, in their order: no second collection, no
+    tag twice."""
+    united = list(present)
+    for tag in further:
+        second = tag.startswith(PREFIX) and any(known.startswith(PREFIX) for known in united)
+        if tag not in united and not second:
+            united.append(tag)
+    return united[len(present) :]
 
 
 def note_title(text: str) -> str:

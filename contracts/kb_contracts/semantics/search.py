@@ -98,7 +98,9 @@ def within_budget(results: Sequence[SearchResult], max_chars: int | None) -> tup
     for result in results:
         if left <= 0:
             break
-        size = sum(len(chunk.text) for chunk in (result.chunk, *result.before, *result.after))
+        size = len(result.chunk.text)
+        if result.before or result.after:
+            size += sum(len(chunk.text) for chunk in (*result.before, *result.after))
         if size > left:
             chunk = msgspec.structs.replace(result.chunk, text=result.chunk.text[:left])
             result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from msgspec import UNSET
+
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
@@ -68,6 +70,7 @@ class SearchApi:
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             weak=found.weak,
             omitted=omitted,
+            total_exact=UNSET if found.total_exact else False,
         )
 
 

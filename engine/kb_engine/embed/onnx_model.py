@@ -1,11 +1,11 @@
-"""A sentence model on onnxruntime, one text a run on one core: what embedders on this machine share."""
+"""A sentence model on a runtime, one text a run on one core: what embedders on this machine share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,18 @@ _INPUTS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = {
 }
 
 
+class Session(Protocol):
+    """A model on a runtime. One serves all threads, and `run` computes on the thread that calls it."""
+
+    inputs: Sequence[str]
+    outputs: Mapping[str, int]
+    """How many axes each has."""
+
+    def run(self, output: str, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """An output for inputs of shape (1, tokens), itself (1, tokens, dimensions) or (1, dimensions)."""
+        raise NotImplementedError
+
+
 class OnnxModel:
     """A model in memory with its tokenizer. Each call runs on the thread that makes it, and blocks it.
 
@@ -37,21 +49,19 @@ class OnnxModel:
     """
 
     def __init__(
-        self, session: InferenceSession, tokenizer: Tokenizer, *, max_tokens: int, pooling: Pooling = "mean"
+        self, session: Session, tokenizer: Tokenizer, *, max_tokens: int, pooling: Pooling = "mean"
     ) -> None:
         self._session = session
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._pooling = pooling
-        self._inputs = [each.name for each in session.get_inputs()]
-        if unknown := sorted(set(self._inputs) - set(_INPUTS)):
+        if unknown := sorted(set(session.inputs) - set(_INPUTS)):
             raise EmbedderUnavailable(
                 f"the model wants the inputs {unknown}: is it one that embeds sentences?"
             )
         # A model that pools by itself puts out one vector a text, mostly beside those of its tokens.
-        outputs = {each.name: len(each.shape) for each in session.get_outputs()}
-        pooled = [name for name, axes in outputs.items() if axes == 2]
-        self._output = "sentence_embedding" if "sentence_embedding" in pooled else next(iter(outputs))
+        pooled = [name for name, axes in session.outputs.items() if axes == 2]
+        self._output = "sentence_embedding" if "sentence_embedding" in pooled else next(iter(session.outputs))
         # Files may say that texts are padded and cut; here they are whole, and cut at `max_tokens`.
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -73,8 +83,8 @@ class OnnxModel:
         if len(ids) > self._max_tokens:
             ids = [*ids[: self._max_tokens - 1], ids[-1]]  # the closing mark stays, as the model was trained
         tokens = np.array([ids], dtype=np.int64)
-        (found,) = self._session.run([self._output], {name: _INPUTS[name](tokens) for name in self._inputs})
-        vector: Vectors = np.asarray(found, dtype=np.float32)[0]
+        inputs = {name: _INPUTS[name](tokens) for name in self._session.inputs}
+        vector: Vectors = np.asarray(self._session.run(self._output, inputs), dtype=np.float32)[0]
         if vector.ndim == 2:
             match self._pooling:
                 case "mean":  # without padding every position is attended to, so the masked mean is the mean
@@ -89,7 +99,20 @@ class OnnxModel:
         return vector / np.float32(length)
 
 
-def open_session(model: bytes | Path) -> InferenceSession:
+class OnnxRuntimeSession:
+    """A model on onnxruntime."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self.inputs: Sequence[str] = [each.name for each in session.get_inputs()]
+        self.outputs: Mapping[str, int] = {each.name: len(each.shape) for each in session.get_outputs()}
+
+    def run(self, output: str, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self._session.run([output], dict(inputs))[0]
+        return found
+
+
+def open_session(model: bytes | Path) -> OnnxRuntimeSession:
     """A session of one thread. Raises EmbedderUnavailable: the package is missing, or this is no model."""
     # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import:
     # turned off by its API afterwards, it has already written a device id into the user's cache.
@@ -106,9 +129,12 @@ def open_session(model: bytes | Path) -> InferenceSession:
     options.log_severity_level = 3
     source = model if isinstance(model, bytes) else str(model)  # by its path where it keeps weights beside it
     try:
-        return onnxruntime.InferenceSession(source, sess_options=options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            source, sess_options=options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # the runtime's own errors have no class in common
         raise EmbedderUnavailable(f"onnxruntime cannot load the model: {error}") from error
+    return OnnxRuntimeSession(session)
 
 
 def read_tokenizer(text: str) -> Tokenizer:
@@ -123,9 +149,9 @@ def read_tokenizer(text: str) -> Tokenizer:
         raise EmbedderUnavailable(f"tokenizer.json is no tokenizer: {error}") from error
 
 
-def missing_package(package: str) -> EmbedderUnavailable:
+def missing_package(package: str, extra: str = "engine") -> EmbedderUnavailable:
     """What the embedder needs and is not installed."""
     return EmbedderUnavailable(
-        f"the package {package} is missing, which the embedder needs: {install_command('engine')}; "
+        f"the package {package} is missing, which the embedder needs: {install_command(extra)}; "
         f"or set KB_EMBEDDER=hash, which needs no model"
     )

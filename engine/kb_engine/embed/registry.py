@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EMBEDDERS = {
     "minilm": "kb_engine.embed.minilm:MiniLM",
+    "minilm-openvino": "kb_engine.embed.openvino:MiniLMOnOpenVino",
     "hash": "kb_engine.embed.hashing:HashEmbedder",
     "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
     "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",

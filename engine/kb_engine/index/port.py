@@ -120,13 +120,15 @@ class Candidates:
     """The best, in any order.
 
     `total` is how many chunks match: those that hold a word of the query, or whose cosine reaches the floor,
-    with a score of `min_score` at least. `exact` says that it is no estimate, and that no chunk outside of
-    `best` has a higher score than one inside. `generation` is that of the state that was searched.
+    with a score of `min_score` at least; where not `total_exact`, there are as many at least. `exact` says
+    that no chunk outside of `best` has a higher score than one inside. `generation` is that of the state that
+    was searched.
     """
 
     best: Sequence[Candidate]
     total: int
     exact: bool = True
+    total_exact: bool = True
     generation: int = 0
 
 
@@ -188,6 +190,7 @@ class Index(Protocol):
 
         It may be called again with what was applied before, whole or in part, and changes nothing then. A
         generation below the one that was applied last comes from somebody who was overtaken: it is left out.
+        Where there is no index, or no longer, it raises: what was applied to the lost one would be missing.
         """
 
     async def search(self, query: IndexQuery) -> Candidates:

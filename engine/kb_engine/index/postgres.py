@@ -4,7 +4,11 @@ It takes part in the store's transactions instead of following them: whatever en
 snapshot of the database, and no vector travels. Every chunk that the filters leave gets its exact score in
 one statement, by the formula of `kb_engine.index.ranking`.
 
-Which terms count, and how much each weighs, follows the rules of `kb_engine.index.words`.
+There is a bound on the work that frequent words cause. To score every chunk that holds any word of a query
+takes about a microsecond a chunk and word, so a stop word in 80,000 chunks costs 60 ms and distinguishes
+nothing. Words are therefore looked up with the rarest first, until a budget of chunks is spent; the words
+that remain do not count, unless no chunk that may answer holds any other. Where the filters leave few chunks
+only those are scored, which is cheaper, so the budget is larger.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from typing import Any
 from kb_contracts.api import models as m
 from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
 from kb_engine.index.ranking import DECIMALS
-from kb_engine.index.words import Counts, Extent, Known, Tokenizer, affordable, weight
+from kb_engine.index.words import Analyser, weight
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import Db, expect_embedder, expect_length, row, rows, value
+from kb_engine.store.postgres.connection import Db, row, rows, value
+from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
@@ -35,6 +40,84 @@ _ALL = "true"
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
 _MEANING = "least(greatest(cosine, 0.0), 1.0)"
 _WORDING = "bm25 / (bm25 + ?::float8)"
+
+BUDGET_CHUNKS = 10_000
+BUDGET_SHARE = 0.15
+"""The budget is the larger of the number and this share of the base."""
+FEW_CHUNKS = 2_000
+FEW_SHARE = 0.02
+"""Filters that leave no more than the larger of these leave "few"."""
+FEW_ALLOWANCE = 6
+"""How many times the budget is spent on few chunks: walking past a chunk costs a sixth of scoring it."""
+CACHED_FROM = 500
+"""Counting a word that is rarer costs less than remembering it."""
+CACHE_SIZE = 50_000
+DRIFT = 0.02
+"""An earlier count serves as an estimate until the base has grown or shrunk by this share."""
+
+Known = tuple[str, int]
+"""A term that occurs, and in about how many chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many chunks the filters leave, out of `size` in the base, and in which state that is."""
+
+    left: int
+    size: int
+    generation: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the filters leave so few that it pays to score these alone."""
+        return self.left <= max(FEW_CHUNKS, self.size * FEW_SHARE)
+
+    @property
+    def budget(self) -> float:
+        """In how many chunks the words that are looked up may occur together."""
+        return max(BUDGET_CHUNKS, self.size * BUDGET_SHARE) * (FEW_ALLOWANCE if self.few else 1)
+
+    def too_frequent(self, count: int) -> bool:
+        """Whether a word in so many chunks counts as present and no more: a stop word."""
+        return not self.few and count > max(self.budget, self.size / 2)
+
+
+class Counts:
+    """In how many chunks the frequent words stand, as far as it is remembered."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def about(self, term: str, extent: Extent) -> int | None:
+        """A count that is good enough to order words by; None where there is none."""
+        count, size, _ = self._counts.get(term, (0, 0, 0))
+        return count if count and abs(size - extent.size) <= size * DRIFT else None
+
+    def exactly(self, term: str, extent: Extent) -> int | None:
+        """The count in this state of the base; None where it is not known."""
+        count, _, generation = self._counts.get(term, (0, 0, -1))
+        return count if generation == extent.generation else None
+
+    def remember(self, term: str, count: int, extent: Extent) -> None:
+        """Keep a count that was costly to take."""
+        if count < CACHED_FROM:
+            return
+        if len(self._counts) >= CACHE_SIZE:
+            self._counts.clear()
+        self._counts[term] = (count, extent.size, extent.generation)
+
+
+def affordable(known: list[Known], corpus: Extent) -> tuple[list[Known], list[Known]]:
+    """The rarest terms that the budget allows, one at least, and the rest."""
+    left = corpus.budget
+    for place, (_, count) in enumerate(known):
+        left -= count
+        if left < 0 and place > 0:
+            return known[:place], known[place:]
+    return known, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +190,7 @@ async def find_candidates(db: Db, embedder: EmbedderIdentity, words: Words, quer
         return Candidates((), 0)
     if query.mode == "vector":
         return (await _scored(db, state, query, Terms()))[0]
-    terms = await asyncio.to_thread(lambda: Tokenizer().terms_of(query.text))
+    terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
     kept, rest = await words.choose(db, terms, state.extent)
     found, any_word = await _scored(
         db, state, query, await words.weighed(db, kept, state.extent, flatten=True)
@@ -119,7 +202,7 @@ async def find_candidates(db: Db, embedder: EmbedderIdentity, words: Words, quer
 
 
 async def _state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> _State:
-    found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM base")
+    found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM totals")
     assert found is not None, "an opened base has its row"
     name, dimensions, chunks, words, generation = found
     stored = expect_embedder(embedder, EmbedderIdentity(name, dimensions))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import islice
@@ -54,6 +55,7 @@ class Pipeline:
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
+        self._at_once = encoder.device.threads + 1
         # Reading one takes nearly a gigabyte, and soon ends.
         self._pictures = asyncio.Semaphore(encoder.device.threads)
 
@@ -142,13 +144,28 @@ class Pipeline:
             stopped.set()
 
     async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps, owner: Owner) -> Vectors:
+        """The vectors, by slices. So many are ahead of the one that is waited for that no thread runs dry.
+
+        They are waited for in the document's order, so that progress never goes back, and no more of them
+        stand in line than that: what another caller brings meanwhile has its turn after one of these.
+        """
         texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.embedder.batch_size
-        for start in range(0, len(texts), size):
-            await steps.embedding(start, len(texts), chunks[start].page)
-            batch = _Batch(self._encoder, texts[start : start + size], owner)
-            vectors[start : start + len(batch.texts)] = await self._retry_on_outage(batch.embed, steps)
+        starts = range(0, len(texts), size)
+        batches = (_Batch(self._encoder, texts[start : start + size], owner) for start in starts)
+        under_way: deque[_Batch] = deque()
+        try:
+            for start in starts:
+                await steps.embedding(start, len(texts), chunks[start].page)
+                for batch in islice(batches, self._at_once - len(under_way)):
+                    batch.begin()
+                    under_way.append(batch)
+                oldest = under_way[0]
+                vectors[start : start + size] = await self._retry_on_outage(oldest.embed, steps)
+                under_way.popleft()
+        finally:
+            await asyncio.gather(*(batch.give_up() for batch in under_way))
         await steps.storing(len(texts))
         return vectors
 
@@ -238,13 +255,30 @@ class _Batch:
     def __init__(self, encoder: Encoder, texts: Sequence[str], owner: Owner) -> None:
         self._encoder = encoder
         self._owner = owner
-        self.texts = texts
+        self._texts = texts
+        self._begun: asyncio.Task[Vectors] | None = None
         self._blamed = 0
+
+    def begin(self) -> None:
+        """Start on them now; `embed` then waits for what was begun."""
+        self._begun = asyncio.create_task(self._attempt())
+
+    async def give_up(self) -> None:
+        """Nobody wants them any more: what waits for its turn is not done."""
+        if self._begun is not None:
+            self._begun.cancel()
+            await asyncio.gather(self._begun, return_exceptions=True)
 
     async def embed(self) -> Vectors:
         """Their vectors; raises EmbedderOutage, and EngineError where they are at fault."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.done() and isinstance(begun.exception(), EmbedderOutage):
+            begun = None  # it failed while an earlier slice was waited for, and may succeed by now
+        return await (begun or self._attempt())
+
+    async def _attempt(self) -> Vectors:
         try:
-            return await self._encoder.passages(self.texts, self._owner)
+            return await self._encoder.passages(self._texts, self._owner)
         except EmbedderOutage as error:
             if await self._encoder.probe():
                 self._blamed += 1

@@ -156,13 +156,14 @@ class Query(IndexQuery):
 class Found:
     """The best results, how many chunks match however many were asked for, and whether none matches well.
 
-    `exact`: neither is an estimate of the index.
+    `exact`: no chunk outside has a higher score than one inside; not `total_exact`: as many match, or more.
     """
 
     results: list[m.SearchResult]
     total: int
     weak: bool
     exact: bool = True
+    total_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ BENCHMARKS = {
     ),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
+    "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
+    "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
+    "search": Benchmark("searches, beside those of other stores in their own processes", "search:run"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
     "fleet": Benchmark(

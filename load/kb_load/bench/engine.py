@@ -33,7 +33,7 @@ from faker import Faker
 
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
-from kb_engine.index.port import Selection
+from kb_engine.index.port import Selection, Vectors
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
@@ -191,25 +191,37 @@ async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range
         near = centres[texts.rng.integers(0, len(centres), CHUNKS_EACH)]
         vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        chunks = [
-            PreparedChunk(
-                text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1, tokens=1
-            )
-            for _ in range(CHUNKS_EACH)
-        ]
-        prepared = Prepared(
-            title=texts.passage(5), extraction_method="text", pages=None, chunks=chunks, vectors=vectors
-        )
+        passages = [texts.passage(_WORDS_OF_CHUNK) for _ in range(CHUNKS_EACH)]
         tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
-        job = NewJob(
-            id=f"bulk-{number}", kind="file", title=prepared.title, tags=tags, metadata={},
-            source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
-            size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
-        )  # fmt: skip
-        await store.once(None, jobs.accept, job)
-        leased = await store.write(jobs.take, "bulk")
-        if leased is None or await store.write(documents.commit, leased, prepared) is None:
-            raise EngineFailed("the store did not take a bulk document")
+        await add_document(store, number, texts.passage(5), passages, vectors, tags)
+
+
+async def add_document(
+    store: SqliteStore,
+    number: int,
+    title: str,
+    passages: Sequence[str],
+    vectors: Vectors,
+    tags: Sequence[str],
+) -> None:
+    """Take in a document whose passages are embedded already, as a worker commits it.
+
+    Raises:
+        EngineFailed: the store did not take it.
+    """
+    chunks = [
+        PreparedChunk(text=passage, page=None, heading=None, start=0, end=1, tokens=1) for passage in passages
+    ]
+    prepared = Prepared(title=title, extraction_method="text", pages=None, chunks=chunks, vectors=vectors)
+    job = NewJob(
+        id=f"bulk-{number}", kind="file", title=title, tags=tags, metadata={},
+        source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
+        size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
+    )  # fmt: skip
+    await store.once(None, jobs.accept, job)
+    leased = await store.write(jobs.take, "bulk")
+    if leased is None or await store.write(documents.commit, leased, prepared) is None:
+        raise EngineFailed("the store did not take a bulk document")
 
 
 def run(
@@ -266,7 +278,7 @@ def run(
     )
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
         if ingest_chunks:
-            with _engine(Path(folder) / "taking", embedder) as (_, client):
+            with running_engine(Path(folder) / "taking", embedder) as (_, client):
                 taking = take_in(client, texts, ingest_chunks)
             report.taking.append(taking)
             note(f"taking in: {taking.chunks} chunks in {taking.seconds:.1f} s, {taking.rate:.1f} a second")
@@ -275,7 +287,7 @@ def run(
             numbers = range(documents, size // CHUNKS_EACH)
             documents = numbers.stop
             turns = asyncio.run(_in_store(home, identity, queries, texts, numbers, rounds))
-            with _engine(home, embedder) as (process, client):
+            with running_engine(home, embedder) as (process, client):
                 turns |= _over_http(client, texts, questions, rounds, busy=bool(ingest_chunks))
                 report.memory_mib[size] = round(process.resident_bytes() / 2**20, 1)
             for (where, mode, filtered, busy), values in turns.items():
@@ -339,9 +351,9 @@ def take_in(client: httpx.Client, texts: Texts, chunks: int) -> Taking:
     for number in range(max(1, chunks // 100)):
         # A passage of 60 words, many of them made up, fills about one chunk; how many it were is counted.
         body = "\n\n".join(texts.passage(_WORDS_TAKEN).capitalize() + "." for _ in range(100))
-        jobs.append(_submit(client, f"taken-{number}.txt", body))
+        jobs.append(submit(client, f"taken-{number}.txt", body))
     for job_id in jobs:
-        while _runs(client, job_id, wait=20):
+        while is_running(client, job_id, wait=20):
             continue
     seconds = time.perf_counter() - began
     return Taking(chunks=count() - before, seconds=seconds, documents=len(jobs))
@@ -352,11 +364,11 @@ def _over_http(
 ) -> Turns:
     """Search the engine when all is quiet and, `busy`, while files are taken in; the start warms."""
     for question in questions[:20]:
-        _ask(client, question, filtered=False)
+        ask(client, question, filtered=False)
     turns: Turns = {}
     for _ in range(rounds):
         for filtered in (False, True):
-            quiet = [_ask(client, question, filtered=filtered) for question in questions]
+            quiet = [ask(client, question, filtered=filtered) for question in questions]
             turns.setdefault(("http", "hybrid", filtered, False), []).append(quiet)
         if not busy:
             continue
@@ -364,11 +376,11 @@ def _over_http(
         jobs: list[str] = []
         for number, question in enumerate([*questions, *questions]):
             if number % 20 == 0:
-                jobs = [job for job in jobs if _runs(client, job)]
+                jobs = [job for job in jobs if is_running(client, job)]
                 while len(jobs) < 2:  # there is always one more waiting
                     body = "\n\n".join(texts.passage(_WORDS_OF_CHUNK) for _ in range(40))
-                    jobs.append(_submit(client, f"busy-{texts.rng.integers(1 << 40)}.txt", body))
-            found[number % 2].append(_ask(client, question, filtered=bool(number % 2)))
+                    jobs.append(submit(client, f"busy-{texts.rng.integers(1 << 40)}.txt", body))
+            found[number % 2].append(ask(client, question, filtered=bool(number % 2)))
         for job in jobs:
             client.delete(f"/api/v1/jobs/{job}")
         for tagged, values in enumerate(found):
@@ -377,12 +389,15 @@ def _over_http(
 
 
 @contextmanager
-def _engine(home: Path, embedder: str) -> Iterator[tuple[Running, httpx.Client]]:
+def running_engine(home: Path, embedder: str, **settings: str) -> Iterator[tuple[Running, httpx.Client]]:
+    """An engine that is ready, on a base in `home`, and a client of it."""
     port = free_port()
     home.mkdir(parents=True, exist_ok=True)
     arguments = ["-m", "kb_cli.main", "engine", "--port", str(port), "--embedder", embedder]
     with (
-        running("engine", arguments, home, port=port, KB_HOME=str(home), LOG_LEVEL="warn") as process,
+        running(
+            "engine", arguments, home, port=port, KB_HOME=str(home), LOG_LEVEL="warn", **settings
+        ) as process,
         httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=120) as client,
     ):
         deadline = time.monotonic() + _READY_SECONDS
@@ -393,7 +408,7 @@ def _engine(home: Path, embedder: str) -> Iterator[tuple[Running, httpx.Client]]
         yield process, client
 
 
-def _ask(client: httpx.Client, question: str, *, filtered: bool) -> float:
+def ask(client: httpx.Client, question: str, *, filtered: bool) -> float:
     """Milliseconds of one search, seen from outside."""
     body = {"query": question, "tags": [FILTER_TAG] if filtered else []}
     started = time.perf_counter()
@@ -404,14 +419,16 @@ def _ask(client: httpx.Client, question: str, *, filtered: bool) -> float:
     return taken
 
 
-def _submit(client: httpx.Client, name: str, text: str) -> str:
+def submit(client: httpx.Client, name: str, text: str) -> str:
+    """Send a text file; the id of its job."""
     response = client.post("/api/v1/jobs", files={"file": (name, text.encode(), "text/plain")})
     if response.status_code != 202:
         raise EngineFailed(f"job: {response.status_code} {response.text[:200]}")
     return str(response.json()["id"])
 
 
-def _runs(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
+def is_running(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
+    """Whether a job has not ended, asked for `wait` seconds. Raises EngineFailed."""
     job = client.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}).json()
     if job["status"] == "failed":
         raise EngineFailed(f"ingestion failed: {job['error']}")

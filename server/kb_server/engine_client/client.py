@@ -8,7 +8,6 @@ engine can be tried in a table.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -44,10 +43,11 @@ from kb_server.engine_client.errors import (
     EngineUnauthorized,
     Refused,
 )
+from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, MultipartFile, RetryPolicy
-from kb_server.engine_client.wire import RawResponse
-from kb_server.waiting import SYSTEM_CLOCK, Clock
+from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -73,10 +73,10 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 class HttpEngine:
-    """An `Engine` over aiohttp.
+    """An `Engine` over HTTP.
 
     `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The session is opened by the first call.
+    a byte after which a call fails. The first call connects.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HttpEngine:
         self._silence = silence
         self._clock = clock
         self._version_known = False
-        self._version_check: asyncio.Task[None] | None = None
+        self._version_check = SharedWork(self._learn_version)
 
     @property
     def url(self) -> str:
@@ -108,8 +108,6 @@ class HttpEngine:
 
     async def close(self) -> None:
         """Close the pool."""
-        if self._version_check is not None:
-            self._version_check.cancel()
         await self._http.close()
 
     async def call(
@@ -134,7 +132,7 @@ class HttpEngine:
             body=body,
         )
         if not self._version_known and operation is not GET_STATUS:
-            await self._check_version()
+            await self._version_check.outcome()
         return await self._http.send(request, partial(decode, operation))
 
     async def send_file(
@@ -145,7 +143,7 @@ class HttpEngine:
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
         if not self._version_known:
-            await self._check_version()
+            await self._version_check.outcome()
         return await self._http.send(request, partial(decode, CREATE_JOB))
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
@@ -192,30 +190,18 @@ class HttpEngine:
             headers[IF_MATCH] = f'"{if_match}"'
         return build_request(self._http.base, operation, self._key, headers, **content)
 
-    async def _check_version(self) -> None:
-        """Ask for the engine's version on the first call, and on the first after it was out of reach.
-
-        Calls that begin together share one question and its outcome: behind an engine that keeps silent
-        they would otherwise wait one after the other.
-        """
-        if self._version_check is None or self._version_check.done():
-            self._version_check = asyncio.create_task(self._learn_version(), name="engine-version")
-            self._version_check.add_done_callback(_mark_retrieved)
-        await asyncio.shield(self._version_check)
-
     async def _learn_version(self) -> None:
+        """Ask for it on the first call, and on the first after the engine was out of reach.
+
+        Calls that begin together share the question: behind an engine that keeps silent they would otherwise
+        wait one after the other.
+        """
         request = self._request(GET_STATUS, silence=self._silence)
         check_version(await self._http.send(request, _version_in))
         self._version_known = True
 
     def _forget_version(self) -> None:
         self._version_known = False
-
-
-def _mark_retrieved(task: asyncio.Task[None]) -> None:
-    """Nobody may be left who waits for it; its failure is not to be reported as lost."""
-    if not task.cancelled():
-        task.exception()
 
 
 def build_request(
@@ -238,35 +224,60 @@ def build_request(
     Raises:
         Refused: a text cannot be written, or would be a step in the path.
     """
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = dict(own_headers)
     if request_id := REQUEST_ID.get():
         headers["X-Request-ID"] = request_id
     if trace := TRACE.get():
         headers |= trace
-    headers |= own_headers
+    json = b""
     try:
-        url = (
-            URL(base + operation.fill_path(path), encoded=True) if path else _whole_url(base + operation.path)
-        )
-        if query is not None and (params := to_params(query)):
-            url = url.with_query(params)
         if file is not None:
             headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
         elif body is not None:
-            headers["Content-Type"] = "application/json"
-        json = None if body is None else msgspec.json.encode(body)
+            json = msgspec.json.encode(body)
+            headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
+        elif operation.mutates:
+            headers["Content-Length"] = "0"
+        params = to_params(query) if query is not None else None
+        if path or params:
+            url = URL(base + operation.fill_path(path or {}), encoded=True)
+            beginning = _beginning(operation.method, url.with_query(params) if params else url, key)
+        else:
+            beginning = _plain_beginning(operation.method, base + operation.path, key)
+        lines = f"{beginning}{header_lines(headers)}\r\n".encode()
     except PathStepError as error:
         raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
     except UnicodeEncodeError as error:
         raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
-    return EngineRequest(operation, url, headers, silence, json, file)
+    except ValueError as error:
+        raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
+    return EngineRequest(operation, lines, silence, json, file)
+
+
+def _beginning(method: str, url: URL, key: str) -> str:
+    """What the heads of all requests of `method` to `url` begin with."""
+    headers = {"Host": url.host_port_subcomponent or ""}
+    headers |= {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    return f"{method} {url.raw_path_qs} HTTP/1.1\r\n{header_lines(headers)}"
 
 
 @lru_cache(maxsize=64)
-def _whole_url(url: str) -> URL:
-    return URL(url, encoded=True)
+def _plain_beginning(method: str, url: str, key: str) -> str:
+    return _beginning(method, URL(url, encoded=True), key)
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """`headers` as the lines of a request's head.
+
+    Raises:
+        ValueError: one would break out of its line.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if not lines.count("\r") == lines.count("\n") == len(headers) or "\0" in lines:
+        raise ValueError("a header holds a line break")
+    return lines
 
 
 def decode(operation: Operation[Any, R], response: RawResponse) -> R:
@@ -295,7 +306,7 @@ def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[by
     Raises:
         EngineFault: the response is not a success, is no JSON, or `read` cannot make anything of it.
     """
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         raise fault_of(operation, response, now=datetime.now(UTC))
     if response.content_type != "application/json":
         media_type = response.content_type[:80] or "no content type"

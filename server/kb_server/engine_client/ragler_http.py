@@ -23,9 +23,9 @@ from kb_contracts.api.operations import (
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.engine_client.client import HEALTH_SECONDS, build_request, fault_of, problem_of, read_json
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, RateLimited, Refused
+from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
 from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
-from kb_server.engine_client.wire import RawResponse
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -39,10 +39,10 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
-    """A `Ragler` over aiohttp.
+    """A `Ragler` over HTTP.
 
     `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The session is opened by the first call.
+    a byte after which a call fails. The first call connects.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_c
         EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
             the backend says what is missing.
     """
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         raise _fault(operation, response, in_collection=in_collection)
     return read_json(
         operation, response, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)

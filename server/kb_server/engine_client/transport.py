@@ -1,4 +1,4 @@
-"""A backend over HTTP: one pooled session, attempts, a circuit, and every fault of the transport ours.
+"""A backend over HTTP: connections that are kept, attempts, a circuit, and every fault of the transport ours.
 
 The clients on top of it know the operations and their responses. This knows neither: it sends, as often as is
 safe and no oftener, and passes each response to the reader that it was given. When to send again and whether
@@ -8,102 +8,64 @@ to send at all are decided by `RetryPolicy` and `Breaker`, without I/O and witho
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import unicodedata
-from collections.abc import AsyncIterator, Callable, Mapping
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from secrets import token_hex
 from typing import TypeVar
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
+import aiohappyeyeballs
 from yarl import URL
 
-from kb_contracts.api.models import FileFields
-from kb_contracts.api.operations import AnyOperation, to_params
-from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTimeout, EngineUnreachable
-from kb_server.engine_client.port import FileSource
-from kb_server.engine_client.wire import MAX_BODY_BYTES, RawResponse, Wire
+from kb_contracts.api.operations import AnyOperation
+from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
+from kb_server.engine_client.http1 import Connection, RawResponse, reason_of
+from kb_server.engine_client.multipart import MultipartFile
 from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered
 
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 _CONNECTIONS = 512
 """So many that agents who wait for their jobs do not keep others from searching."""
+_EYEBALLS_SECONDS = 0.25
+"""After which the next address of a host is tried beside the one before."""
+_SMALL_BYTES = 64 * 1024
+"""A body up to there is sent in one piece with its head; a larger one as the peer takes it."""
 
-_KEEP_ALIVE_SECONDS = 30.0
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would treble what making one costs
 class EngineRequest:
-    """One request, built once and sent as often as it takes. `silence`: how long its response may keep still,
-    in seconds."""
+    """One request, built once and sent as often as it takes.
 
-    operation: AnyOperation
-    url: URL
-    headers: Mapping[str, str]
-    silence: float
-    json: bytes | None = None
-    file: MultipartFile | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MultipartFile:
-    """The multipart body of a file, framed by hand so that its length is known before a byte is read.
-
-    A length spares the engine a chunked body, which some HTTP servers do not take. The fields come first, so
-    that the engine knows them when the file begins.
+    That is safe, for it changes nothing or carries an idempotency key. `lines` are its head, `silence` is how
+    long its response may keep still, in seconds.
     """
 
-    source: FileSource
-    fields: FileFields
-    boundary: str = field(default_factory=lambda: f"kb-{token_hex(16)}")
+    operation: AnyOperation
+    lines: bytes = field(repr=False)  # the key is in it
+    silence: float
+    json: bytes = b""
+    file: MultipartFile | None = None
 
     @property
-    def content_type(self) -> str:
-        """The value of `Content-Type`."""
-        return f"multipart/form-data; boundary={self.boundary}"
+    def head(self) -> bytes:
+        """What is sent in one piece."""
+        return self.lines + self.json if len(self.json) <= _SMALL_BYTES else self.lines
 
-    @property
-    def length(self) -> int:
-        """The whole body, in bytes."""
-        return len(self._head()) + self.source.size + len(self._tail())
+    def rest(self) -> AsyncGenerator[bytes, None] | None:
+        """What follows it, block by block."""
+        if self.file is not None:
+            return self.file.stream()
+        return _blocks(self.json) if len(self.json) > _SMALL_BYTES else None
 
-    async def stream(self, progressed: Callable[[], None]) -> AsyncIterator[bytes]:
-        """The body, block by block; `progressed` is called whenever the engine took one.
 
-        Raises:
-            OSError: the file cannot be read, or has another size than `source` says.
-        """
-        yield self._head()
-        sent = 0
-        async for block in self.source.blocks():
-            progressed()
-            sent += len(block)
-            yield block
-        progressed()
-        if sent != self.source.size:
-            raise OSError(f"the file has {sent} bytes instead of {self.source.size}")
-        yield self._tail()
-
-    def _head(self) -> bytes:
-        opening = f"--{self.boundary}\r\nContent-Disposition: form-data; name="
-        parts = [f'{opening}"{name}"\r\n\r\n{value}\r\n' for name, value in to_params(self.fields).items()]
-        # A line break would end the header, and no reader understands any form of it. Quotation marks get
-        # backslashes, which every reader understands; percent signs would stay in the name for some.
-        bare = "".join("_" if unicodedata.category(char) == "Cc" else char for char in self.source.filename)
-        quoted = bare.replace("\\", "\\\\").replace('"', '\\"')
-        parts.append(f'{opening}"file"; filename="{quoted}"\r\n')
-        parts.append("Content-Type: application/octet-stream\r\n\r\n")
-        return "".join(parts).encode()
-
-    def _tail(self) -> bytes:
-        return f"\r\n--{self.boundary}--\r\n".encode()
+async def _blocks(body: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), _SMALL_BYTES):
+        yield body[start : start + _SMALL_BYTES]
 
 
 class Circuit(StrEnum):
@@ -189,8 +151,106 @@ class RetryPolicy:
         return wait if elapsed + wait < self.deadline else None
 
 
+class Pool:
+    """Exchanges with the host of `base`, a URL.
+
+    `lost` is called when a kept connection had gone without an answer: the host may have been replaced.
+    """
+
+    def __init__(self, base: URL, *, lost: Callable[[], None]) -> None:
+        self._base = base
+        self._lost = lost
+        self._tls: ssl.SSLContext | None = None
+        self._places = asyncio.Semaphore(_CONNECTIONS)
+        self._is_closed = False
+        self._all: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}
+        """In the order in which they were given back; the last is taken first, so that others expire."""
+
+    async def close(self) -> None:
+        """Close all connections, for good; exchanges on their way fail."""
+        self._is_closed = True
+        leaving = list(self._all)
+        for connection in leaving:
+            connection.abort()
+        for connection in leaving:
+            await connection.gone
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        """Send `request` and read its response whole; once more where a kept connection had gone.
+
+        Raises:
+            EngineUnreachable: there is no connection, or it broke before an answer.
+            EngineTimeout: silence.
+            EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
+            OSError: of `rest` of the request, which is not the host's fault.
+        """
+        if self._places.locked():
+            await self._wait_for_place(request.silence)
+        else:
+            await self._places.acquire()
+        try:
+            if self._idle:
+                kept, _ = self._idle.popitem()
+                try:
+                    return await self._over(kept, request)
+                except EngineUnreachable:
+                    if kept.has_received or self._is_closed:
+                        raise
+                self._lost()
+            return await self._over(await self._connect(request.silence), request)
+        finally:
+            self._places.release()
+
+    async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
+        response = await connection.exchange(request.head, request.rest(), request.silence)
+        if connection.is_open:
+            self._idle[connection] = None
+        return response
+
+    async def _wait_for_place(self, silence: float) -> None:
+        try:
+            async with asyncio.timeout(silence):
+                await self._places.acquire()
+        except TimeoutError:
+            raise EngineTimeout(f"All {_CONNECTIONS} connections waited for it for {silence:g} s.") from None
+
+    async def _connect(self, silence: float) -> Connection:
+        loop, base = asyncio.get_running_loop(), self._base
+        seconds = min(CONNECT_SECONDS, silence)
+        secure = base.scheme == "https"
+        if secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        try:
+            async with asyncio.timeout(seconds):
+                addresses = await loop.getaddrinfo(base.raw_host, base.port, type=socket.SOCK_STREAM)
+                found = await aiohappyeyeballs.start_connection(
+                    addresses, happy_eyeballs_delay=_EYEBALLS_SECONDS, loop=loop
+                )
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, str(base), self._forget),
+                    sock=found,
+                    ssl=self._tls,
+                    server_hostname=base.raw_host if secure else None,
+                )
+        except TimeoutError:
+            raise EngineUnreachable(f"no connection within {seconds:g} s", url=str(base)) from None
+        except (OSError, UnicodeError) as error:
+            raise EngineUnreachable(reason_of(error), url=str(base)) from error
+        if self._is_closed:
+            connection.abort()
+            raise EngineUnreachable("the client was closed", url=str(base))
+        self._all.add(connection)
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        self._idle.pop(connection, None)
+
+
 class HttpTransport:
-    """Sends to the backend at `url`, over connections that it keeps. The session is opened by the first call.
+    """Sends to the backend at `url`, over connections that it keeps; the first call opens one.
 
     `lost` is called when the backend could not be reached or kept silent: it may be another one afterwards.
     """
@@ -211,14 +271,11 @@ class HttpTransport:
         self._lost = lost
         self._breaker = Breaker()
         self._last_failure = ""
-        self._session: aiohttp.ClientSession | None = None
-        self._wire: Wire | None = None
+        self._pool = Pool(URL(self.base), lost=lost)
 
     async def close(self) -> None:
-        """Close the pool."""
-        session, self._session, self._wire = self._session, None, None
-        if session is not None:
-            await session.close()
+        """Close the pool, for good."""
+        await self._pool.close()
 
     async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send until `read` takes the response, or as often as the policy and the circuit let it.
@@ -246,7 +303,7 @@ class HttpTransport:
     async def send_once(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send once, and tell the circuit how it went, which has no say in whether."""
         try:
-            result = read(await self._exchanged(request))
+            result = read(await self._pool.exchange(request))
         except (EngineUnreachable, EngineTimeout) as fault:
             self._breaker.failed(self._clock.monotonic())
             self._last_failure = fault.detail
@@ -260,109 +317,3 @@ class HttpTransport:
             raise
         self._breaker.succeeded()
         return result
-
-    async def _exchanged(self, request: EngineRequest) -> RawResponse:
-        """Send once, with every fault of the transport turned into one of ours."""
-        sending = _Sending(request)
-        try:
-            session, wire = self._opened()
-            return await sending.exchange(session, wire)
-        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            if sending.own_fault is not None:
-                raise sending.own_fault from None
-            raise self._fault(error, request) from error
-
-    def _fault(self, error: Exception, request: EngineRequest) -> EngineFault:
-        match error:
-            case aiohttp.ConnectionTimeoutError():
-                reason = f"no connection within {CONNECT_SECONDS:g} s"
-            case TimeoutError():
-                return EngineTimeout(f"It said nothing for {request.silence:g} s.")
-            case aiohttp.ClientPayloadError():
-                return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
-            case aiohttp.ServerDisconnectedError():
-                reason = "it closed the connection without an answer"
-            # Why there is no connection, without addresses that may hold credentials.
-            case aiohttp.ClientConnectorDNSError():
-                reason = "its host name does not resolve"
-            case aiohttp.ClientSSLError():
-                reason = "TLS failed"
-            case aiohttp.ClientConnectionError() | OSError():
-                number = getattr(error, "errno", None)
-                reason = os.strerror(number).lower() if isinstance(number, int) else "the connection broke"
-            case _:
-                # Damaged on its way, perhaps: a mutation that was done answers its key again.
-                detail = f"It does not answer in HTTP as agreed ({type(error).__name__})."
-                return EngineBadAnswer(detail, broke_off=True)
-        return EngineUnreachable(reason, url=self.base)
-
-    def _opened(self) -> tuple[aiohttp.ClientSession, Wire]:
-        if self._session is None or self._wire is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_SECONDS),
-                # Silence is watched by `_Sending`, also while a body goes out, where aiohttp does not.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-            self._wire = Wire(self._session, URL(self.base))
-        return self._session, self._wire
-
-
-@dataclass(slots=True)
-class _Sending:
-    """One exchange under one watch for silence: every block sent and every byte received pushes it on."""
-
-    request: EngineRequest
-    own_fault: OSError | None = None
-    _watch: asyncio.Timeout | None = field(default=None)
-
-    async def exchange(self, session: aiohttp.ClientSession, wire: Wire) -> RawResponse:
-        """Send the request and read its answer whole.
-
-        Raises:
-            TimeoutError: silence. Otherwise whatever aiohttp raises.
-        """
-        request, method = self.request, self.request.operation.method
-        try:
-            async with asyncio.timeout(request.silence) as self._watch:
-                # Other methods a session sends again by itself where a pooled connection turns out closed.
-                if method == "POST" and request.json is not None and len(request.json) <= MAX_BODY_BYTES:
-                    return await wire.post(request.url, request.headers, request.json, self._read)
-                data = self._blocks(request.file) if request.file is not None else request.json
-                async with session.request(
-                    method, request.url, headers=request.headers, data=data, allow_redirects=False
-                ) as response:
-                    return RawResponse(
-                        status=response.status,
-                        content_type=response.content_type if "Content-Type" in response.headers else "",
-                        body=await self._read(response.content),
-                        retry_after=response.headers.get("Retry-After"),
-                    )
-        finally:
-            self._watch = None
-
-    async def _blocks(self, file: MultipartFile) -> AsyncIterator[bytes]:
-        # aiohttp would report an unreadable file of ours as a broken connection; keep the true cause.
-        try:
-            async for block in file.stream(self._progressed):
-                yield block
-        except OSError as error:
-            self.own_fault = error
-            raise
-
-    async def _read(self, content: aiohttp.StreamReader) -> bytes:
-        blocks: list[bytes] = []
-        length = 0
-        while block := await content.readany():
-            length += len(block)
-            if length > MAX_ANSWER_BYTES:
-                raise EngineBadAnswer(f"Its answer is over {MAX_ANSWER_BYTES} bytes.")
-            blocks.append(block)
-            if content.at_eof():
-                break  # came whole, as nearly all do: there is no silence left to watch for
-            self._progressed()
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-    def _progressed(self) -> None:
-        if self._watch is not None and not self._watch.expired():
-            self._watch.reschedule(asyncio.get_running_loop().time() + self.request.silence)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+import msgspec
 
 ANONYMOUS = "anonymous"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """What came beside a message. On stdio there are no headers, and the caller is anonymous.
 
     Handlers of a hosted server find it in `context.request`.
@@ -19,7 +19,7 @@ class Caller:
 
     credential: str = ANONYMOUS
     """A short digest of the bearer token that tells callers apart; never the token."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """aiohttp's mappings ignore case."""
     address: str = ""
 

@@ -127,12 +127,13 @@ class McpEndpoint:
                 "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
             )
-        if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
-            raise _wrong_type("Send the message as `Content-Type: application/json`.")
+        if http.headers.get(hdrs.CONTENT_TYPE) != "application/json":  # as nearly all write it
+            if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
+                raise _wrong_type("Send the message as `Content-Type: application/json`.")
+            if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+                raise _wrong_type("Send the message in UTF-8.")
         if http.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
             raise _wrong_type("Send the message without a Content-Encoding.")
-        if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
-            raise _wrong_type("Send the message in UTF-8.")
         if http.content_length is not None and http.content_length > self._limits.max_bytes:
             raise _too_large(self._limits)
 
@@ -210,10 +211,21 @@ class McpEndpoint:
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
         """Run `work` so that it goes on when the client leaves: in this era that is no cancel."""
-        task = asyncio.get_running_loop().create_task(work)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()  # `asyncio.shield` costs more, in every call
+        task = loop.create_task(work)
+
+        def end(task: asyncio.Task[web.StreamResponse]) -> None:
+            self._detached.discard(task)
+            if not ended.done():
+                ended.set_result(None)
+            elif not task.cancelled():
+                task.exception()  # looked at, since the client has left: it is not to be reported as lost
+
         self._detached.add(task)
-        task.add_done_callback(self._detached.discard)
-        return await asyncio.shield(task)
+        task.add_done_callback(end)
+        await ended
+        return task.result()
 
     async def _batch(self, http: web.Request, values: list[Any]) -> web.StreamResponse:
         """The messages run one after the other."""

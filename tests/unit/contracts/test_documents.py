@@ -62,7 +62,7 @@ def test_a_note_of_half_a_surrogate_pair_has_a_digest() -> None:
 def test_a_document_stays_in_its_collection() -> None:
     present = ["collection:a", "x"]
     assert tags_to_unite(present, ["collection:b", "x", "y", "y"]) == ["y"]
-    assert tags_to_unite(["x"], ["y", "collection:b", "collection:c"]) == ["collection:b", "y"]
+    assert tags_to_unite(["x"], ["y", "collection:b", "collection:c", "z"]) == ["y", "collection:b", "z"]
 
 
 @pytest.mark.parametrize(

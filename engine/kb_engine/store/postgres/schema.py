@@ -11,15 +11,8 @@ from functools import partial
 
 from kb_engine.address import Address
 from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
-from kb_engine.store.postgres.connection import (
-    SCHEMA,
-    Db,
-    attempted,
-    layout_version,
-    row,
-    rows,
-    value,
-)
+from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
+from kb_engine.store.postgres.transaction import layout_version, lock_base
 from kb_engine.turns import SHORT_BYTES
 
 _MIGRATING = 0x6B62_0001
@@ -255,7 +248,37 @@ ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
 CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
 """
 
-MIGRATIONS: Sequence[str] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+# Documents are changed side by side: their totals are counted in as many rows as there are changes at once,
+# and ids come from sequences, which begin after the last one given.
+_VERSION_6 = """
+CREATE TABLE counters (
+  slot bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  chunks bigint NOT NULL,
+  words bigint NOT NULL,
+  generation bigint NOT NULL,
+  changes bigint NOT NULL,
+  last_updated text COLLATE "C"
+) WITH (fillfactor = 10);
+CREATE VIEW totals AS SELECT
+  b.embedder, b.dimensions,
+  b.chunks + c.chunks AS chunks,
+  b.words + c.words AS words,
+  b.generation + c.generation AS generation,
+  b.changes + c.changes AS changes,
+  greatest(b.last_updated, c.last_updated) AS last_updated
+FROM base b, (SELECT
+  coalesce(sum(chunks), 0)::bigint AS chunks,
+  coalesce(sum(words), 0)::bigint AS words,
+  coalesce(sum(generation), 0)::bigint AS generation,
+  coalesce(sum(changes), 0)::bigint AS changes,
+  max(last_updated) AS last_updated
+  FROM counters) c;
+CREATE SEQUENCE document_ids;
+CREATE SEQUENCE chunk_ids;
+SELECT setval('document_ids', last_document + 1, false), setval('chunk_ids', last_chunk + 1, false) FROM base;
+"""
+
+MIGRATIONS: Sequence[str] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 """The migration at index n leads from version n to version n + 1."""
 
 
@@ -282,7 +305,10 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str]) -> bool
             raise BaseTooNew(address, version, len(migrations))
         if version == len(migrations):
             return False
-        if version:  # changes in flight end first; those that wait for the row then see the new version
+        if version:
+            # Changes in flight end first; those that wait then see the new version. Before version 6 it was
+            # the row of the base that they held.
+            await lock_base(db, shared=False)
             await rows(db, "SELECT FROM base FOR UPDATE")
         await db.execute(migrations[version])
         await rows(db, "UPDATE layout SET version = ?", (version + 1,))

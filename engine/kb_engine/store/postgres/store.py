@@ -1,7 +1,7 @@
 """The store on PostgreSQL: many engines on one database, every transaction whole.
 
-Changes of documents follow one another (`connection.py`); jobs, leases and files do not wait for them. A
-search reads one snapshot of the database.
+Changes of different documents go on side by side (`transaction.py`), as do jobs, leases and files. A search
+reads one snapshot of the database.
 
 A job that is taken has a lease, and the lease an end, by the clock of the database. Its holder moves the end
 on while it lives; after the end the job is anybody's again. What a holder commits it commits under its lease,
@@ -51,19 +51,17 @@ from kb_engine.store.postgres.connection import (
     Connections,
     Db,
     Lost,
-    PostgresRead,
-    PostgresWrite,
     as_engine_errors,
     attempted,
     changed,
     connect,
-    expect_layout,
     not_ready,
     rows,
     value,
     was_cut_off,
 )
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.store import Store, utc_now
@@ -209,6 +207,7 @@ class PostgresStore(Store):
             self._leases -= set(held) - good
         if self._spool is not None:
             await self._spool.keep(_FILE_LEASES * self._lease_seconds)
+        await self._run_read(fold_counters, readonly=False)
         await self.write(jobs.release)
 
     async def _close(self) -> None:
@@ -260,7 +259,7 @@ class PostgresStore(Store):
                     logs_changes=self._follower is not None,
                 )
                 answer = await work(write)
-                await write.send_notifications()
+                await write.finish()
             except BaseException as error:
                 with suppress(*GONE, asyncpg.PostgresError):
                     await transaction.rollback()
@@ -272,6 +271,10 @@ class PostgresStore(Store):
                 self._embedder = write.embedder
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
+            try:
+                await write.send_notifications()
+            except (*GONE, asyncpg.PostgresError):  # what was committed is done
+                db.terminate()
             return answer
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:

@@ -122,7 +122,7 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
     is another name's, the name has another id (also one that nobody has described, while a document is
     in it), or the id may not be this name's (`ragler.may_have_id`).
     """
-    await write.hold_base()
+    await write.hold_descriptions()
     standing = await _description(write, wanted.name)
     check_description(
         id_,

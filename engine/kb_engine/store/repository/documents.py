@@ -199,6 +199,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     if not await jobs.hold(write, leased):
         return None
     if job.kind == "update":
+        await write.hold_document(updated_note(job))
         standing, text = await note(write, updated_note(job))
         check_version(standing, job.expected_version)
         text = text if job.text is None else job.text
@@ -232,7 +233,13 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 
 
 async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
+    await write.hold_content(job.kind, job.sha256, job.dedup_scope)
     same = await duplicate_of(write, job)
+    # Once it is held it may have gone or left its scope; then another one is the oldest, or none.
+    while same is not None and await write.hold_document(same):
+        if (now := await duplicate_of(write, job)) == same:
+            break
+        same = now
     if same is None:
         return None
     sql = "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id"
@@ -338,8 +345,7 @@ async def raise_version(write: Write, document_id: int) -> None:
 @makes_room
 async def delete(write: Write, key: int | str) -> m.Removed:
     """Raises `document_not_found`."""
-    await write.hold_base()
-    gone = await find(write, key)
+    gone = await _hold(write, key)
     await write.remove_content(gone.id)
     await write.rows("DELETE FROM documents WHERE id = ?", (gone.id,))
     await write.touch_base(gone.id)
@@ -352,7 +358,7 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
 
     What is described stays a collection under its id, unless `collections` says that it goes too.
     """
-    await write.hold_base()
+    await write.hold_base(alone=True)
     ((documents, chunks, size),) = await write.rows(
         "SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) "
         "FROM documents"
@@ -366,10 +372,16 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
 
 
-async def _held(write: Write, key: int | str, if_match: int | None) -> m.Document:
-    """A document that nobody else changes until the transaction ends, if it has the expected version."""
+async def _hold(write: Write, key: int | str) -> m.Document:
+    """A document that nobody else changes until the transaction ends."""
     await write.hold_base()
     standing = await find(write, key)
+    return await find(write, standing.id) if await write.hold_document(standing.id) else standing
+
+
+async def _held(write: Write, key: int | str, if_match: int | None) -> m.Document:
+    """As `_hold`, if it has the expected version."""
+    standing = await _hold(write, key)
     check_version(standing, if_match)
     return standing
 

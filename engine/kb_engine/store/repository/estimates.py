@@ -82,6 +82,9 @@ async def measure(write: Write, job_id: str) -> None:
     if done is None:
         return
     kind, form, ocr, size, started_at = done
+    work = _name(kind, form, ocr)
+    if not await write.try_measures(work):
+        return  # another engine is at it, and would be waited for; the line follows from fewer jobs too
     seconds = seconds_between(started_at, write.now)
     sums = ", ".join(
         f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}" for name in _Measures._fields
@@ -89,7 +92,7 @@ async def measure(write: Write, job_id: str) -> None:
     await write.rows(
         "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
         f"ON CONFLICT (work) DO UPDATE SET {sums}",
-        (_name(kind, form, ocr), size, seconds, float(size) * size, size * seconds),
+        (work, size, seconds, float(size) * size, size * seconds),
     )
 
 

@@ -109,7 +109,7 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
         if query.explain:
             result.explain = each.explanation
         results.append(result)
-    return Found(results=results, total=candidates.total, weak=weak, exact=candidates.exact)
+    return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact)
 
 
 def chunk(row: Row) -> m.Chunk:

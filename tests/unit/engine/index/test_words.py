@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import apsw
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kb_engine.index import words
+from kb_engine.index import postgres
 from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 from kb_engine.store.repository import documents
-from tests.support.stores import Base, Place, axis, new_file, opened, prepared
+from tests.support.postgres import give_back, new_database
+from tests.support.stores import Base, axis, new_file, opened, prepared
 
 
 @pytest.mark.parametrize(
@@ -63,14 +66,28 @@ async def test_cjk_characters_apart_are_no_word(base: Base) -> None:
     assert (await base.find("中国")).total == 0
 
 
-# --- frequent words
+async def test_every_word_counts_however_frequent(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kb.db") as base:
+        for number in range(40):
+            await base.note("the tree" if number < 30 else "the lake", dedup_scope=str(number))
+        found = await base.find("the lake", top=100, explain=True)
+        assert found.total == 40
+        weights = [math.log1p((40 - count + 0.5) / (count + 0.5)) for count in (40, 10)]
+        best = found.results[0].explain
+        assert best is not None
+        assert best.bm25 == pytest.approx(sum(weights), rel=1e-4)
+
+
+# --- frequent words, of which a search on PostgreSQL looks up some
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[Base]:
-    """An empty base that is searched by the index of its own database, which has the bound."""
+async def store() -> AsyncIterator[Base]:
+    """An empty base on PostgreSQL."""
+    place = await new_database()
     async with opened(place) as base:
         yield base
+    give_back(place)
 
 
 @pytest.fixture
@@ -81,20 +98,23 @@ async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
         text += " apple apple" if number == 3 else ""
         await store.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0, "FEW_CHUNKS": 2, "FEW_SHARE": 0}.items():
-        monkeypatch.setattr(words, name, value)
-    monkeypatch.setattr(words, "FEW_ALLOWANCE", 5)
+        monkeypatch.setattr(postgres, name, value)
+    monkeypatch.setattr(postgres, "FEW_ALLOWANCE", 5)
     return store
 
 
+@pytest.mark.process
 async def test_frequent_words_have_no_say_beside_a_rare_one(frequent: Base) -> None:
     found = await frequent.find("the apple tree")
     assert ([result.document.id for result in found.results], found.total) == ([4], 1)
 
 
+@pytest.mark.process
 async def test_the_rarest_of_frequent_words_is_asked_for(frequent: Base) -> None:
     assert (await frequent.find("the tree", top=100)).total == 30
 
 
+@pytest.mark.process
 async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> None:
     found = await frequent.find("the", top=100)
     assert found.total == 40
@@ -102,6 +122,7 @@ async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> N
     assert found.results[0].score > 0
 
 
+@pytest.mark.process
 async def test_a_frequent_word_counts_where_the_filters_leave_few(frequent: Base) -> None:
     """Those few are scored by every word that they hold."""
     assert [result.document.id for result in (await frequent.find("tree", tags=["few"])).results] == [6]
@@ -109,15 +130,18 @@ async def test_a_frequent_word_counts_where_the_filters_leave_few(frequent: Base
     assert {result.document.id for result in found.results} == {6, 36}
 
 
+@pytest.mark.process
 async def test_a_frequent_word_counts_where_the_filters_shut_out_the_rare_ones(frequent: Base) -> None:
     await frequent.store.once(None, documents.remove_tag, 4, "many", None)
     assert (await frequent.find("apple tree", tags=["many"], top=100)).total == 28
 
 
+@pytest.mark.process
 async def test_a_word_that_nothing_holds_does_not_hide_a_frequent_one(frequent: Base) -> None:
     assert (await frequent.find("the unheard-of", top=100)).total == 40
 
 
+@pytest.mark.process
 async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
     everything = await frequent.find("apple", explain=True)
     await frequent.store.once(None, documents.add_tags, 4, ["apple only"], None)
@@ -125,12 +149,13 @@ async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
     assert [r.score for r in alone.results] == [r.score for r in everything.results]
 
 
+@pytest.mark.process
 async def test_what_is_remembered_of_words_follows_the_base(
     store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count is taken again when the base has changed, and forgotten before it takes too much room."""
-    monkeypatch.setattr(words, "CACHED_FROM", 1)
-    monkeypatch.setattr(words, "CACHE_SIZE", 3)
+    monkeypatch.setattr(postgres, "CACHED_FROM", 1)
+    monkeypatch.setattr(postgres, "CACHE_SIZE", 3)
     remembering = store.store._words
     for number in range(6):
         await store.note(f"apple {number}", dedup_scope=str(number))

@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import apsw
 import pytest
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
@@ -42,11 +43,10 @@ async def base(tmp_path: Path) -> AsyncIterator[Base]:
         yield base
 
 
-async def indexed(store: SqliteStore) -> tuple[int, int, int]:
-    """How many chunks the rows, the words and the vectors know."""
-    count = "SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM words_docsize)"
-    rows, words = await store._readers.run(lambda db: db.execute(count).get)
-    return rows, words, store._index.snapshot.size
+async def indexed(store: SqliteStore) -> tuple[int, int]:
+    """How many chunks the base and the index know."""
+    rows = await store._readers.run(lambda db: db.execute("SELECT count(*) FROM chunks").get)
+    return rows, store._index.state.size
 
 
 # --- crashes
@@ -81,7 +81,7 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
         async with opened(path) as later:
             assert await later.store.write(jobs.release) == 1
             assert (await all_documents(later)).total == 0
-            assert await indexed(later.store) == (0, 0, 0)
+            assert await indexed(later.store) == (0, 0)
 
 
 @pytest.mark.parametrize("broken", ["touch", "publish"])
@@ -98,12 +98,12 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
     with pytest.raises(ZeroDivisionError):
         await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
     assert (await base.detail(document.id)).version == 1
     assert await base.store.read(answer_to, key()) is None
     assert (await base.find("first")).total == 1
     await base.note("second")
-    assert await indexed(base.store) == (2, 2, 2)
+    assert await indexed(base.store) == (2, 2)
 
 
 # --- a full disk
@@ -127,7 +127,7 @@ async def test_a_full_disk_is_told_and_changes_nothing(base: Base) -> None:
         base.store.once(key(), jobs.accept, new_note(LONG * 20)),
     ):
         assert (await refused(call)).code == "storage_full"
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
     assert (await base.find("before")).total == 1
     assert await base.store.read(answer_to, key()) is None
 
@@ -138,14 +138,14 @@ async def test_a_full_disk_that_was_emptied_takes_the_same_work_again(base: Base
     assert (await refused(base.commit(leased, prepared(*[LONG] * 20)))).code == "storage_full"
     await bound_pages(base, spare_pages=10_000)
     assert await base.commit(leased, prepared(*[LONG] * 20)) is not None
-    assert await indexed(base.store) == (20, 20, 20)
+    assert await indexed(base.store) == (20, 20)
 
 
 async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
     document = await base.note(LONG)
     await bound_pages(base, spare_pages=1)
     await base.store.once(None, documents.delete, document.id)
-    assert await indexed(base.store) == (0, 0, 0)
+    assert await indexed(base.store) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,104 @@ async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Pa
         assert (await base.store.once(key(), documents.delete, document.id)).documents == 1
 
 
+# --- writes that wait together
+
+
+@asynccontextmanager
+async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
+    """What is asked for inside waits for the thread that writes until the end; one item a commit."""
+    commits: list[None] = []
+    free = threading.Event()
+
+    def wait(db: apsw.Connection) -> None:
+        db.set_commit_hook(lambda: commits.append(None) or False)
+        assert free.wait(10)
+
+    busy = asyncio.ensure_future(base.store._writer.run(wait))
+    yield commits
+    free.set()
+    await busy
+
+
+async def begun(*calls: Awaitable[object]) -> list[asyncio.Future[object]]:
+    """The calls, each of which waits for the thread by now."""
+    futures = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    return futures
+
+
+async def test_writes_that_wait_are_committed_together(base: Base, tmp_path: Path) -> None:
+    leased = [await base.lease(new_note(str(number))) for number in range(10)]
+    async with one_transaction(base) as commits:
+        pending = await begun(
+            *(base.commit(each, prepared(each.job.text or "")) for each in leased),
+            *(base.accept(new_note(f"next {number}")) for number in range(10)),
+        )
+    await asyncio.gather(*pending)
+    assert len(commits) == 1
+    assert await indexed(base.store) == (10, 10)
+    async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
+        assert (await later.store.read(state.counts)).queue.queued == 10
+        assert await indexed(later.store) == (10, 10)
+
+
+async def test_a_write_that_fails_is_in_nobodys_way(base: Base) -> None:
+    document = await base.note("first")
+    async with one_transaction(base):
+        pending = await begun(
+            base.accept(new_note("a")),
+            base.store.once(None, documents.add_tags, document.id, ["t"], 9),
+            base.accept(new_note("b")),
+        )
+    first, refusal, last = await asyncio.gather(*pending, return_exceptions=True)
+    assert isinstance(refusal, EngineError)
+    assert refusal.code == "version_conflict"
+    assert [isinstance(each, m.Job) for each in (first, last)] == [True, True]
+    assert (await base.store.read(state.counts)).queue.queued == 2
+
+
+async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(base: Base) -> None:
+    leased = [await base.lease(new_note(text)) for text in ("a", "b")]
+    async with one_transaction(base) as commits:
+        pending = await begun(
+            base.commit(leased[0], prepared("a")),
+            base.store.once(None, documents.clear),
+            base.commit(leased[1], prepared("b")),
+        )
+    await asyncio.gather(*pending)
+    assert len(commits) == 1
+    assert await indexed(base.store) == (0, 0)  # the second job was cancelled with the first's document
+    await base.note("c")
+    assert await indexed(base.store) == (1, 1)
+
+
+async def test_a_write_fails_where_the_base_cannot_be_opened(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it can, the next one is done; none waits for ever."""
+
+    def locked(_path: Path) -> apsw.Connection:
+        raise apsw.BusyError("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "connect", locked)
+        refusal = await refused(base.accept(new_note("a")))
+    assert refusal.code == "not_ready"
+    await base.accept(new_note("b"))
+    assert (await base.store.read(state.counts)).queue.queued == 1
+
+
+async def test_a_large_commit_does_not_wait_for_the_next_one(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "GROUP_CHUNKS", 2)
+    leased = [await base.lease(new_note(text)) for text in ("a", "b")]
+    async with one_transaction(base) as commits:
+        pending = await begun(*(base.commit(each, prepared("x", "y")) for each in leased))
+    await asyncio.gather(*pending)
+    assert len(commits) == 2
+
+
 # --- cancelled callers
 
 
@@ -281,7 +379,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
     go.set()
     assert (await base.store.once(None, documents.add_tags, 1, ["t"], 1)).version == 2
     assert (await base.store.read(jobs.find, leased.job.id)).status == "completed"
-    assert await indexed(base.store) == (1, 1, 1)
+    assert await indexed(base.store) == (1, 1)
 
 
 async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(base: Base) -> None:

@@ -11,21 +11,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from kb_engine.index.words import Tokenizer
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
-from kb_engine.store.postgres.connection import Db, connect, set_embedder, to_dollar_params
+from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
+from kb_engine.store.postgres.transaction import set_embedder
 from kb_engine.store.repository import collections, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
-from tests.support.stores import DIMENSIONS, Place, all_documents, axis, opened
+from tests.support.stores import DIMENSIONS, Place, all_documents, axis, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -105,7 +107,7 @@ async def fill_postgres(database: Database, version: int) -> None:
             vector = axis(number - 1).tolist()
             sql = "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, 1, $2::real[]::vector)"
             await db.execute(sql, number, vector)
-            for (word,) in map(Tokenizer().terms_of, text.split()):
+            for (word,) in map(Analyser().terms_of, text.split()):
                 sql = "INSERT INTO postings (term, chunk_id, frequency, length) VALUES ($1, $2, 1, 5)"
                 await db.execute(sql, word, number)
     finally:
@@ -121,7 +123,9 @@ async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
         await db.execute(to_dollar_params(sql), *columns.values())
 
 
-# Each is run by a process without threads, which forks the one that is killed; it prints how many were.
+# Each is a process without threads that forks those that are killed, for starting one takes longest. That of
+# SQLite prints how many were killed; that of PostgreSQL takes databases from its input, each with the number
+# of statements to leave, and prints how its migration ended.
 _SQLITE = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -156,32 +160,32 @@ while True:
 print(kills)
 """
 _POSTGRES = """
-import asyncio, os, signal, sys
+import os
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import asyncio, signal, sys
 from kb_engine.address import address_of
 from kb_engine.store.postgres.connection import connect
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 
-left = int(sys.argv[2])
+async def killed(address, left):
+    def count(_):
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
 
-def count(_):
-    global left
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-
-async def run():
-    db = await connect(address_of(sys.argv[1]))
+    db = await connect(address)
     db.add_query_logger(count)
-    await migrate(db, address_of(sys.argv[1]), MIGRATIONS)
+    await migrate(db, address, MIGRATIONS)
 
-asyncio.run(run())
+for line in sys.stdin:
+    url, left = line.split()
+    if not (pid := os.fork()):
+        asyncio.run(killed(address_of(url), int(left)))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
-
-
-def run(program: str, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    return done.returncode, done.stdout
 
 
 async def expect_everything(place: Place, version: int) -> None:
@@ -207,6 +211,9 @@ async def expect_everything(place: Place, version: int) -> None:
             assert (await base.store.write(jobs.take, "lease")).job.text == "waits"  # type: ignore[union-attr]
         if isinstance(place, Database) or version >= 3:
             assert (await base.store.read(collections.detail, COLLECTION["id"])).description == "d"
+        if isinstance(place, Database):
+            added = (await base.ingest_among_others(new_note("a"), prepared("a"))).document_id
+            assert (added, [each.id for each in (await base.detail(2)).chunks]) == (2, [3])
 
 
 @pytest.mark.parametrize("version", range(len(MIGRATIONS)))
@@ -219,22 +226,34 @@ async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
         fill_sqlite(path, version)
     else:
         apsw.Connection(str(path)).pragma("journal_mode", "wal")
-    status, kills = run(_SQLITE, str(path))
-    assert (status, int(kills) > 2 * (len(MIGRATIONS) - version)) == (0, True)
-    for number in range(int(kills)):
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _SQLITE, str(path), stdout=subprocess.PIPE
+    )
+    out, _ = await program.communicate()
+    assert program.returncode == 0
+    kills = int(out)
+    assert kills > 2 * (len(MIGRATIONS) - version)
+    for number in range(kills):
         await expect_everything(tmp_path / str(number) / path.name, version)
 
 
 @pytest.mark.parametrize("version", range(len(postgres.MIGRATIONS)))
 async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(version: int) -> None:
-    kills = 0
-    while True:
-        database = await new_database(empty=True)
-        await fill_postgres(database, version)
-        status, _ = await asyncio.to_thread(run, _POSTGRES, database.url, str(kills))
+    filled = await new_database(empty=True)
+    await fill_postgres(filled, version)
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _POSTGRES, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    for kills in count():
+        database = await new_database(like=filled)
+        program.stdin.write(f"{database.url} {kills}\n".encode())
+        status = int(await program.stdout.readline())
         await expect_everything(database, version)
         if status == 0:
             break
         assert status == -signal.SIGKILL
-        kills += 1
     assert kills > 2 * (len(postgres.MIGRATIONS) - version)
+    program.stdin.close()
+    assert await program.wait() == 0

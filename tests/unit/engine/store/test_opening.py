@@ -170,6 +170,7 @@ async def test_a_base_is_for_its_owner_alone(tmp_path: Path) -> None:
     async with opened(tmp_path / "kb.db") as base:
         await base.note("private")
         modes = {file.name: stat.filemode(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes.pop("kb.db.index") == "drwx------"
     assert set(modes.values()) == {"-rw-------"}
     assert {"kb.db", "kb.db-wal", "kb.db.lock"} <= set(modes)
 

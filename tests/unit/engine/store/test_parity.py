@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import apsw
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.index import words
 from kb_engine.store.port import Found, Prepared
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -94,41 +92,6 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
         await search(
             pair, text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters
         )
-
-
-async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0.1, "FEW_CHUNKS": 4, "FEW_SHARE": 0.0}.items():
-        monkeypatch.setattr(words, name, value)
-    chance = random.Random(3)
-    await fill(pair, chance, 30)
-    for _ in range(60):
-        text = " ".join(chance.choices(WORDS, k=chance.randint(1, 6)))
-        filters = chance.choice([{}, {"tags": ["a", "b"]}, {"tags": ["c"]}])
-        await search(pair, text, chance.choice(MODES), top=100, **filters)
-
-
-def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
-    db = apsw.Connection(":memory:")
-    db.execute(
-        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{words.TOKENIZER}');"
-        "CREATE VIRTUAL TABLE v USING fts5vocab (w, row)"
-    )
-    tokenizer = words.Tokenizer()
-    for word in WORDS:
-        db.execute("DELETE FROM w")
-        db.execute("INSERT INTO w VALUES (?)", (words.index_text(word),))
-        theirs = dict(db.execute("SELECT term, cnt FROM v").fetchall())
-        rows, (length,) = tokenizer.postings("", [(1, None, word)])
-        single = {term: count for term, _, count, _ in rows if " " not in term}
-        assert single | long_ones(rows, theirs) == theirs
-        assert length == sum(theirs.values())
-    db.close()
-
-
-def long_ones(rows: Sequence[words.Posting], theirs: dict[str, int]) -> dict[str, int]:
-    """Words too long for an index, which are kept by their digest."""
-    known = {words._term(term): term for term in theirs if len(term) > words.LONGEST_TERM}
-    return {known[term]: count for term, _, count, _ in rows if term in known}
 
 
 async def test_a_word_of_thirty_thousand_letters_is_found(pair: Pair) -> None:

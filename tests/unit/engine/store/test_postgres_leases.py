@@ -19,6 +19,7 @@ from kb_engine.store.port import Idempotency, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
+from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
@@ -117,11 +118,11 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
 
 @asynccontextmanager
 async def held_base(two: Two, *works: Awaitable[Any], waiting: int = 1) -> AsyncIterator[asyncio.Future[Any]]:
-    """Another holds the row of the base until the block ends; so many of `works` have come to wait for it."""
+    """Another holds the base until the block ends; so many of `works` have come to wait for it."""
     db = await connect(two.database.address)
     try:
         async with asyncio.timeout(SECONDS), db.transaction():
-            await db.execute("SELECT FROM base FOR UPDATE")
+            await lock_base(db, shared=False)
             done = asyncio.gather(*works)
             await eventually_async(
                 lambda: two.database.value(_WAITING_FOR_ROWS), lambda held: held >= waiting, what="the wait"
@@ -255,24 +256,6 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
     assert await two.one.count("spool_files") == 1
     await two.other.store.write(jobs.let_go, [job.id])
     assert await two.one.count("spool_files") == 0
-
-
-async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
-    """Who has seen the newest document has missed none before it."""
-    seen: list[int] = []
-
-    async def look() -> None:
-        documents = (await all_documents(two.other)).documents
-        assert [document.id for document in documents] == list(range(1, len(documents) + 1))
-        seen.append(len(documents))
-
-    writing = [
-        base.ingest_among_others(new_note(f"{number}"), prepared(f"{number}", f"more of {number}"))
-        for number, base in enumerate((two.one, two.other) * 10)
-    ]
-    await asyncio.gather(*writing, *(look() for _ in range(20)))
-    await look()
-    assert seen[-1] == 20
 
 
 async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -190,6 +191,17 @@ class TestVersionCheck:
         engine.journal.expect(operation="getStatus", exactly=1)
         await client.close()
 
+    async def test_who_leaves_does_not_take_it_from_the_others(self, engine: SimulatedEngine) -> None:
+        engine.arm("hang", "getStatus")
+        client = HttpEngine(engine.url, "secret", silence=0.5)
+        leaving, staying = (asyncio.create_task(client.call(LIST_JOBS, query=JobsQuery())) for _ in range(2))
+        await eventually_async(lambda: engine.journal.requests("getStatus"), what="the question")
+        leaving.cancel()
+        outcomes = await asyncio.gather(leaving, staying, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, EngineTimeout]
+        engine.journal.expect(operation="getStatus", exactly=1)
+        await client.close()
+
     @pytest.mark.requirement("E35")
     async def test_an_old_engine_is_refused_until_it_is_upgraded(
         self, client: HttpEngine, engine: SimulatedEngine
@@ -207,7 +219,7 @@ class TestVersionCheck:
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
         await client.call(LIST_JOBS, query=JobsQuery())
-        engine.arm("reset_before_headers", "createJob")  # a POST: aiohttp itself repeats a GET that broke off
+        engine.arm("reset_before_headers", "createJob")
         await client.call(CREATE_JOB, body=NOTE)
         await client.call(LIST_JOBS, query=JobsQuery())
         engine.journal.expect(operation="getStatus", exactly=2)
@@ -271,7 +283,7 @@ class TestSendingAgain:
 
 
 class TestCircuit:
-    async def test_it_fails_fast_while_the_circuit_is_open_and_heals(self, engine: SimulatedEngine) -> None:
+    async def test_it_fails_fast_while_the_circuit_is_open_and_heals(self) -> None:
         jumping = JumpingClock()
         async with simulated_engine() as gone:
             pass
@@ -284,10 +296,10 @@ class TestCircuit:
             await client.call(LIST_JOBS, query=JobsQuery())
         assert len(jumping.sleeps) == attempts
         assert open_circuit.value.retry_after is not None
-        client._http.base = engine.url  # an engine that is there, on the port it has
         jumping.seconds += 2.0
-        assert (await client.call(LIST_JOBS, query=JobsQuery())).total == 0
-        await client.close()
+        async with simulated_engine("secret", port=URL(gone.url).port or 0):
+            assert (await client.call(LIST_JOBS, query=JobsQuery())).total == 0
+            await client.close()
 
     async def test_a_probe_whose_caller_leaves_frees_the_next(
         self, client: HttpEngine, engine: SimulatedEngine, jumping: JumpingClock

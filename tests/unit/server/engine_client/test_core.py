@@ -1,4 +1,4 @@
-"""The engine client's pure parts: circuit, retries, versions, answers, framing, and the words for faults."""
+"""The engine client's pure parts: circuit, retries, versions, answers, headers, and the words for faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
-from kb_server.engine_client.client import RawResponse, decode, fault_of
+from kb_server.engine_client.client import decode, fault_of, header_lines
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -26,6 +26,7 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
+from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
 from kb_server.engine_client.transport import Breaker, Circuit, RetryPolicy
 from kb_server.engine_faults import tool_error
@@ -246,6 +247,17 @@ class TestAnswers:
     def test_no_answer_makes_it_stumble(self, status: int, body: bytes, kind: str) -> None:
         with contextlib.suppress(EngineFault):
             decode(GET_HEALTH, answer(status, body, kind))
+
+
+class TestRequests:
+    def test_headers_become_lines(self) -> None:
+        assert header_lines({"A": "1", "B": "ü"}) == "A: 1\r\nB: ü\r\n"
+        assert header_lines({}) == ""
+
+    @pytest.mark.parametrize("value", ["a\r\nX: y", "a\rb", "a\nb", "a\n\rb", "a\0b"])
+    def test_a_header_never_becomes_two(self, value: str) -> None:
+        with pytest.raises(ValueError, match="line break"):
+            header_lines({"A": value, "B": "b"})
 
 
 class TestWords:

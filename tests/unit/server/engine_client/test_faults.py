@@ -1,4 +1,4 @@
-"""Whatever misbehaves below: one of our faults comes out, never aiohttp's, and never for ever."""
+"""Whatever misbehaves below: one of our faults comes out, never another's, and never for ever."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_a_file_that_does_not_come_whole_is_our_own_fault(fault: OSError |
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kb_server.engine_client.transport.MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr("kb_server.engine_client.http1.MAX_ANSWER_BYTES", 1 << 20)
 
     async def endless(_reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n")
@@ -309,7 +309,15 @@ async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
             await engine.call(LIST_JOBS, query=JobsQuery())
 
 
-async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection() -> None:
+def at_once(behave: Behaviour) -> Behaviour:
+    return behave
+
+
+@pytest.mark.parametrize("when", [after_the_version, at_once])
+async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection(
+    when: Callable[[Behaviour], Behaviour],
+) -> None:
+    """Also while it waits to learn the version."""
     asked, freed = asyncio.Event(), asyncio.Event()
 
     async def waits(reader: Reader, _writer: Writer) -> None:
@@ -319,7 +327,7 @@ async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection() -
         finally:
             freed.set()
 
-    async with misbehaving(after_the_version(waits)) as url, engine_at(url, silence=30) as engine:
+    async with misbehaving(when(waits)) as url, engine_at(url, silence=30) as engine:
         call = asyncio.create_task(engine.call(LIST_JOBS, query=JobsQuery()))
         await asked.wait()
         call.cancel()

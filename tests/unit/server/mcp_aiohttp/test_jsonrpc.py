@@ -137,6 +137,8 @@ def read(body: bytes) -> str:
 def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     assert parse(json.dumps(value).encode()) == value
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
+    # The value and the type of each number in it.
+    assert repr(parse(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())) == repr(value)
 
 
 @given(st.binary(max_size=200))

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.models import FileFields
+from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import FileSource
-from kb_server.engine_client.transport import MultipartFile
 from kb_server.uploads.service import read_blocks
 from kb_server.uploads.upload import (
     CHUNK_BYTES,

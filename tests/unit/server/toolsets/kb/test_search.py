@@ -25,12 +25,16 @@ def posted(engine: SimulatedEngine) -> dict[str, Any]:
     return body
 
 
-def respond(tools: ToolCaller, *found: m.SearchResult, total: int | None = None, weak: bool = False) -> None:
+def respond(
+    tools: ToolCaller, *found: m.SearchResult, total: int | None = None, weak: bool = False, **more: Any
+) -> None:
     """Let searches find these results; `total` is what matches, None: as many as were found."""
     matching = len(found) if total is None else total
 
     async def searches(_search: MakeCall) -> m.SearchResponse:
-        return m.SearchResponse(results=[*found], total=matching, mode="hybrid", took_ms=1.0, weak=weak)
+        return m.SearchResponse(
+            results=[*found], total=matching, mode="hybrid", took_ms=1.0, weak=weak, **more
+        )
 
     tools.around["search"] = searches
 
@@ -188,6 +192,13 @@ async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools:
     assert texts == [(60, False), (60, False), (10, True)]
     assert answer["omitted"] == 2
     assert all(words in answer["hint"] for words in ("2 more results", "max_chars", "kb_get"))
+
+
+async def test_a_total_that_was_not_counted_to_its_end_is_told(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    respond(tools, hit(engine.add()), total=70, total_exact=False)
+    assert "70 is how many match at least" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
 async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(

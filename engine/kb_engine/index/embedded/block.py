@@ -1,0 +1,144 @@
+"""Chunks with their vectors and words, a row each: in memory while they are new, then in a file.
+
+A file is a *segment*: it holds a block whole and is never changed. What is removed from a block is noted
+elsewhere; it leaves when the rows that remain are written to another file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_engine.index.embedded import words
+from kb_engine.index.embedded.array_file import (
+    ArrayFile,
+    ArrayFileWriter,
+    Attribute,
+    UnreadableIndexFile,
+    new_array_file,
+)
+from kb_engine.index.embedded.vectors import QuantisedVectors
+from kb_engine.index.embedded.words import Postings, WordBlock
+from kb_engine.index.embedded.words_merging import MergedPostings
+from kb_engine.index.port import Ids
+from kb_engine.index.words import ANALYSER
+
+Mask = NDArray[np.bool_]
+
+KIND, VERSION = "segment", 1
+_DTYPES = {
+    **words.DTYPES,
+    "codes": "|i1",
+    "scales": "<f4",
+    "residuals": "<f4",
+    "chunk_ids": "<i8",
+    "document_ids": "<i8",
+    "document_rows": "<i8",
+}
+_ROWS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Chunks in the order of their ids. Neither a block nor what it refers to ever changes.
+
+    `document_ids` and `document_rows`: the rows are those of these documents, one behind the other, and how
+    many each has. A document may stand there twice.
+    """
+
+    chunk_ids: Ids
+    document_ids: Ids
+    document_rows: Ids
+    vectors: QuantisedVectors
+    words: WordBlock
+
+    def __len__(self) -> int:
+        return len(self.chunk_ids)
+
+
+Rest = tuple[Block, Mask | None]
+"""A block, and which of its rows remain; None: all."""
+
+
+def write_segment(path: Path, parts: Sequence[Rest]) -> None:
+    """Write the rows that remain of these blocks, in their order. One of them has vectors, at least.
+
+    Raises:
+        OSError: the disk is full, for example; nothing is left behind then.
+    """
+    merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
+    dimensions = parts[0][0].vectors.dimensions
+    attributes: dict[str, Attribute] = {
+        "analyser": ANALYSER,
+        "dimensions": dimensions,
+        "longest": max(block.vectors.longest for block, _ in parts),
+    }
+    chunk_ids = np.concatenate([_remaining(block.chunk_ids, kept) for block, kept in parts])
+    lengths = {**merged.lengths, "codes": len(chunk_ids) * dimensions}
+    with new_array_file(path, KIND, VERSION, attributes, _DTYPES, lengths) as writer:
+        merged.write(writer)
+        for block, kept in parts:
+            _write_codes(writer, block.vectors.codes, kept)
+        for name in ("scales", "residuals"):
+            of_parts = [_remaining(getattr(block.vectors, name), kept) for block, kept in parts]
+            writer.add(name, np.concatenate(of_parts))
+        writer.add("chunk_ids", chunk_ids)
+        of_rows = [np.repeat(block.document_ids, block.document_rows) for block, _ in parts]
+        document_ids, document_rows = runs(
+            np.concatenate([_remaining(ids, kept) for ids, (_, kept) in zip(of_rows, parts, strict=True)])
+        )
+        writer.add("document_ids", document_ids)
+        writer.add("document_rows", document_rows)
+
+
+def open_segment(path: Path, dimensions: int) -> Block:
+    """The block in a file, mapped: it stays readable when the file is removed, until nobody holds it.
+
+    Raises:
+        UnreadableIndexFile: it is no complete segment, of another version, or made by another analyser or of
+            other vectors.
+        OSError: it cannot be opened.
+    """
+    file = ArrayFile(path, KIND, VERSION, _DTYPES)
+    arrays = file.arrays
+    if (file.attributes.get("analyser"), file.attributes.get("dimensions")) != (ANALYSER, dimensions):
+        raise UnreadableIndexFile(path, "it was made by another analyser, or holds other vectors")
+    rows = len(arrays["chunk_ids"])
+    of_rows = [len(arrays[name]) for name in ("scales", "residuals", "lengths")]
+    if of_rows != [rows] * 3 or len(arrays["codes"]) != rows * dimensions:
+        raise UnreadableIndexFile(path, "its sections do not fit one another")
+    if int(arrays["document_rows"].sum()) != rows:
+        raise UnreadableIndexFile(path, "its documents do not have its rows")
+    return Block(
+        arrays["chunk_ids"],
+        arrays["document_ids"],
+        arrays["document_rows"],
+        QuantisedVectors(
+            arrays["codes"].reshape(rows, dimensions),
+            arrays["scales"],
+            arrays["residuals"],
+            float(file.attributes["longest"]),
+        ),
+        Postings(**{name: arrays[name] for name in words.DTYPES}),
+    )
+
+
+def runs(ids: Ids) -> tuple[Ids, Ids]:
+    """The ids where equal ones that stand side by side count once, and how many these are."""
+    starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 1))
+    return ids[starts], np.diff(starts, append=len(ids))
+
+
+def _write_codes(writer: ArrayFileWriter, codes: NDArray[np.int8], kept: Mask | None) -> None:
+    for start in range(0, len(codes), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        writer.append("codes", _remaining(codes[rows], None if kept is None else kept[rows]).reshape(-1))
+
+
+def _remaining(array: NDArray[Any], kept: Mask | None) -> NDArray[Any]:
+    return array if kept is None else array[kept]

@@ -1,0 +1,92 @@
+"""The newest chunks: a block in memory that is appended to while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from kb_engine.index.embedded.block import Block, runs
+from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
+from kb_engine.index.embedded.words import RecentWords
+from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.words import AnalysedChunk
+
+_FIRST_CAPACITY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """New chunks of one document. Ids grow within a batch and from one to the next; `texts` are headings and
+    texts. Ids, texts and vectors have the same length."""
+
+    document_id: int
+    title: str
+    chunk_ids: Ids
+    texts: Sequence[tuple[str | None, str]]
+    vectors: Vectors
+
+
+class Tail:
+    """One thread appends. Whoever reads has a view of the first rows, which never change and need no lock."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._chunk_ids = _Growing((), np.int64)
+        self._document_ids = _Growing((), np.int64)
+        self._codes = _Growing((dimensions,), np.int8)
+        self._scales = _Growing((), np.float32)
+        self._residuals = _Growing((), np.float32)
+        self._longest = 0.0
+        self._words = RecentWords()
+
+    def __len__(self) -> int:
+        """How many rows there are, also such as were not appended whole."""
+        return self._chunk_ids.size
+
+    def append(self, batch: Batch, words: Iterable[AnalysedChunk]) -> None:
+        """Add a row for each chunk.
+
+        Raises:
+            ValueError: a vector that holds a number which is not finite, or is none of this index's.
+        """
+        found = quantise(batch.vectors)
+        self._chunk_ids.append(batch.chunk_ids)
+        self._document_ids.append(np.full(len(batch.chunk_ids), batch.document_id, np.int64))
+        self._codes.append(found.codes)
+        self._scales.append(found.scales)
+        self._residuals.append(found.residuals)
+        self._longest = max(self._longest, found.longest)
+        self._words.append(words)
+
+    def view(self, size: int) -> Block:
+        """The first rows."""
+        document_ids, document_rows = runs(self._document_ids.first(size))
+        vectors = QuantisedVectors(
+            self._codes.first(size), self._scales.first(size), self._residuals.first(size), self._longest
+        )
+        return Block(
+            self._chunk_ids.first(size), document_ids, document_rows, vectors, self._words.view(size)
+        )
+
+
+class _Growing:
+    """An array whose first rows never change: what is appended stands behind them, or in a larger copy."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._array: NDArray[Any] = np.empty((_FIRST_CAPACITY, *shape), dtype)
+        self.size = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        end = self.size + len(rows)
+        if end > len(self._array):
+            larger = np.empty((max(end, 2 * len(self._array)), *self._array.shape[1:]), self._array.dtype)
+            larger[: self.size] = self._array[: self.size]
+            self._array = larger
+        self._array[self.size : end] = rows
+        self.size = end
+
+    def first(self, size: int) -> NDArray[Any]:
+        return self._array[:size]

@@ -1,0 +1,370 @@
+"""The transactions of repositories on PostgreSQL, and what each of them holds.
+
+Changes of documents are ordered where they meet, and nowhere else. Each holds until its transaction ends:
+
+    the base, shared    so that what concerns all of it (`clear`, a migration, the switch to another embedder)
+                        waits for changes in flight, and they for it
+    its document        the row: of two changes of one version the second sees what the first has made of it
+    its content         an advisory lock by kind, hash and scope: of two submissions the second is a duplicate
+    a row of `counters` one that nobody holds, so that totals are counted without waiting; a reader adds them
+    the row of `base`   only where an index follows the log of changes, and as the last statement: a change
+                        gets its generation in the order of commits, so that a reader never has to go back
+
+Ids come from sequences. They are never given twice, but a lower one may be committed after a higher one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.index.port import Vectors
+from kb_engine.index.words import Analyser
+from kb_engine.store.port import EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
+from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
+from kb_engine.store.repository.transaction import Clock, Read, Row, Write
+
+_ACCEPTING = 0x6B62_0002
+"""The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
+_CHANGING = 0x6B62_0003
+"""The advisory lock of the base: shared by those who change documents, not by those who change all of it."""
+_DESCRIBING = 0x6B62_0004
+"""The advisory lock of whoever describes a collection: names and ids stay unique."""
+_KEYS, _CONTENTS, _MEASURES = range(3)
+"""Seeds, so that a key and a content of the same text have two advisory locks."""
+_CHUNKS = (
+    "id", "uid", "document_id", "position", "text", "page", "heading", "first", "beyond", "tokens", "words",
+)  # fmt: skip
+_POSTINGS = ("term", "chunk_id", "frequency", "length")
+_NAMED = "hashtextextended(?, ?)"
+_COUNT = """
+UPDATE counters SET chunks = chunks + ?, words = words + ?, generation = generation + ?,
+  changes = changes + ?, last_updated = greatest(last_updated, ?)
+WHERE slot = (SELECT slot FROM counters ORDER BY slot LIMIT 1 FOR UPDATE SKIP LOCKED)
+"""
+_COUNT_FIRST = (
+    "INSERT INTO counters (chunks, words, generation, changes, last_updated) VALUES (?, ?, ?, ?, ?)"
+)
+_FOLD = """
+WITH taken AS (SELECT * FROM counters FOR UPDATE SKIP LOCKED),
+  emptied AS (DELETE FROM counters c USING taken t WHERE c.slot = t.slot)
+UPDATE base SET chunks = base.chunks + t.chunks, words = base.words + t.words,
+  generation = base.generation + t.generation, changes = base.changes + t.changes,
+  last_updated = greatest(base.last_updated, t.last_updated)
+FROM (SELECT sum(chunks)::bigint AS chunks, sum(words)::bigint AS words,
+  sum(generation)::bigint AS generation, sum(changes)::bigint AS changes,
+  max(last_updated) AS last_updated, count(*) AS slots FROM taken) t
+WHERE t.slots > 0
+"""
+_LOG = """
+INSERT INTO index_changes (generation, document_id)
+SELECT t.changes - ? + o.place, o.id FROM totals t, unnest(?::bigint[]) WITH ORDINALITY AS o (id, place)
+"""
+
+
+class PostgresRead(Read):
+    sources = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"
+    tags = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
+    among = "= ANY (?)"
+    # The selection is made once, and its rows are then found by their index.
+    selected = "= ANY (ARRAY({}))"
+    last_updated = "SELECT last_updated FROM totals"
+    generation = "SELECT changes FROM totals"
+    vector = "v.vector::real[]"
+
+    @staticmethod
+    def read_list(kept: Iterable[str]) -> list[str]:
+        """No codec reads the elements of an array. What is sent as an array must not hold NUL."""
+        return [from_base(text) for text in kept]
+
+    @staticmethod
+    def list_value(values: Iterable[Any]) -> list[Any]:
+        return list(values)
+
+    @staticmethod
+    def vectors_of(stored: Sequence[Any]) -> Vectors:
+        return np.array(stored, np.float32).reshape(len(stored), -1 if stored else 0)
+
+    async def size(self) -> int:
+        return int(
+            await self.value(
+                "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = ? AND c.relkind = 'r' AND c.relname <> 'spool_parts'",
+                (SCHEMA,),
+            )
+        )
+
+    async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        return await rows(self.db, sql, values)
+
+
+class PostgresWrite(PostgresRead, Write):
+    """An open transaction that writes.
+
+    `embedder` is this engine's; once the base is held, with the dimensions that the base knows.
+    """
+
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    abandoned = " AND lease_until < clock_timestamp()"
+    no_lease = "lease = NULL, lease_until = NULL"
+    forget_answers = (
+        "DELETE FROM idempotency WHERE ctid = ANY (ARRAY("
+        "SELECT ctid FROM idempotency WHERE created_at <= ? FOR UPDATE SKIP LOCKED))"
+    )
+    ping = "INSERT INTO pings (at) VALUES (?) ON CONFLICT (one) DO UPDATE SET at = EXCLUDED.at"
+
+    def __init__(
+        self,
+        db: Db,
+        clock: Clock,
+        max_queued: int,
+        *,
+        embedder: EmbedderIdentity,
+        layout: int,
+        lease_seconds: float,
+        logs_changes: bool,
+    ) -> None:
+        super().__init__(db, clock, max_queued)
+        self.embedder = embedder
+        self.kept_leases: set[str] = set()
+        self.dropped_leases: set[str] = set()
+        self._layout = layout
+        self._lease_seconds = lease_seconds
+        self._logs_changes = logs_changes
+        self._notifications: list[str] = []
+        self._holds_base = False
+        self._touched: list[int | None] = []
+        self._chunks = self._words = self._states = 0
+
+    @property
+    def lease_end(self) -> tuple[str, Sequence[Any]]:
+        return "lease_until = clock_timestamp() + make_interval(secs => ?), ", (self._lease_seconds,)
+
+    def keep_lease(self, lease: str) -> None:
+        self.kept_leases.add(lease)
+
+    def drop_lease(self, lease: str) -> None:
+        self.dropped_leases.add(lease)
+
+    async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
+        return await changed(self.db, sql, values)
+
+    async def hold_queue(self) -> None:
+        await rows(self.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+
+    async def hold_key(self, idempotency: Idempotency) -> None:
+        name = (idempotency.credential, idempotency.operation, idempotency.key)
+        await self._lock(f"SELECT pg_advisory_xact_lock({_NAMED})", name, _KEYS)
+
+    async def hold_content(self, kind: str, sha256: str, dedup_scope: str) -> None:
+        await self._lock(f"SELECT pg_advisory_xact_lock({_NAMED})", (kind, sha256, dedup_scope), _CONTENTS)
+
+    async def try_measures(self, work: str) -> bool:
+        return bool(await self._lock(f"SELECT pg_try_advisory_xact_lock({_NAMED})", (work,), _MEASURES))
+
+    async def _lock(self, sql: str, name: Sequence[str], seed: int) -> Any:
+        return await value(self.db, sql, ("\x1f".join(name), seed))
+
+    async def hold_document(self, document_id: int) -> bool:
+        await rows(self.db, "SELECT FROM documents WHERE id = ? FOR UPDATE", (document_id,))
+        return True
+
+    async def hold_descriptions(self) -> None:
+        await self.hold_base()
+        await rows(self.db, "SELECT pg_advisory_xact_lock(?)", (_DESCRIBING,))
+
+    async def keep_file(self, name: str) -> None:
+        await rows(self.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (name,))
+
+    async def drop_files(self, names: Sequence[str]) -> None:
+        await rows(self.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (names,))
+
+    async def hold_base(self, *, alone: bool = False) -> None:
+        """Raises `not_ready` where the base has another embedder or a later layout by now."""
+        if self._holds_base:
+            return
+        await lock_base(self.db, shared=not alone)
+        # Statements of their own: that of the lock does not see what was committed while it waited.
+        await expect_layout(self.db, self._layout)
+        self.embedder = expect_embedder(self.embedder, await _stored_embedder(self.db))
+        self._holds_base = True
+
+    async def next_document(self) -> int:
+        return int(await value(self.db, "SELECT nextval('document_ids')"))
+
+    async def touch_base(self, document_id: int | None) -> None:
+        self._touched.append(document_id)
+
+    async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
+        """Raises `not_ready` where the base, which is held, has vectors of another length."""
+        if not prepared.chunks:
+            return
+        dimensions = prepared.vectors.shape[1]
+        if self.embedder.dimensions:
+            expect_length(self.embedder, dimensions)
+        else:
+            await self._bind(dimensions)
+        numbers = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)"
+        ids = [number for (number,) in await rows(self.db, numbers, (len(prepared.chunks),))]
+        texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
+        analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts)))
+        await self.db.copy_records_to_table(
+            "chunks",
+            columns=_CHUNKS,
+            records=[
+                (
+                    i,
+                    str(uuid4()),
+                    document_id,
+                    place,
+                    c.text,
+                    c.page,
+                    c.heading,
+                    c.start,
+                    c.end,
+                    c.tokens,
+                    words.length,
+                )
+                for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, analysed, strict=True))
+            ],
+        )
+        postings = (
+            (term, chunk_id, frequency, words.length)
+            for chunk_id, words in zip(ids, analysed, strict=True)
+            for term, frequency in Counter(words.terms).items()
+        )
+        await self.db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
+        await self.db.executemany(
+            "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
+            (
+                (chunk_id, document_id, vector)
+                for chunk_id, vector in zip(ids, prepared.vectors.tolist(), strict=True)
+            ),
+        )
+        self._count_chunks(len(ids), sum(words.length for words in analysed))
+
+    async def _bind(self, dimensions: int) -> None:
+        """The first vectors of a base say what it takes; of two engines that bring some, one is first."""
+        self.embedder = expect_embedder(self.embedder, await _stored_embedder(self.db, self.for_update))
+        if self.embedder.dimensions:
+            expect_length(self.embedder, dimensions)
+            return
+        self.embedder = EmbedderIdentity(self.embedder.name, dimensions)
+        await set_embedder(self.db, self.embedder)
+
+    async def remove_content(self, document_id: int) -> None:
+        gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
+        found = await rows(self.db, gone, (document_id,))
+        ids = [chunk_id for chunk_id, _ in found]
+        await rows(self.db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
+        await rows(self.db, "DELETE FROM vectors WHERE document_id = ?", (document_id,))
+        await rows(self.db, "DELETE FROM next_vectors WHERE document_id = ?", (document_id,))
+        self._count_chunks(-len(found), -sum(words for _, words in found))
+
+    async def remove_all_content(self) -> None:
+        # At once, however many there are. A search that has begun keeps its rows or finds none; documents and
+        # chunks are deleted one by one, for what reads those must see its own state of the base.
+        await self.db.execute("TRUNCATE postings, vectors, next_vectors")
+        await self.db.execute("DELETE FROM chunks")
+        ((chunks, words),) = await rows(self.db, "SELECT chunks, words FROM totals")
+        self._count_chunks(-int(chunks), -int(words))
+
+    def _count_chunks(self, chunks: int, words: int) -> None:
+        """So many more (or fewer) chunks and words: the base is in another state for searches."""
+        self._chunks += chunks
+        self._words += words
+        self._states += 1
+
+    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
+        self._notifications.append(kind if job_id is None else f"{kind} {job_id}")
+
+    async def finish(self) -> None:
+        """Count what was changed; the last statements of the transaction."""
+        if not self._touched and not self._states:
+            return
+        logged = len(self._touched) if self._logs_changes else 0
+        last_updated = self.now if self._touched else None
+        counted = (self._chunks, self._words, self._states, len(self._touched) - logged, last_updated)
+        if not await changed(self.db, _COUNT, counted):
+            await rows(self.db, _COUNT_FIRST, counted)
+        if logged:
+            # Whoever comes next waits for this row, and then counts on from what was committed until then.
+            await rows(self.db, "UPDATE base SET changes = changes + ?", (logged,))
+            await rows(self.db, _LOG, (logged, self._touched))
+
+    async def send_notifications(self) -> None:
+        """Tell the other engines, after the commit.
+
+        In the transaction it would make commits follow one another: the server holds a lock over the
+        database from a notification until the transaction is on the disk. An engine that dies in between
+        leaves the others to find out when they look next.
+        """
+        if self._notifications:
+            sql = "SELECT pg_notify(?, told) FROM unnest(?::text[]) told"
+            await rows(self.db, sql, (CHANNEL, self._notifications))
+
+
+async def fold_counters(read: Read) -> None:
+    """Add what was counted to the row of `base`, where engines of earlier layouts look for it."""
+    await rows(read.db, _FOLD)
+
+
+async def layout_version(db: Db) -> int:
+    """The number of the last migration done, by now also by a later engine."""
+    return int(await value(db, "SELECT version FROM layout"))
+
+
+async def lock_base(db: Db, *, shared: bool) -> None:
+    """Keep out what concerns the whole base until the transaction ends, or else every change of documents."""
+    suffix = "_shared" if shared else ""
+    await rows(db, f"SELECT pg_advisory_xact_lock{suffix}(?)", (_CHANGING,))
+
+
+async def _stored_embedder(db: Db, held: str = "") -> EmbedderIdentity:
+    ((name, dimensions),) = await rows(db, f"SELECT embedder, dimensions FROM base{held}")  # noqa: S608
+    return EmbedderIdentity(name, dimensions)
+
+
+async def set_embedder(db: Db, embedder: EmbedderIdentity) -> None:
+    """Note whose vectors the base holds."""
+    await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.name, embedder.dimensions))
+
+
+async def expect_layout(db: Db, known: int) -> None:
+    """Raises `not_ready`: a later engine has migrated the base, whose rules this one does not know."""
+    if await layout_version(db) > known:
+        raise EngineError(
+            "not_ready",
+            "A newer engine has taken over the base and changed its layout. Stop this engine, "
+            "or start it again in that version.",
+            retry_after=60.0,
+        )
+
+
+def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:
+    """The one that fills the base. Raises `not_ready`: vectors of two embedders are never mixed."""
+    if not wanted.fits(stored):
+        raise _of_another(f"the embedder {described(stored)}, and this engine was started with {wanted.name}")
+    return stored
+
+
+def expect_length(stored: EmbedderIdentity, found: int) -> None:
+    """Raises `not_ready`: vectors of two lengths cannot be compared."""
+    if found != stored.dimensions:
+        raise _of_another(f"{described(stored)}, and the embedder of this engine gives vectors of {found}")
+
+
+def _of_another(what: str) -> EngineError:
+    return EngineError(
+        "not_ready",
+        f"The base is filled by {what}. Start this engine again with the embedder of the base.",
+        retry_after=60.0,
+    )

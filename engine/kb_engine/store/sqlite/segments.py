@@ -1,0 +1,214 @@
+"""The index beside a base: its files opened, made from the base where they are missing, and kept few.
+
+    <base>.index/    a file for each segment, of any name
+
+The base holds the list of its segments, which changes in the transaction that makes a change of them visible.
+So whatever happens, files and base agree: a file that is not in the list is none of the base's and goes, one
+that is missing or damaged is made again, and the chunks behind the last segment are read into memory. Which
+rows of a segment are alive is what chunks there are, for ids are never given again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import apsw
+import numpy as np
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.index.embedded.array_file import UnreadableIndexFile
+from kb_engine.index.embedded.block import Block, open_segment, write_segment
+from kb_engine.index.embedded.index import EmbeddedIndex, Part, State, next_union, remaining, united
+from kb_engine.index.embedded.tail import Batch
+from kb_engine.index.port import Ids
+from kb_engine.index.words import Analyser
+from kb_engine.store.port import NotABase
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, integers, roll_back, rows, transaction, value
+
+BATCH_ROWS = 1_024
+PAUSE_SECONDS = 30.0
+"""After a failure, as on a full disk; searches are right meanwhile, and slower."""
+_ALL = 1 << 62
+
+_CONTENT = (
+    "SELECT c.document_id, d.title, c.id, c.heading, c.text, v.vector FROM chunks c "
+    "JOIN documents d ON d.id = c.document_id JOIN vectors v ON v.chunk_id = c.id "
+    "WHERE c.id BETWEEN ? AND ? ORDER BY c.id"
+)
+logger = logging.getLogger(__name__)
+
+
+def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
+    """The index of the base at `path`, as it is now. Files that are none of its segments are removed.
+
+    Raises:
+        NotABase: a vector is damaged.
+        OSError: a file cannot be written.
+    """
+    folder = folder_of(path)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    present = np.sort(integers(value(db, "SELECT group_concat(id) FROM chunks")))
+    state, last = State(dimensions), 0
+    for name, first, last in rows(db, "SELECT name, first, last FROM index_segments ORDER BY first"):
+        here = present[slice(*present.searchsorted([first, last + 1]))]
+        if (part := _part(folder, name, dimensions, here)) is None:
+            with transaction(db):
+                _forget(db, [name])
+            made = _read(db, path, State(dimensions), first, last)
+            parts = _united(db, folder, replace(made, tail=None)).parts
+        else:
+            parts = (part,)
+        state = State(dimensions, (*state.parts, *parts))
+    state = _read(db, path, state, last + 1, _ALL)
+    sweep(folder, state)
+    return state
+
+
+def folder_of(path: Path) -> Path:
+    """Where the files of the index of the base at `path` are."""
+    return path.with_name(f"{path.name}.index")
+
+
+def sweep(folder: Path, state: State) -> None:
+    """Remove what is none of the index's files."""
+    names = {part.name for part in state.parts}
+    for file in folder.iterdir():
+        if file.name not in names:
+            file.unlink(missing_ok=True)
+
+
+def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None:
+    """A segment, of whose chunks these are in the base; None: it has to be made again."""
+    try:
+        block = open_segment(folder / name, dimensions)
+    except (UnreadableIndexFile, OSError) as error:
+        logger.warning("a part of the search index is made again", extra={"why": str(error)})
+        return None
+    if len(present) == len(block):
+        return Part(block, name)
+    alive = np.isin(block.chunk_ids, present, assume_unique=True)
+    return Part(block, name, alive) if np.count_nonzero(alive) == len(present) else None
+
+
+def _read(db: apsw.Connection, path: Path, state: State, first: int, last: int) -> State:
+    """The state with the chunks of these ids from the base, the latest of them in memory."""
+    analyser, folder = Analyser(), folder_of(path)
+    for batch in _batches(db, path, state.dimensions, first, last):
+        state = _united(db, folder, state.with_added(batch, analyser), at_least=16)
+    return state
+
+
+def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last: int) -> Iterator[Batch]:
+    for (document_id, title), found in groupby(db.execute(_CONTENT, (first, last)), lambda row: row[:2]):
+        chunks = list(found)
+        for start in range(0, len(chunks), BATCH_ROWS):
+            _, _, ids, headings, texts, vectors = zip(*chunks[start : start + BATCH_ROWS], strict=True)
+            for chunk_id, vector in zip(ids, vectors, strict=True):
+                if len(vector) != 4 * dimensions:
+                    why = f"the vector of chunk {chunk_id} is damaged. Restore it from a copy."
+                    raise NotABase(path, why)
+            matrix = np.frombuffer(b"".join(vectors), VECTOR_TYPE).reshape(len(ids), dimensions)
+            numbers = np.array(ids, np.int64)
+            yield Batch(document_id, title, numbers, list(zip(headings, texts, strict=True)), matrix)
+
+
+def _united(db: apsw.Connection, folder: Path, state: State, at_least: int = 1) -> State:
+    """The state when so many parts, or more, that are to be united have been."""
+    while len(parts := next_union(state)) >= at_least:
+        name, block = _unite(folder, state.dimensions, parts)
+        with transaction(db):
+            _note(db, parts, name, block)
+        following = united(state, parts, block, name)
+        assert following is not None, "nobody else has this state"
+        state = following
+    return state
+
+
+def _unite(folder: Path, dimensions: int, parts: Sequence[Part]) -> tuple[str, Block | None]:
+    """Write what remains of these parts to a file; its name, and the block, which is None for nothing."""
+    name = uuid4().hex
+    if not (rest := remaining(parts)):
+        return name, None
+    write_segment(folder / name, rest)
+    return name, open_segment(folder / name, dimensions)
+
+
+def _note(db: apsw.Connection, parts: Sequence[Part], name: str, block: Block | None) -> None:
+    """Note that a segment takes the place of these parts."""
+    _forget(db, [part.name for part in parts if part.name is not None])
+    if block is not None:
+        ends = (name, int(block.chunk_ids[0]), int(block.chunk_ids[-1]))
+        db.execute("INSERT INTO index_segments (name, first, last) VALUES (?, ?, ?)", ends)
+
+
+def _forget(db: apsw.Connection, names: Sequence[str]) -> None:
+    db.executemany("DELETE FROM index_segments WHERE name = ?", [(name,) for name in names])
+
+
+Writer = Callable[[Callable[[apsw.Connection], None]], Coroutine[Any, Any, None]]
+"""Does work on the thread that writes to the base."""
+
+
+class Upkeep:
+    """Unites parts of the index in a thread of its own, while others search it and change it."""
+
+    def __init__(self, index: EmbeddedIndex, path: Path, write: Writer) -> None:
+        self._index = index
+        self._folder = folder_of(path)
+        self._write = write
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kb-index")
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """The index has changed."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """Stop, when what is being written has been; it may be called again."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self) -> None:
+        swept: set[str | None] = set()
+        while True:
+            self._woken.clear()
+            try:
+                while parts := next_union(self._index.state):
+                    work = partial(_unite, self._folder, self._index.state.dimensions, parts)
+                    name, block = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+                    await self._write(partial(self._replace, parts, name, block))
+                state = self._index.state
+                if swept != (names := {part.name for part in state.parts}):
+                    await asyncio.to_thread(sweep, self._folder, state)
+                    swept = names
+            except Exception as error:  # whatever goes wrong, searches are right without it, and slower
+                trace = None if isinstance(error, OSError | EngineError) else error
+                logger.warning("the search index is not tidied up", extra={"why": str(error)}, exc_info=trace)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            await self._woken.wait()
+
+    def _replace(self, parts: Sequence[Part], name: str, block: Block | None, db: apsw.Connection) -> None:
+        following = united(self._index.state, parts, block, name)
+        if following is None:  # everything was removed meanwhile
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            _note(db, parts, name, block)
+            with self._index.guard:
+                db.execute("COMMIT")
+                self._index.publish(following)
+        except BaseException:
+            roll_back(db)
+            raise

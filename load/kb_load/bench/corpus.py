@@ -1,0 +1,258 @@
+"""The base of `kb bench search`: passages and questions by seed, and the exact answers to these.
+
+Words follow Zipf's law, vectors lie around some hundred centres, a question has the words of Zipf's law and
+a vector near that of a passage. All of it lies in files of arrays that every peer's process maps: a text is
+made of its words when a peer asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_engine.index.embedded.words import K1, B
+from kb_engine.index.port import Scoring, Vectors
+from kb_engine.index.ranking import fuse
+from kb_engine.index.words import TITLE_WEIGHT, Analyser, weight
+
+DIMENSIONS = 384
+PASSAGES_EACH = 50
+TAG = "team:actuaries"
+TAGGED_EVERY = 20
+TOP = 10
+SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
+"""The constants of MiniLM, whose dimensions these vectors have."""
+Part = Literal["hybrid", "vectors", "words"]
+PARTS: tuple[Part, ...] = ("hybrid", "vectors", "words")
+
+_VOCABULARY = 40_000
+_CENTRES = 300
+_SHORTEST, _LONGEST = 40, 80
+_TITLE = 5
+_AT_ONCE = 100_000
+_KEPT = 50
+_NOISE = 2e-6
+"""Of scores rounded to six places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A title, and passages of it; their numbers count from `first`."""
+
+    number: int
+    title: str
+    texts: list[str]
+    vectors: Vectors
+    tagged: bool
+
+    @property
+    def first(self) -> int:
+        return self.number * PASSAGES_EACH
+
+    @property
+    def full_texts(self) -> list[str]:
+        """The passages as a peer indexes them, who knows no weights: the title as often as it counts."""
+        return [f"{' '.join([self.title] * TITLE_WEIGHT)} {text}" for text in self.texts]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, by words and by meaning."""
+
+    text: str
+    vector: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The exact answer to a question: the best passages, more than are asked for, with their scores."""
+
+    scores: dict[int, float]
+
+    def share(self, found: Sequence[int]) -> float:
+        """The recall at `TOP`: of the places, how many hold a passage that is as good as the last of them."""
+        due = sorted(self.scores.values(), reverse=True)[:TOP]
+        if not due:
+            return 1.0
+        good = sum(self.scores.get(one, 0.0) >= due[-1] - _NOISE for one in set(found[:TOP]))
+        return min(1.0, good / len(due))
+
+    def equals(self, found: Sequence[int]) -> bool:
+        """Whether this is the exact ranking; of passages with one score any order is."""
+        due = sorted(self.scores.values(), reverse=True)[:TOP]
+        if len(set(found)) != len(due):
+            return False
+        return all(
+            abs(self.scores.get(one, -1.0) - score) <= _NOISE for one, score in zip(found, due, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The files of a corpus. Passage `n` is the one of document `n // PASSAGES_EACH`."""
+
+    folder: Path
+
+    @classmethod
+    def made(cls, folder: Path, size: int, questions: int, seed: int) -> Corpus:
+        """Write it: `size` passages, a multiple of `PASSAGES_EACH`."""
+        if size % PASSAGES_EACH:
+            raise ValueError(f"documents have {PASSAGES_EACH} passages, and {size} is no multiple of that")
+        folder.mkdir(parents=True)
+        rng, corpus = np.random.default_rng(seed), cls(folder)
+        centres = rng.standard_normal((_CENTRES, DIMENSIONS), dtype=np.float32)
+        words = _writable(folder / "words.npy", (size, _LONGEST), np.uint16)
+        vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
+        for first in range(0, size, _AT_ONCE):
+            count = min(_AT_ONCE, size - first)
+            words[first : first + count] = _ranks(rng, (count, _LONGEST))
+            near = centres[rng.integers(0, _CENTRES, count)]
+            vectors[first : first + count] = _around(near, 0.6, rng)
+        np.save(folder / "lengths.npy", rng.integers(_SHORTEST, _LONGEST + 1, size, dtype=np.uint8))
+        np.save(folder / "titles.npy", _ranks(rng, (size // PASSAGES_EACH, _TITLE)))
+        np.save(folder / "question_words.npy", _ranks(rng, (questions, 7)))
+        np.save(folder / "question_lengths.npy", rng.integers(3, 8, questions, dtype=np.uint8))
+        meant = vectors[rng.integers(0, size, questions)] * np.float32(np.sqrt(DIMENSIONS))
+        np.save(folder / "question_vectors.npy", _around(meant, 0.6, rng))
+        return corpus
+
+    def array(self, name: str) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return array
+
+    @property
+    def size(self) -> int:
+        """In passages."""
+        return len(self.array("lengths"))
+
+    def documents(self) -> Iterator[Document]:
+        words, lengths, titles, vectors = map(self.array, ("words", "lengths", "titles", "vectors"))
+        for number, title in enumerate(titles):
+            passages = slice(number * PASSAGES_EACH, (number + 1) * PASSAGES_EACH)
+            texts = [
+                _text(row[:length]) for row, length in zip(words[passages], lengths[passages], strict=True)
+            ]
+            own = np.array(vectors[passages], np.float32)
+            yield Document(number, _text(title), texts, own, number % TAGGED_EVERY == 0)
+
+    def questions(self) -> list[Question]:
+        words, lengths, vectors = map(self.array, ("question_words", "question_lengths", "question_vectors"))
+        return [
+            Question(_text(row[:length]), np.array(vector, np.float32))
+            for row, length, vector in zip(words, lengths, vectors, strict=True)
+        ]
+
+    def answers(self) -> dict[tuple[Part, bool], list[Answer]]:
+        """The exact answers to the questions, by part and whether the tag is asked for.
+
+        Cosines are of float32, BM25 is over all words, in double precision, with the statistics of the whole
+        base, whatever the tag leaves of it.
+        """
+        questions, terms = self.questions(), _Postings(self)
+        tagged = np.arange(self.size) // PASSAGES_EACH % TAGGED_EVERY == 0
+        vectors = np.asarray(self.array("vectors"))
+        found: dict[tuple[Part, bool], list[Answer]] = {
+            (part, filtered): [] for part in PARTS for filtered in (False, True)
+        }
+        for number, question in enumerate(questions):
+            cosines = (vectors @ question.vector).astype(np.float64)
+            bm25 = terms.bm25(number)
+            for part in PARTS:
+                scores = fuse(
+                    None if part == "words" else cosines, None if part == "vectors" else bm25, SCORING
+                )
+                found[part, False].append(_best(scores, np.flatnonzero(scores > 0)))
+                found[part, True].append(_best(scores, np.flatnonzero((scores > 0) & tagged)))
+        return found
+
+
+class _Postings:
+    """The words of the questions in the passages, counted as the engine's analyser does."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        term_of = _terms()
+        words, lengths, titles = map(corpus.array, ("words", "lengths", "titles"))
+        question_words, question_lengths = corpus.array("question_words"), corpus.array("question_lengths")
+        self._questions = [
+            np.unique(term_of[row[:length]])
+            for row, length in zip(question_words, question_lengths, strict=True)
+        ]
+        needed = np.zeros(term_of.max() + 1, np.bool_)
+        needed[np.concatenate(self._questions)] = True
+        parts = []
+        for first in range(0, corpus.size, _AT_ONCE):
+            rows = np.arange(first, min(first + _AT_ONCE, corpus.size))
+            text = term_of[words[rows]]
+            inside = np.arange(_LONGEST) < np.asarray(lengths[rows])[:, None]
+            title = term_of[titles[rows // PASSAGES_EACH]]
+            for table, holds, times in (
+                (text, inside & needed[text], 1),
+                (title, needed[title], TITLE_WEIGHT),
+            ):
+                places, columns = np.nonzero(holds)
+                once = table[places, columns].astype(np.int64) * corpus.size + rows[places]
+                parts.append(np.repeat(once, times))
+        keys, self._counts = np.unique(np.concatenate(parts), return_counts=True)
+        self._terms, self._passages = np.divmod(keys, corpus.size)
+        self._lengths = np.asarray(lengths, np.float64) + _TITLE
+
+    def bm25(self, question: int) -> NDArray[np.float64]:
+        """Of all passages."""
+        lengths = self._lengths
+        sums = np.zeros(len(lengths))
+        for term in self._questions[question]:
+            own = slice(*np.searchsorted(self._terms, (term, term + 1)))
+            passages, often = self._passages[own], self._counts[own]
+            norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
+            sums[passages] += weight(len(passages), len(lengths)) * often * (K1 + 1) / (often + norm)
+        return sums
+
+
+def _best(scores: NDArray[np.float64], answering: NDArray[np.intp]) -> Answer:
+    if len(answering) > _KEPT:
+        answering = answering[np.argpartition(-scores[answering], _KEPT)[:_KEPT]]
+    return Answer(dict(zip(answering.tolist(), scores[answering].tolist(), strict=True)))
+
+
+def _writable(path: Path, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    array: NDArray[Any] = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    return array
+
+
+def _ranks(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.uint16]:
+    """Words by Zipf's law: the n-th is 1/n as frequent as the first."""
+    shares = np.cumsum(1 / np.arange(1, _VOCABULARY + 1))
+    drawn = np.searchsorted((shares / shares[-1]).astype(np.float32), rng.random(shape, np.float32))
+    return np.minimum(drawn, _VOCABULARY - 1).astype(np.uint16)
+
+
+def _around(near: NDArray[np.float32], spread: float, rng: np.random.Generator) -> Vectors:
+    vectors = near + rng.standard_normal(near.shape, dtype=np.float32) * np.float32(spread)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+
+@cache
+def _vocabulary() -> list[str]:
+    """Words that can be spoken, in an order that says nothing of their letters."""
+    signs = "bdfgklmnprtv"
+    words = ["".join(each) for each in product(signs, "aeiou", signs, "aeiou", signs)]
+    return [words[place] for place in np.random.default_rng(0).permutation(len(words))[:_VOCABULARY]]
+
+
+def _text(ranks: NDArray[np.generic]) -> str:
+    vocabulary = _vocabulary()
+    return " ".join(vocabulary[rank] for rank in ranks.tolist())
+
+
+def _terms() -> NDArray[np.int64]:
+    """The number of the term that each word of the vocabulary is to the engine."""
+    numbers: dict[str, int] = {}
+    analysed = Analyser().chunks("", ((None, word) for word in _vocabulary()))
+    return np.array([numbers.setdefault(" ".join(each.terms), len(numbers)) for each in analysed])

@@ -1,0 +1,69 @@
+"""kb itself: the store of a SQLite base, asked from threads over its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts.api import models as m
+from kb_engine.index.port import Selection
+from kb_engine.store.port import EmbedderIdentity, Query
+from kb_engine.store.sqlite.store import open_sqlite
+from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
+from kb_load.bench.engine import add_document
+
+T = TypeVar("T")
+
+
+def open_peer(folder: Path) -> Kb:
+    return Kb(folder)
+
+
+class Kb:
+    efforts = (1,)
+    effort = 1
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        identity = EmbedderIdentity("given", DIMENSIONS)
+        self._store = self._run(open_sqlite(folder / "kb.sqlite", embedder=identity))
+
+    def insert(self, documents: Sequence[Document]) -> None:
+        self._run(self._insert(documents))
+
+    async def _insert(self, documents: Sequence[Document]) -> None:
+        for each in documents:
+            tags = ["collection:documents", *([TAG] if each.tagged else [])]
+            await add_document(self._store, each.number, each.title, each.texts, each.vectors, tags)
+
+    def finish(self) -> None:
+        """Every document is committed as it comes."""
+
+    def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
+        mode: m.Mode = "vector" if text is None else "fts" if vector is None else "hybrid"
+        selection = Selection(tags=() if tag is None else (tag,))
+        query = Query(
+            text=text or "", mode=mode, vector=vector, scoring=SCORING, top=TOP, selection=selection
+        )
+        found = self._run(self._store.search(query))
+        return [
+            int(Path(each.document.source_path or "").stem) * PASSAGES_EACH + each.chunk.index
+            for each in found.results
+        ]
+
+    def close(self) -> None:
+        self._run(self._store.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

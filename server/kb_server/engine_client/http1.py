@@ -1,0 +1,364 @@
+"""HTTP/1.1 over one connection, as a client speaks it: a reader without I/O, and the socket's side of it.
+
+httptools finds the parts of a response. Its parser, llhttp, is strict: two lengths, a length beside chunks, a
+folded header and a bare line feed are errors. Decided here is what it leaves open: how long a head may be and
+how much may come in all, that a response without a length ends with its connection (llhttp would have to be
+told of that, and httptools has no call for it), and what does not belong to the response that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import lru_cache
+
+import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from kb_server.engine_client.errors import EngineBadAnswer, EngineTimeout, EngineUnreachable
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a response's head, with the provisional ones (1xx) before it."""
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of a response, as it comes: with its head and what frames its chunks."""
+ANSWER_SECONDS = 300.0
+"""How long a body may take to arrive, however it drips."""
+
+_IDLE_SECONDS = 30.0
+"""Less than most servers keep a connection: aiohttp 75 s, but uvicorn and Node only 5."""
+_NEVER = float("inf")
+
+
+class RawResponse(msgspec.Struct, frozen=True):
+    """An HTTP response, read whole. `content_type` is without parameters, `retry_after` the header's text."""
+
+    status: int
+    content_type: str
+    body: bytes
+    retry_after: str | None = None
+
+
+class ResponseReader:
+    """Reads the responses of one connection, one for each request.
+
+    state     bytes                                   end of the connection
+    --------  --------------------------------------  ----------------------------------------
+    head      head, again after a 1xx; then body      no response
+    body      body; at its announced end: a response  a response where no length was announced,
+                                                      else a fault
+    complete  not reusable                            -
+
+    After a fault the connection is of no more use.
+    """
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """A request goes out: what comes from now on answers it."""
+        self.received = 0
+        self.in_body = False
+        self.reusable = False
+        """Whether the connection may carry another request, once the response is there."""
+        self._body = bytearray()  # not a list of blocks: chunks of two bytes would fill it with objects
+        self._response: RawResponse | None = None
+
+    def feed(self, data: bytes) -> RawResponse | None:
+        """The response when it is there whole; None while more of it is due.
+
+        Raises:
+            EngineBadAnswer: the bytes are not HTTP, too many, or in a coding that was not asked for.
+        """
+        self.received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self.reusable = False
+            if self._response is None:
+                # Damaged on its way, perhaps: a mutation that was done answers its key again.
+                words = f"It does not answer in HTTP as agreed ({type(error).__name__})."
+                raise EngineBadAnswer(words, broke_off=True) from error
+        if self.received > MAX_HEAD_BYTES and not self.in_body:
+            raise EngineBadAnswer(f"The head of its answer is over {MAX_HEAD_BYTES} bytes.")
+        if self.received > MAX_ANSWER_BYTES:
+            raise EngineBadAnswer(f"Its answer is over {MAX_ANSWER_BYTES} bytes.")
+        return self._checked() if self._response is not None else None
+
+    def end(self) -> RawResponse | None:
+        """The connection has ended: the response where that was its end, None where none had begun.
+
+        Raises:
+            EngineBadAnswer: it broke off.
+        """
+        if not self.in_body:
+            return None
+        if not self._until_end:
+            raise self.broken_off()
+        self.on_message_complete()
+        return self._checked()
+
+    @staticmethod
+    def broken_off() -> EngineBadAnswer:
+        """What is raised for a response that ended too early."""
+        return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
+
+    def _checked(self) -> RawResponse | None:
+        # `identity` was asked for. What is packed all the same would have to be unpacked within bounds, for
+        # the sake of peers that do not keep to HTTP.
+        if self._coding not in ("", "identity") and self._response is not None and self._response.body:
+            raise EngineBadAnswer("Its answer is compressed, which was not asked for.")
+        return self._response
+
+    # --- what httptools calls ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._response is not None:
+            self.reusable = False  # nobody asked for this one
+            return
+        self._content_type = self._coding = ""
+        self._retry_after: str | None = None
+        self._until_end = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.in_body:
+            return  # a trailer
+        match name.lower():
+            case b"content-length":
+                self._until_end = False
+            case b"content-type":
+                self._content_type = _media_type(value)
+            case b"content-encoding":
+                self._coding = value.decode("latin-1").strip().lower()
+            case b"retry-after":
+                self._retry_after = value.decode("latin-1")
+            case b"transfer-encoding":
+                self._until_end = not value.lower().endswith(b"chunked")
+
+    def on_headers_complete(self) -> None:
+        if self._response is None and self._parser.get_status_code() >= 200:
+            self.in_body = True
+            self.reusable = self._parser.should_keep_alive()
+
+    def on_body(self, block: bytes) -> None:
+        self._body += block
+
+    def on_message_complete(self) -> None:
+        if self._response is None and self.in_body:
+            status = self._parser.get_status_code()
+            self._response = RawResponse(status, self._content_type, bytes(self._body), self._retry_after)
+
+
+@lru_cache(maxsize=64)
+def _media_type(value: bytes) -> str:
+    return value.decode("latin-1").partition(";")[0].strip().lower()
+
+
+class Connection(asyncio.Protocol):
+    """One connection to `url`: a socket's side of the reader. `forget` is called when it has gone.
+
+    It carries one exchange at a time and watches its own deadline, with one timer for all of its life: a
+    deadline that moves on with every block is a number, and the timer looks at it when it is due.
+
+    state    bytes                     end of the connection             deadline
+    -------  ------------------------  --------------------------------  -----------------------
+    idle     close: nobody asked       it has gone                       close: kept long enough
+    at work  to the reader             a response, or why there is none  EngineTimeout
+    closed   -                         -                                 -
+
+    An exchange closes its connection unless the response was read whole and the request sent whole: what is
+    left of either must not be the next one's.
+    """
+
+    _transport: asyncio.WriteTransport
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, url: str, forget: Callable[[Connection], None]
+    ) -> None:
+        self._loop = loop
+        self._url = url
+        self._forget = forget
+        self._reader = ResponseReader()
+        self._answer: asyncio.Future[RawResponse] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        """While the peer takes no more."""
+        self._is_sent = True
+        self._silence = 0.0
+        self._latest = self._deadline = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes = _NEVER
+        """When the timer looks."""
+        self.gone: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another exchange may follow."""
+        return not self._transport.is_closing()
+
+    @property
+    def has_received(self) -> bool:
+        """Whether anything has come in this exchange."""
+        return self._reader.received > 0
+
+    async def exchange(
+        self, head: bytes, rest: AsyncGenerator[bytes, None] | None, silence: float
+    ) -> RawResponse:
+        """Send, and read the response whole; one that comes before all is sent is the response too.
+
+        Raises:
+            EngineUnreachable: it ended before an answer.
+            EngineTimeout: silence.
+            EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
+            Exception: what `rest` raises.
+        """
+        answer: asyncio.Future[RawResponse] = self._loop.create_future()
+        self._answer = answer
+        self._reader.begin()
+        self._silence = silence
+        self._latest = _NEVER
+        self._extend()
+        self._transport.write(head)
+        self._is_sent = rest is None
+        sending = None
+        if rest is not None:
+            sending = self._loop.create_task(self._send(rest))
+            sending.add_done_callback(self._sent)
+        try:
+            response = await answer
+            if self._reader.reusable and self._is_sent:
+                self._silence = _IDLE_SECONDS
+                self._extend()
+            else:
+                self.abort()
+            return response
+        except BaseException:
+            self.abort()
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # cancelled and failed at once: it is not to be reported as lost
+            raise
+        finally:
+            self._answer = None
+            if sending is not None and not sending.done():
+                sending.cancel()
+                await asyncio.wait([sending])
+
+    def abort(self) -> None:
+        """Close at once; what is not sent yet is dropped."""
+        self._transport.abort()
+
+    async def _send(self, blocks: AsyncGenerator[bytes, None]) -> None:
+        async with aclosing(blocks) as blocks:
+            async for block in blocks:
+                self._transport.write(block)
+                if self._drained is not None:
+                    await self._drained
+                self._extend()
+        self._is_sent = True
+
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self._forget(self)
+        if self._answer is None or self._answer.done():
+            return
+        try:
+            response = self._reader.end() if error is None else None
+            if response is not None:
+                self._answer.set_result(response)
+            elif self._reader.in_body:
+                self._fail(self._reader.broken_off())
+            else:
+                self._fail(EngineUnreachable(reason_of(error), url=self._url))
+        except EngineBadAnswer as fault:
+            self._fail(fault)
+
+    # --- the deadline -----------------------------------------------------------------------------
+
+    def _extend(self) -> None:
+        """Something moved: from now on silence is counted anew."""
+        deadline = self._deadline = min(self._loop.time() + self._silence, self._latest)
+        if deadline < self._wakes:
+            self._wake_at(deadline)
+
+    def _wake_at(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes = moment
+        self._timer = self._loop.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        self._wakes = _NEVER
+        if self._loop.time() < self._deadline:
+            self._wake_at(self._deadline)
+        elif self._answer is None:
+            self._forget(self)
+            self.abort()
+        elif self._deadline == self._latest:
+            self._fail(EngineTimeout(f"Its answer had not arrived whole after {ANSWER_SECONDS:g} s."))
+        else:
+            self._fail(EngineTimeout(f"It said nothing for {self._silence:g} s."))
+
+    # --- what the event loop calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # TCP's
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            self._forget(self)
+            self.abort()
+            return
+        had_begun = self._reader.in_body
+        try:
+            response = self._reader.feed(data)
+        except EngineBadAnswer as fault:
+            self._fail(fault)
+            return
+        if response is not None:
+            self._answer.set_result(response)
+        elif self._reader.in_body:  # a head that drips moves nothing
+            if not had_begun:
+                self._latest = self._loop.time() + ANSWER_SECONDS
+            self._extend()
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error)
+        self.resume_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+
+def reason_of(error: Exception | None) -> str:
+    """Why there is no connection, without addresses, which may hold credentials."""
+    match error:
+        case None:
+            return "it closed the connection without an answer"
+        case socket.gaierror() | UnicodeError():
+            return "its host name does not resolve"
+        case ssl.SSLError():
+            return "TLS failed"
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) else "the connection broke"

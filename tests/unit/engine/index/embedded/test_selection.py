@@ -1,0 +1,167 @@
+"""The selection from quantised vectors is that of the exact scorer, whatever the vectors are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kb_contracts.api.models import Mode
+from kb_engine.index import ranking
+from kb_engine.index.embedded import selection
+from kb_engine.index.embedded.selection import Originals, Segment, select
+from kb_engine.index.embedded.vectors import quantise
+from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
+
+SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
+MODES = get_args(Mode)
+
+
+def rows_of(kind: str, count: int, dimensions: int, random: np.random.Generator) -> Vectors:
+    found = random.normal(size=(count, dimensions))
+    if kind == "few distinct":
+        found = found[random.integers(0, 3, count) % max(count, 1)]
+    elif kind == "near one another":
+        found = found[:1] + 1e-4 * found
+    elif kind == "one component":
+        found = np.eye(dimensions)[random.integers(0, dimensions, count)]
+    elif kind == "with zeros":
+        found[random.random(count) < 0.5] = 0
+    found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
+    if kind == "of any length":
+        found *= 10.0 ** random.integers(-40, 7, (count, 1))
+    return found.astype(np.float32)
+
+
+KINDS = ["spread", "few distinct", "near one another", "one component", "with zeros", "of any length"]
+
+
+def segments_of(
+    vectors: Vectors,
+    bm25: NDArray[np.float32] | None,
+    allowed: NDArray[np.bool_] | None,
+    cuts: list[int],
+) -> list[Segment]:
+    """The rows in several segments, chunks numbered from 1."""
+    found = []
+    for start, stop in zip([0, *cuts], [*cuts, len(vectors)], strict=True):
+        part = vectors[start:stop]
+        found.append(
+            Segment(
+                np.arange(start + 1, stop + 1),
+                quantise(part),
+                None if bm25 is None else bm25[start:stop],
+                None if allowed is None else allowed[start:stop],
+            )
+        )
+    return found
+
+
+def originals(vectors: Vectors) -> Originals:
+    return lambda chunk_ids: vectors[chunk_ids - 1]
+
+
+def exactly(
+    vectors: Vectors, bm25: NDArray[np.float32], allowed: NDArray[np.bool_] | None, query: IndexQuery
+) -> Candidates:
+    """What the scorer selects that computes every cosine in float32."""
+    rows = np.arange(len(vectors)) if allowed is None else np.flatnonzero(allowed)
+    cosines = None
+    if query.mode != "fts":
+        assert query.vector is not None
+        cosines = np.vecdot(vectors[rows], query.vector).astype(np.float64)
+    words = None if query.mode == "vector" else bm25[rows].astype(np.float64)
+    return ranking.select(rows + 1, cosines, words, query)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    mode=st.sampled_from(MODES),
+    count=st.integers(0, 400),
+    dimensions=st.sampled_from([1, 2, 16, 64]),
+    top=st.integers(1, 200),
+    min_score=st.sampled_from([0.0, 0.0, 0.15, 0.5, 1.0]),
+    weight=st.sampled_from([0.0, 0.15, 0.5, 1.0]),
+    worded=st.sampled_from([0.0, 0.1, 1.0]),
+    share=st.sampled_from([None, 0.0, 0.1, 0.9]),
+    seed=st.integers(0, 2**32),
+)
+def test_the_selection_is_that_of_the_exact_scorer(
+    kind: str,
+    mode: Mode,
+    count: int,
+    dimensions: int,
+    top: int,
+    min_score: float,
+    weight: float,
+    worded: float,
+    share: float | None,
+    seed: int,
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = rows_of(kind, count, dimensions, random)
+    # Of few values, so that scores are equal.
+    bm25 = random.choice(np.array([0.5, 1.0, 7.25], np.float32), count)
+    bm25[random.random(count) >= worded] = 0
+    allowed = None if share is None else random.random(count) < share
+    vector = vectors[0] if count and seed % 2 else rows_of("spread", 1, dimensions, random)[0]
+    query = IndexQuery("", mode, vector, replace(SCORING, weight=weight), top, min_score=min_score)
+    cuts = sorted(random.integers(0, count + 1, 2).tolist())
+    found = select(segments_of(vectors, bm25, allowed, cuts), query, originals(vectors))
+    expected = exactly(vectors, bm25, allowed, query)
+    assert list(found.best) == list(expected.best)
+    assert found.total == expected.total
+    assert found.total_exact
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_blocks_and_a_full_pool_change_nothing(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(selection, "POOL_ROWS", 100)
+    random = np.random.default_rng(3)
+    for kind in KINDS:
+        vectors = rows_of(kind, 2_000, 16, random)
+        bm25 = random.integers(0, 3, 2_000).astype(np.float32)
+        allowed = np.repeat(random.random(200) < 0.6, 10)
+        query = IndexQuery("", mode, vectors[7], SCORING, 10)
+        found = select(segments_of(vectors, bm25, allowed, [500]), query, originals(vectors), recount=2_000)
+        expected = exactly(vectors, bm25, allowed, query)
+        assert (list(found.best), found.total) == (list(expected.best), expected.total), kind
+
+
+def test_few_rows_are_scored_exactly() -> None:
+    vectors = rows_of("spread", 5_000, 384, np.random.default_rng(0))
+    query = IndexQuery("", "vector", vectors[0], SCORING, 10)
+    asked: list[int] = []
+
+    def counted(chunk_ids: Ids) -> Vectors:
+        asked.append(len(chunk_ids))
+        return vectors[chunk_ids - 1]
+
+    select(segments_of(vectors, None, None, []), query, counted)
+    assert 10 <= sum(asked) < 500
+
+
+def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
+    random = np.random.default_rng(0)
+    vectors = rows_of("spread", 4_000, 64, random)
+    bm25 = (random.random(4_000) < 0.1).astype(np.float32)
+    query = IndexQuery("", "hybrid", vectors[0], SCORING, 10)
+    found = select(segments_of(vectors, bm25, None, []), query, originals(vectors), recount=5)
+    expected = exactly(vectors, bm25, None, query)
+    assert not found.total_exact
+    assert np.count_nonzero(bm25) <= found.total <= expected.total
+    assert list(found.best) == list(expected.best)
+
+
+def test_nothing_allowed_finds_nothing() -> None:
+    vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
+    query = IndexQuery("", "vector", vectors[0], SCORING, 10)
+    for segments in ([], segments_of(vectors, None, np.zeros(10, np.bool_), [])):
+        found = select(segments, query, originals(vectors))
+        assert (list(found.best), found.total, found.total_exact) == ([], 0, True)

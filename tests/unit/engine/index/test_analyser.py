@@ -1,0 +1,103 @@
+"""The words of chunks and questions are those that FTS5 finds, and so are their scores."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import apsw
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_engine.index.embedded.words import Terms, weigh
+from kb_engine.index.words import (
+    CJK_CHARACTER,
+    LONGEST_TERM,
+    MAX_PHRASES,
+    TITLE_WEIGHT,
+    TOKENIZER,
+    Analyser,
+    index_text,
+    phrases,
+)
+from tests.support.word_blocks import build
+
+ANALYSER = Analyser()
+ANYTHING = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
+SAMPLES = [
+    *("Running", "runs", "naïve", "NAIVE", "中国", "国中国", "タワー", "학교", "a中b"),
+    *("🙂", "\ud800", "\0", "it's", "the", "THE"),
+]
+LONG = ["x" * LONGEST_TERM, "x" * (LONGEST_TERM + 1)]
+LANGUAGE = st.lists(st.sampled_from([*SAMPLES, *LONG]), max_size=8).map(" ".join)
+TEXT = ANYTHING | LANGUAGE
+
+
+def test_a_question_of_many_words_is_bounded() -> None:
+    assert len(ANALYSER.terms_of(" ".join(map(str, range(1_000))))) == MAX_PHRASES
+
+
+def test_every_cjk_character_is_a_token_of_its_own_or_none() -> None:
+    """What the pairs rest on: after the tokenizer it is the same character still."""
+    characters = filter(CJK_CHARACTER.match, map(chr, range(0x2E80, 0x40000)))
+    for character in characters:
+        (found,) = ANALYSER.chunks("", [(None, character)])
+        assert found.terms in ([], [character])
+
+
+def test_a_word_of_megabytes_is_bounded() -> None:
+    (found,) = ANALYSER.chunks("", [(None, "y" * 10_000_000)])
+    assert (found.length, len(found.terms[0]) <= LONGEST_TERM) == (1, True)
+
+
+@given(st.lists(st.tuples(LANGUAGE, LANGUAGE, LANGUAGE), min_size=1, max_size=12), LANGUAGE, st.data())
+def test_scores_are_those_of_fts5(
+    documents: list[tuple[str, str, str]], query: str, data: st.DataObject
+) -> None:
+    """But for the weight of a word, which in FTS5 falls to nothing; removed rows count in neither."""
+    db = apsw.Connection(":memory:")
+    db.execute(
+        "CREATE VIRTUAL TABLE words USING fts5 (title, heading, text, content = '', contentless_delete = 1, "
+        f"tokenize = '{TOKENIZER}')"
+    )
+    insert = "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)"
+    db.executemany(insert, ((row, *map(index_text, document)) for row, document in enumerate(documents)))
+    block = build(
+        found for title, heading, text in documents for found in ANALYSER.chunks(title, [(heading, text)])
+    )
+    gone = data.draw(st.sets(st.integers(0, len(documents) - 1), max_size=len(documents) - 1))
+    db.executemany("DELETE FROM words WHERE rowid = ?", ((row,) for row in gone))
+    rows = np.array([row for row in range(len(documents)) if row not in gone], np.uint32)
+
+    expected = dict.fromkeys(rows.tolist(), 0.0)
+    for phrase in phrases(db, query):
+        sql = f"SELECT rowid, -bm25(words, {TITLE_WEIGHT}, 1, 1) FROM words WHERE words MATCH ?"
+        scores = dict(db.execute(sql, (phrase,)))
+        odds = (len(rows) - len(scores) + 0.5) / (len(scores) + 0.5)
+        for row, score in scores.items():
+            expected[row] += score / max(math.log(odds), 1e-6) * math.log1p(odds)
+
+    terms = Terms(ANALYSER.terms_of(query))
+    weights = weigh(block.frequencies(terms, rows), len(rows))
+    found = np.zeros(len(rows), np.float32)
+    average = float(block.lengths[rows].mean()) or 1.0
+    block.add_scores(terms, weights.tolist(), average, found, rows)
+    assert found.tolist() == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
+
+
+def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
+    db = apsw.Connection(":memory:")
+    db.execute(
+        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{TOKENIZER}');"
+        "CREATE VIRTUAL TABLE v USING fts5vocab (w, row)"
+    )
+    for text in [*SAMPLES, *LONG]:
+        db.execute("DELETE FROM w")
+        db.execute("INSERT INTO w VALUES (?)", (index_text(text),))
+        kept = dict(db.execute("SELECT term, cnt FROM v").fetchall())
+        (found,) = ANALYSER.chunks("", [(None, text)])
+        assert found.length == sum(kept.values())
+        single = Counter(term for term in found.terms if " " not in term)
+        assert single == {term: count for term, count in kept.items() if len(term) <= LONGEST_TERM}

@@ -1,0 +1,354 @@
+"""Changes of different documents do not wait for one another; those that meet do, and then see the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import CollectionRequest
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres.connection import connect
+from kb_engine.store.postgres.opening import reindex_postgres
+from kb_engine.store.postgres.schema import MIGRATIONS, migrate
+from kb_engine.store.postgres.transaction import layout_version, set_embedder
+from kb_engine.store.repository import collections, documents, state
+from kb_engine.store.repository.transaction import Write
+from tests.support.eventually import eventually_async
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.remote_index import RemoteIndex, Server
+from tests.support.stores import (
+    EMBEDDER,
+    Base,
+    all_documents,
+    axis,
+    key,
+    new_note,
+    opened,
+    prepared,
+    visit,
+)
+
+pytestmark = pytest.mark.process
+
+SECONDS = 20.0
+ID = "00000000-0000-4000-8000-000000000000"
+_WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[Database]:
+    database = await new_database()
+    yield database
+    give_back(database)
+
+
+@pytest.fixture
+async def one(database: Database) -> AsyncIterator[Base]:
+    async with opened(database) as base:
+        yield base
+
+
+@pytest.fixture
+async def other(database: Database) -> AsyncIterator[Base]:
+    async with opened(database) as base:
+        yield base
+
+
+@asynccontextmanager
+async def in_flight(
+    base: Base, operation: Callable[..., Coroutine[Any, Any, Any]], *args: Any
+) -> AsyncIterator[asyncio.Future[Any]]:
+    """A change that has done its work and commits when the block ends."""
+    done, end = asyncio.Event(), asyncio.Event()
+
+    async def held(write: Write) -> Any:
+        answer = await operation(write, *args)
+        done.set()
+        await end.wait()
+        return answer
+
+    async with asyncio.timeout(SECONDS):
+        change = asyncio.ensure_future(base.store.write(held))
+        await done.wait()
+        try:
+            yield change
+        finally:
+            end.set()
+            await change
+
+
+@asynccontextmanager
+async def waiting(database: Database, work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Future[Any]]:
+    """`work` has come to wait for somebody else's transaction."""
+    task = asyncio.ensure_future(work)
+    await eventually_async(lambda: database.value(_WAITING), lambda count: count == 1, what="the wait")
+    assert not task.done()
+    yield task
+
+
+async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:
+    """Of whatever kind: they are committed while it is not."""
+    standing = [await one.note(text) for text in ("a", "b", "c")]
+    leased = await one.lease(new_note("d"))
+    async with in_flight(one, documents.commit, leased, prepared("d")) as commit:
+        await other.note("e")
+        await other.update(standing[0].id, "aa", prepared("aa"))
+        await other.store.once(key(), documents.add_tags, standing[1].id, ["t"], 1)
+        await other.store.once(None, documents.delete, standing[2].id)
+        await other.store.once(None, collections.put, ID, CollectionRequest(name="n", description="d"))
+        same = await other.lease(new_note("b"))
+        assert await other.store.write(documents.commit_duplicate, same) is not None
+        assert [each.title for each in (await all_documents(other)).documents] == ["A note"] * 3
+        assert not commit.done()
+    assert (await all_documents(other)).total == 4
+    assert (await other.find("d")).total == 1
+
+
+async def test_a_second_change_of_one_version_sees_the_first(
+    database: Database, one: Base, other: Base
+) -> None:
+    note = await one.note("a")
+    second = other.store.once(None, documents.add_tags, note.id, ["u"], 1)
+    async with in_flight(one, documents.add_tags, note.id, ["t"], 1), waiting(database, second) as refused:
+        pass
+    with pytest.raises(EngineError, match="version"):
+        await refused
+    assert (await other.detail(note.id)).tags == ["t"]
+
+
+async def test_the_same_content_in_one_scope_is_one_document_and_in_another_a_second(
+    database: Database, one: Base, other: Base
+) -> None:
+    leased = [await one.lease(new_note("a", dedup_scope=scope)) for scope in ("s", "s", "t")]
+    async with in_flight(one, documents.commit, leased[0], prepared("a")):
+        assert not (await other.commit(leased[2], prepared("a"))).deduplicated  # type: ignore[union-attr]
+        async with waiting(database, other.commit(leased[1], prepared("a"))) as second:
+            pass
+    assert (await second).deduplicated
+    assert (await all_documents(one)).total == 2
+
+
+async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
+    """Of two that were the same the younger one is, once the older has gone."""
+    scoped = {"dedup_scope": "s", "tags": ["s"]}
+    older = await one.note("a", **scoped)
+    leased = await one.lease(new_note("a", **scoped))
+    async with (
+        in_flight(one, documents.delete, older.id),
+        waiting(database, other.commit(leased, prepared("a"))) as commit,
+    ):
+        pass
+    added = await commit
+    assert (added.deduplicated, added.document_id > older.id) == (False, True)
+
+
+async def test_what_just_leaves_its_scope_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
+    scoped = {"dedup_scope": "s", "tags": ["s"]}
+    moved = await one.note("a", **scoped)
+    leased = await one.lease(new_note("a", **scoped))
+    async with (
+        in_flight(one, documents.remove_tag, moved.id, "s", None),
+        waiting(database, other.commit(leased, prepared("a"))) as commit,
+    ):
+        pass
+    assert not (await commit).deduplicated
+
+
+async def test_clearing_waits_for_a_commit_and_removes_what_came_of_it(
+    database: Database, one: Base, other: Base
+) -> None:
+    leased = await one.lease(new_note("a"))
+    async with (
+        in_flight(one, documents.commit, leased, prepared("a")),
+        waiting(database, other.store.once(None, documents.clear)) as cleared,
+    ):
+        pass
+    assert (await cleared).documents == 1
+    counts = await one.store.read(state.counts)
+    assert (counts.documents.total, await database.value("SELECT chunks FROM totals")) == (0, 0)
+
+
+async def test_totals_are_counted_beside_those_who_count(database: Database, one: Base) -> None:
+    """A row of counters that somebody holds is left to him."""
+    await one.note("a b")
+    db = await connect(database.address)
+    try:
+        async with asyncio.timeout(SECONDS), db.transaction():
+            await db.execute("SELECT FROM counters FOR UPDATE")
+            await one.note("c d e")
+            note = await one.note("f")
+            await one.store.once(None, documents.delete, note.id)
+    finally:
+        await db.close()
+    counted = await database.ask(lambda db: db.fetchrow("SELECT chunks, words FROM totals"))
+    assert counted == await database.ask(lambda db: db.fetchrow("SELECT count(*), sum(words) FROM chunks"))
+    assert await one.store.read(state.generation) == 5
+    assert (await one.store.read(state.counts)).last_updated is not None
+    assert await one.count("counters") == 2
+
+
+async def test_a_beat_brings_the_totals_to_where_engines_of_before_look(
+    database: Database, one: Base, other: Base
+) -> None:
+    """They read the row of the base while engines are upgraded."""
+    await one.note("a b")
+    leased = await one.lease(new_note("c"))
+    async with in_flight(one, documents.commit, leased, prepared("c")):
+        await other.store.beat()
+    base = "SELECT chunks, words, changes FROM base"
+    first = await database.ask(lambda db: db.fetchrow(base))
+    await other.store.beat()
+    assert first["chunks"] == 1
+    totals = await database.ask(lambda db: db.fetchrow("SELECT chunks, words, changes FROM totals"))
+    assert await database.ask(lambda db: db.fetchrow(base)) == totals
+    assert (totals["chunks"], await one.count("counters")) == (2, 0)
+
+
+async def test_engines_of_layout_5_do_no_harm_while_their_base_is_migrated() -> None:
+    """They hold the row of the base, which counts ids; once they have it they look at the layout again."""
+    database = await new_database(empty=True)
+    earlier, later = await connect(database.address), await connect(database.address)
+    try:
+        await earlier.execute("CREATE EXTENSION vector")
+        await migrate(earlier, database.address, MIGRATIONS[:5])
+        await set_embedder(earlier, EMBEDDER)
+        async with asyncio.timeout(SECONDS), later.transaction():
+            assert await layout_version(later) == 5
+            async with earlier.transaction():
+                await earlier.execute("UPDATE base SET last_document = 4, last_chunk = 9")
+                async with waiting(database, visit(database)) as migrated:
+                    pass
+            await migrated
+            await later.execute("SELECT FROM base FOR UPDATE")
+            assert await layout_version(later) == len(MIGRATIONS)
+    finally:
+        await earlier.close()
+        await later.close()
+    async with opened(database) as base:
+        note = await base.note("a")
+        assert (note.id, [each.id for each in (await base.detail(note.id)).chunks]) == (5, [10])
+
+
+async def test_only_one_learns_at_a_time_how_long_work_takes(one: Base, other: Base) -> None:
+    """Who would have to wait does without; nobody's commit waits for that."""
+    leased = [await one.lease(new_note(text)) for text in ("a", "b")]
+    async with in_flight(one, documents.commit, leased[0], prepared("a")):
+        assert await other.commit(leased[1], prepared("b")) is not None
+    assert await one.count("measures") == 1
+
+
+# A document whose ids are lower than those of another is committed after it, by another engine.
+
+
+@asynccontextmanager
+async def overtaken(one: Base, other: Base) -> AsyncIterator[None]:
+    """Within the block the second of two documents is there, and behind it the first too."""
+    leased = await one.lease(new_note("apple a"))
+    async with in_flight(one, documents.commit, leased, prepared("apple a")):
+        second = await other.note("apple b", "apple c")
+        assert (second.id, [each.id for each in (await other.detail(second.id)).chunks]) == (2, [2, 3])
+        yield
+
+
+async def found(base: Base) -> list[tuple[int, float]]:
+    return [(each.chunk.id, each.score) for each in (await base.find("apple")).results]
+
+
+async def test_searches_score_what_was_overtaken_as_if_it_had_been_there_first(
+    database: Database, one: Base, other: Base
+) -> None:
+    """What an engine remembers of words between two searches is of one state of the base."""
+    async with overtaken(one, other):
+        assert [chunk for chunk, _ in await found(other)] == [2, 3]
+    async with opened(database) as fresh:
+        assert await found(other) == await found(fresh)
+    assert [chunk for chunk, _ in await found(other)] == [1, 2, 3]
+
+
+async def test_a_list_by_id_has_what_was_overtaken_in_its_place(one: Base, other: Base) -> None:
+    async with overtaken(one, other):
+        assert [each.id for each in (await all_documents(other)).documents] == [2]
+    assert [each.id for each in (await all_documents(other)).documents] == [1, 2]
+
+
+async def test_a_reindex_embeds_what_was_overtaken(database: Database, one: Base, other: Base) -> None:
+    embedded: list[str] = []
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        embedded.extend(texts)
+        return np.array([axis(1)] * len(texts))
+
+    again = EmbedderIdentity("again", EMBEDDER.dimensions)
+    async with overtaken(one, other):
+        reindexing = reindex_postgres(database.address, embedder=again, embed=embed)
+        async with waiting(database, reindexing) as reindexed:
+            pass
+    assert (await reindexed, embedded) == (3, ["apple a", "apple b", "apple c"])
+    assert await one.count("vectors") == 3
+
+
+async def test_an_index_that_is_built_meanwhile_gets_what_was_overtaken_from_the_log(
+    database: Database,
+) -> None:
+    server = Server()
+    async with opened(database, index=RemoteIndex(server)) as one:
+        assert await found(one) == []
+        server.lose_everything()
+        async with overtaken(one, one):
+            assert [chunk for chunk, _ in await found(one)] == [2, 3]
+        assert [chunk for chunk, _ in await found(one)] == [1, 2, 3]
+        assert server.created == 2
+
+
+@pytest.fixture
+def index() -> RemoteIndex:
+    """One that is out of service, so that the log stays as it is."""
+    return RemoteIndex(Server(out_of_service=True))
+
+
+async def test_the_log_grows_with_the_commits_of_all_engines(database: Database, index: RemoteIndex) -> None:
+    """Who has read up to a generation has missed none before it, however the changes overlap."""
+    async with opened(database, index=index) as one, opened(database, index=index) as other:
+        seen: set[int] = set()
+
+        async def follow() -> None:
+            applied = 1
+            while len(seen) < 20:
+                pending = await one.store.read(state.changes_since, applied, 100)
+                assert pending is not None, "a gap in the log"
+                changes, applied = pending
+                seen.update(document.id for document in changes.upserts)
+
+        writing = [
+            base.ingest_among_others(new_note(f"{number}"), prepared(f"{number}"))
+            for number, base in enumerate((one, other) * 10)
+        ]
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(follow(), *writing)
+        assert len(seen) == 20
+
+
+async def test_what_an_engine_without_the_index_changes_is_a_gap_in_the_log(
+    database: Database, index: RemoteIndex, one: Base
+) -> None:
+    """Whenever that is: before a change that is logged, beside it and after it."""
+    async with opened(database, index=index) as logging:
+        leased = await logging.lease(new_note("a"))
+        async with in_flight(logging, documents.commit, leased, prepared("a")):
+            await one.note("b")
+        assert await logging.store.read(state.changes_since, 1, 100) is None
+        latest = await logging.store.read(state.generation)
+        await logging.note("c")
+        changes, applied = await logging.store.read(state.changes_since, latest, 100)
+        assert ([document.title for document in changes.upserts], applied) == (["A note"], latest + 1)
+        await one.note("d")
+        assert await logging.store.read(state.changes_since, applied, 100) is None

@@ -1,0 +1,251 @@
+"""The files of the index beside a base: whatever becomes of them, searches find what the base holds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kb_engine.index.embedded import index as embedded
+from kb_engine.store.repository import documents
+from kb_engine.store.sqlite import segments
+from tests.support.eventually import eventually_async
+from tests.support.stores import Base, all_documents, direct, left_by_a_crash, meaning, opened
+
+WORDS = ["apple", "pear", "plum", "fig"]
+
+
+@pytest.fixture(autouse=True)
+def small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few chunks are a segment."""
+    monkeypatch.setattr(embedded, "TAIL_ROWS", 8)
+
+
+async def notes(base: Base, first: int, count: int) -> None:
+    """Documents with three chunks each, numbered from `first` by their words."""
+    for number in range(first, first + count):
+        texts = [f"{WORDS[number % 4]} {WORDS[number % 3]} {place} {number}" for place in range(3)]
+        await base.note(
+            *texts, title=f"n{number}", tags=["a" if number % 2 else "b"], dedup_scope=str(number)
+        )
+
+
+async def answers(base: Base) -> list[tuple[str, int, float]]:
+    """What is found, with all scores, filtered and not."""
+    found = []
+    for filters in ({}, {"tags": ["a"]}):
+        for mode in ("fts", "vector", "hybrid"):
+            query = "apple fig"
+            answer = await base.find(query, mode, vector=meaning(query), top=1_000, **filters)
+            found += [(one.document.title, one.chunk.index, one.score) for one in answer.results]
+    return found
+
+
+def files(base: Base) -> set[str]:
+    return {file.name for file in segments.folder_of(base.path).iterdir()}
+
+
+async def tidied(base: Base) -> None:
+    """Wait until nothing is to be united or removed."""
+
+    def left_to_do() -> object:
+        state = base.store._index.state
+        return files(base) ^ {part.name for part in state.parts if part.name} or embedded.next_union(state)
+
+    await eventually_async(left_to_do, lambda left: not left, what="the upkeep")
+
+
+@pytest.fixture
+async def filled(tmp_path: Path) -> tuple[Path, list[tuple[str, int, float]]]:
+    """A base of some segments and a few more chunks, with removed ones in each; and its answers."""
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 30)
+        for one in (await all_documents(base)).documents[::5]:
+            await base.store.once(None, documents.delete, one.id)
+        await tidied(base)
+        assert len(files(base)) > 1
+        return base.path, await answers(base)
+
+
+async def test_a_base_opens_with_the_index_that_it_had(
+    filled: tuple[Path, list[tuple[str, int, float]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, expected = filled
+    read: list[tuple[int, int]] = []
+    batches = segments._batches
+
+    def noted(*args: object) -> object:
+        read.append(args[-2:])  # type: ignore[arg-type]
+        return batches(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segments, "_batches", noted)
+    async with opened(path) as base:
+        assert await answers(base) == expected
+        last = max(part.block.chunk_ids[-1] for part in base.store._index.state.parts if part.name)
+        assert read == [(last + 1, segments._ALL)]
+
+
+def cut(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+
+
+def spoilt(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(b"spoilt" * 1_000)
+
+
+def unreadable(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+        file.mkdir()
+
+
+def one_missing(folder: Path) -> None:
+    min(folder.iterdir()).unlink()
+
+
+def swapped(folder: Path) -> None:
+    """Each holds the chunks of another."""
+    first, second, *_ = sorted(folder.iterdir())
+    first.rename(folder / "x")
+    second.rename(first)
+    (folder / "x").rename(second)
+
+
+def more(folder: Path) -> None:
+    (folder / "left.new").write_bytes(b"half")
+    shutil.copy(min(folder.iterdir()), folder / "copy")
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, cut, spoilt, one_missing, swapped, more])
+async def test_files_that_are_missing_or_damaged_are_made_again(
+    filled: tuple[Path, list[tuple[str, int, float]]], damage: Callable[[Path], None]
+) -> None:
+    path, expected = filled
+    damage(segments.folder_of(path))
+    for _ in range(2):
+        async with opened(path) as base:
+            assert await answers(base) == expected
+            await notes(base, 100, 1)
+            await base.store.once(None, documents.delete, (await all_documents(base)).documents[-1].id)
+            assert await answers(base) == expected
+            await tidied(base)
+
+
+async def test_a_large_base_without_its_files_is_indexed_in_pieces(tmp_path: Path) -> None:
+    """More chunks than are kept in memory at once while a base is read."""
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 60)
+        await tidied(base)
+        expected = await answers(base)
+    shutil.rmtree(segments.folder_of(tmp_path / "kb.db"))
+    async with opened(tmp_path / "kb.db") as base:
+        assert await answers(base) == expected
+        await tidied(base)
+        assert await answers(base) == expected
+
+
+async def test_an_older_copy_of_a_base_finds_what_it_held(tmp_path: Path) -> None:
+    """The files beside it have gone on meanwhile; ids that come again are those of other chunks."""
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 12)
+        older = left_by_a_crash(base, tmp_path / "older")
+        await notes(base, 12, 30)
+        await tidied(base)
+    shutil.rmtree(segments.folder_of(older))
+    shutil.copytree(segments.folder_of(base.path), segments.folder_of(older))
+    async with opened(older) as again, opened(tmp_path / "fresh.db") as fresh:
+        await notes(again, 50, 12)
+        await notes(fresh, 0, 12)
+        await notes(fresh, 50, 12)
+        assert await answers(again) == await answers(fresh)
+
+
+@pytest.mark.parametrize("moment", ["_unite", "_replace", "sweep"])
+async def test_a_death_at_any_step_of_the_upkeep_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Before and after each step: the files, their list in the base, and what is removed."""
+    deaths: list[Path] = []
+    owner: object = segments.Upkeep if moment == "_replace" else segments
+    real = getattr(owner, moment)
+
+    async with opened(tmp_path / "kb.db") as base:
+
+        def dying(*args: object) -> object:
+            for done in (lambda: None, lambda: real(*args)):
+                answer = done()
+                if len(deaths) < 6:
+                    deaths.append(left_by_a_crash(base, tmp_path / f"death {len(deaths)}"))
+            return answer
+
+        monkeypatch.setattr(owner, moment, dying)
+        await notes(base, 0, 8)
+        await tidied(base)
+        monkeypatch.undo()
+        expected = dict.fromkeys(await answers(base))
+        assert deaths
+    for death in deaths:
+        async with opened(death) as later:
+            known = {one.title for one in (await all_documents(later)).documents}
+            found = await answers(later)
+            assert {title for title, _, _ in found} <= known
+            if len(known) == 8:
+                assert dict.fromkeys(found) == expected
+            assert files(later) == {part.name for part in later.store._index.state.parts if part.name}
+
+
+async def test_clearing_a_base_removes_its_files(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 20)
+        await tidied(base)
+        await base.store.once(None, documents.clear)
+        await tidied(base)
+        assert (files(base), await answers(base)) == (set(), [])
+        await notes(base, 0, 5)
+        assert (await base.find("apple")).total > 0
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), MemoryError()])
+async def test_a_failed_upkeep_is_reported_and_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(segments, "PAUSE_SECONDS", 0.01)
+    async with opened(tmp_path / "kb.db") as base:
+        with monkeypatch.context() as full:
+            full.setattr(segments, "write_segment", fail)
+            await notes(base, 0, 10)
+            found = await answers(base)
+            await eventually_async(
+                lambda: caplog.text, lambda told: "is not tidied up" in told, what="the warning"
+            )
+        await tidied(base)
+        assert files(base)
+        assert await answers(base) == found
+
+
+async def test_a_damaged_vector_is_an_error(
+    filled: tuple[Path, list[tuple[str, int, float]]],
+) -> None:
+    path, _ = filled
+    with direct(path) as db:
+        db.execute(
+            "UPDATE vectors SET vector = x'00112233' WHERE chunk_id = (SELECT min(chunk_id) FROM vectors)"
+        )
+    async with opened(path) as base:
+        with pytest.raises(Exception, match="A vector of the base is damaged"):
+            await answers(base)
+
+
+async def test_searches_go_on_while_parts_are_united(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kb.db") as base:
+        for number in range(25):
+            await notes(base, number, 1)
+            found = await base.find("apple pear plum fig", top=1_000)
+            assert found.total == 3 * (number + 1)

@@ -1,0 +1,157 @@
+"""`kb bench search`: its corpus, its exact answers, and a run end to end."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kb_engine.index.words import Analyser
+from kb_load.bench import search
+from kb_load.bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
+from kb_load.bench.peers import PEERS, Module, fused
+
+SIZE = 1_000
+QUESTIONS = 20
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus.made(tmp_path_factory.mktemp("search") / "corpus", SIZE, QUESTIONS, SEED)
+
+
+def test_a_seed_makes_the_same_corpus_again(corpus: Corpus, tmp_path: Path) -> None:
+    again = Corpus.made(tmp_path / "again", SIZE, QUESTIONS, SEED)
+    other = Corpus.made(tmp_path / "other", SIZE, QUESTIONS, SEED + 1)
+    texts = [[each.full_texts for each in one.documents()] for one in (corpus, again, other)]
+    assert texts[0] == texts[1] != texts[2]
+    assert np.array_equal(corpus.array("vectors"), again.array("vectors"))
+
+
+def test_documents_have_passages_of_unit_vectors_and_every_twentieth_the_tag(corpus: Corpus) -> None:
+    documents = list(corpus.documents())
+    assert {len(each.texts) for each in documents} == {PASSAGES_EACH}
+    assert [each.number for each in documents if each.tagged] == [0]
+    assert len(documents) == SIZE // PASSAGES_EACH == TAGGED_EVERY
+    lengths = np.linalg.norm(np.concatenate([each.vectors for each in documents]), axis=1)
+    assert np.allclose(lengths, 1, atol=1e-5)
+
+
+def test_words_are_as_frequent_as_zipf_says(corpus: Corpus) -> None:
+    counts = Counter(word for each in corpus.documents() for text in each.texts for word in text.split())
+    first, tenth = (counts.most_common(10)[place][1] for place in (0, 9))
+    assert first / tenth == pytest.approx(10, rel=0.2)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_exact_answer_is_that_of_the_formula_over_the_texts(corpus: Corpus, filtered: bool) -> None:
+    """Computed once more from the texts, passage by passage, with the engine's analyser."""
+    analyser = Analyser()
+    passages, answering = {}, set()
+    for each in corpus.documents():
+        if each.tagged or not filtered:
+            answering |= set(range(each.first, each.first + PASSAGES_EACH))
+        analysed = analyser.chunks(each.title, ((None, text) for text in each.texts))
+        for offset, (words, vector) in enumerate(zip(analysed, each.vectors, strict=True)):
+            passages[each.first + offset] = (Counter(words.terms), words.length, vector)
+    average = sum(length for _, length, _ in passages.values()) / len(passages)
+    question = corpus.questions()[0]
+    scores = {}
+    for number in answering:
+        counts, length, vector = passages[number]
+        bm25 = 0.0
+        for term in analyser.terms_of(question.text):
+            inside = sum(term in other for other, _, _ in passages.values())
+            norm = 1.2 * (0.25 + 0.75 * length / average)
+            rarity = math.log1p((len(passages) - inside + 0.5) / (inside + 0.5))
+            bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
+        meaning = max(0.0, float(vector @ question.vector))
+        scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (bm25 + SCORING.saturation)
+    due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
+    answer = corpus.answers()["hybrid", filtered][0]
+    assert answer.equals(due)
+    assert [answer.scores[number] for number in due] == pytest.approx(
+        [scores[number] for number in due], abs=2e-6
+    )
+
+
+def test_recall_counts_what_is_as_good_and_a_ranking_is_equal_in_any_order_of_equals() -> None:
+    answer = Answer({number: 1 - number / 20 for number in range(9)} | {20: 0.3, 21: 0.3, 22: 0.1})
+    assert answer.share([*range(9), 21]) == 1.0
+    assert answer.share([*range(9), 22]) == 0.9
+    assert answer.share([0] * TOP) == 0.1
+    assert answer.equals([*range(9), 21])
+    assert not answer.equals([1, 0, *range(2, 9), 21])
+    assert not answer.equals(range(9))
+
+
+def test_ranks_are_fused_reciprocally() -> None:
+    assert fused([1, 2, 3], [3, 2, 4], top=3) == [3, 2, 1]
+
+
+def open_peer(folder: Path) -> Exact:
+    return Exact(folder)
+
+
+class Exact:
+    """A peer that knows the exact answers: what is measured of it is the benchmark's own."""
+
+    efforts = (0, 1)
+    effort = 0
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "something").write_bytes(bytes(2**20))
+        corpus = Corpus(folder.parent / "corpus")
+        self._places = {each.text: number for number, each in enumerate(corpus.questions())}
+        self._vectors = {each.vector.tobytes(): number for number, each in enumerate(corpus.questions())}
+        self._answers = corpus.answers()
+
+    def insert(self, documents: Sequence[object]) -> None:
+        assert len(documents) == TAGGED_EVERY
+
+    def finish(self) -> None:
+        """It has all."""
+
+    def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
+        place = self._places[text] if text is not None else -1
+        place = self._vectors[vector.tobytes()] if vector is not None else place
+        part = "vectors" if text is None else "words" if vector is None else "hybrid"
+        if not self.effort and text is None:
+            return []
+        scores = self._answers[part, tag is not None][place].scores  # type: ignore[index]
+        return sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+@pytest.mark.process
+def test_kb_and_an_exact_peer_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """kb ranks all questions exactly; a peer whose package is missing is named, one that fails too."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(search.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setitem(PEERS, "missing", Module("no_such_package_of_a_peer", "missing one"))
+    notes: list[str] = []
+    report = search.run(sizes=[SIZE], questions=QUESTIONS, peers=("kb", "missing"), note=notes.append)
+    (kb,) = report.measured
+    assert (kb.equal, kb.searches) == (2 * QUESTIONS, 2 * QUESTIONS)
+    assert kb.recall.vectors == kb.recall.words == kb.recall.hybrid == (1.0, 1.0)
+    assert min(kb.inserts, kb.disk_mib, kb.memory_mib, kb.start, kb.hybrid.p50, kb.clients.p50) > 0
+    assert report.missing == ["missing one"]
+    assert "kb on SQLite" in report.text()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_effort_is_raised_until_the_recall_is_good(corpus: Corpus, tmp_path: Path) -> None:
+    """Without effort the exact peer finds nothing; the second step finds all."""
+    place = tmp_path / "peer"
+    place.mkdir()
+    (tmp_path / "corpus").symlink_to(corpus.folder)
+    peer = open_peer(place)
+    assert search.tune(peer, corpus.questions(), corpus.answers()) == 1

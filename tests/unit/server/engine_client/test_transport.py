@@ -1,0 +1,361 @@
+"""Kept connections: when one carries another request, when a request is sent twice, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from yarl import URL
+
+from kb_contracts.api.operations import GET_STATUS, AnyOperation
+from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
+from kb_server.engine_client.transport import EngineRequest, Pool
+from tests.support.certificates import self_signed
+from tests.support.eventually import eventually_async
+
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+
+TRANSPORT = "kb_server.engine_client.transport"
+HTTP1 = "kb_server.engine_client.http1"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
+
+
+@dataclass
+class Peer:
+    """A server that answers each request as `answers` says; `connections` are those it has had."""
+
+    answers: Callable[[Reader, Writer], Awaitable[None]]
+    port: int = 0
+    connections: int = 0
+    open: set[Writer] = field(default_factory=set)
+    heads: list[bytes] = field(default_factory=list)
+
+    async def serve(self, reader: Reader, writer: Writer) -> None:
+        self.connections += 1
+        self.open.add(writer)
+        try:
+            while True:
+                self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                await self.answers(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client left, or this peer did
+        finally:
+            self.open.discard(writer)
+            writer.close()
+
+
+@asynccontextmanager
+async def peer(
+    answers: Callable[[Reader, Writer], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Peer]:
+    made = Peer(answers)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        made.port = server.sockets[0].getsockname()[1]
+        yield made
+        for writer in made.open:
+            writer.close()
+
+
+@asynccontextmanager
+async def pool_to(
+    made: Peer, lost: Callable[[], None] = lambda: None, scheme: str = "http"
+) -> AsyncIterator[Pool]:
+    pool = Pool(URL(f"{scheme}://127.0.0.1:{made.port}"), lost=lost)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+@dataclass
+class Question(EngineRequest):
+    operation: AnyOperation = GET_STATUS
+    lines: bytes = b"GET / HTTP/1.1\r\n\r\n"
+    silence: float = 5.0
+    blocks: Callable[[], AsyncGenerator[bytes, None]] | None = None
+
+    def rest(self) -> AsyncGenerator[bytes, None] | None:
+        return None if self.blocks is None else self.blocks()
+
+
+async def ok(_reader: Reader, writer: Writer) -> None:
+    writer.write(OK)
+    await writer.drain()
+
+
+async def silent(reader: Reader, _writer: Writer) -> None:
+    await reader.read()
+
+
+async def pause(seconds: float) -> None:
+    """Real time, which is what the bounds here are about."""
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, passed.set)
+    await passed.wait()
+
+
+class TestReuse:
+    async def test_one_connection_carries_one_request_after_another(self) -> None:
+        async with peer(ok) as made, pool_to(made) as pool:
+            for _ in range(3):
+                assert (await pool.exchange(Question())).body == b"OK"
+            assert made.connections == 1
+
+    async def test_requests_at_once_have_connections_of_their_own(self) -> None:
+        met = asyncio.Barrier(3)
+
+        async def together(_reader: Reader, writer: Writer) -> None:
+            await met.wait()
+            writer.write(OK)
+
+        async with peer(together) as made, pool_to(made) as pool:
+            await asyncio.gather(*(pool.exchange(Question()) for _ in range(3)))
+            assert made.connections == 3
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK",
+            b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nOK",
+            OK + OK,
+            OK + b"surplus",
+        ],
+    )
+    async def test_a_connection_that_holds_more_or_is_to_end_carries_no_other_request(
+        self, answer: bytes
+    ) -> None:
+        async def answers(_reader: Reader, writer: Writer) -> None:
+            writer.write(answer)
+
+        async with peer(answers) as made, pool_to(made) as pool:
+            for _ in range(2):
+                assert (await pool.exchange(Question())).body == b"OK"
+            assert made.connections == 2
+
+    async def test_an_answer_nobody_asked_for_closes_its_connection(self) -> None:
+        async with peer(ok) as made, pool_to(made) as pool:
+            await pool.exchange(Question())
+            (writer,) = made.open
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nFAKE")
+            await eventually_async(lambda: not made.open, what="the end of the connection")
+            assert (await pool.exchange(Question())).body == b"OK"
+
+    async def test_an_idle_connection_is_not_kept_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{HTTP1}._IDLE_SECONDS", 0.01)
+        async with peer(ok) as made, pool_to(made) as pool:
+            await pool.exchange(Question())
+            await eventually_async(lambda: not made.open, what="the end of the connection")
+
+    async def test_what_the_peer_closed_meanwhile_is_not_used(self) -> None:
+        lost: list[str] = []
+        async with peer(ok) as made, pool_to(made, lambda: lost.append("lost")) as pool:
+            await pool.exchange(Question())
+            made.open.pop().close()
+            await eventually_async(lambda: not pool._idle, what="the pool's knowledge")
+            await pool.exchange(Question())
+        assert lost == []
+
+    async def test_only_so_many_are_open_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{TRANSPORT}._CONNECTIONS", 2)
+        async with peer(ok) as made, pool_to(made) as pool:
+            await asyncio.gather(*(pool.exchange(Question()) for _ in range(9)))
+            assert made.connections <= 2
+
+    async def test_waiting_for_one_is_bounded_by_the_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{TRANSPORT}._CONNECTIONS", 1)
+        async with peer(silent) as made, pool_to(made) as pool:
+            long = asyncio.create_task(pool.exchange(Question()))
+            await eventually_async(lambda: made.heads, what="the first request")
+            with pytest.raises(EngineTimeout, match="All 1 connections"):
+                await pool.exchange(Question(silence=0.01))
+            long.cancel()
+            await asyncio.wait([long])
+
+    async def test_closing_ends_all_connections_and_what_is_on_its_way(self) -> None:
+        async with peer(silent) as made, pool_to(made) as pool:
+            asked = asyncio.create_task(pool.exchange(Question()))
+            await eventually_async(lambda: made.heads, what="the request")
+            await pool.close()
+            with pytest.raises(EngineUnreachable):
+                await asked
+            with pytest.raises(EngineUnreachable, match="closed"):
+                await pool.exchange(Question())
+
+
+class TestSendingTwice:
+    async def test_a_kept_connection_that_ends_without_a_byte_is_replaced_once(self) -> None:
+        lost: list[str] = []
+
+        async def once(_reader: Reader, writer: Writer) -> None:
+            if len(made.heads) == 2:
+                raise ConnectionResetError
+            writer.write(OK)
+
+        async with peer(once) as made, pool_to(made, lambda: lost.append("lost")) as pool:
+            for _ in range(2):
+                assert (await pool.exchange(Question())).body == b"OK"
+            assert (made.connections, len(made.heads), lost) == (2, 3, ["lost"])
+
+    async def test_a_new_connection_that_ends_is_not(self) -> None:
+        async def leaves(_reader: Reader, _writer: Writer) -> None:
+            raise ConnectionResetError
+
+        async with peer(leaves) as made, pool_to(made) as pool:
+            with pytest.raises(EngineUnreachable, match="without an answer"):
+                await pool.exchange(Question())
+            assert made.connections == 1
+
+    async def test_after_the_first_byte_it_is_not_sent_again(self) -> None:
+        async def breaks_off(_reader: Reader, writer: Writer) -> None:
+            if len(made.heads) == 2:
+                writer.write(b"H")
+                raise ConnectionResetError
+            writer.write(OK)
+
+        async with peer(breaks_off) as made, pool_to(made) as pool:
+            await pool.exchange(Question())
+            with pytest.raises(EngineUnreachable):
+                await pool.exchange(Question())
+            assert len(made.heads) == 2
+
+
+class TestBodies:
+    async def test_a_body_is_sent_block_by_block_and_its_connection_kept(self) -> None:
+        async def blocks() -> AsyncGenerator[bytes, None]:
+            for _ in range(40):
+                yield b"x" * 50_000
+
+        async def takes(reader: Reader, writer: Writer) -> None:
+            await reader.readexactly(2_000_000)
+            writer.write(OK)
+
+        async with peer(takes) as made, pool_to(made) as pool:
+            for _ in range(2):
+                assert (await pool.exchange(Question(blocks=blocks))).body == b"OK"
+            assert made.connections == 1
+
+    async def test_an_answer_before_all_is_sent_is_the_answer(self) -> None:
+        """And the connection, on which half a request stands, is closed."""
+        ended = asyncio.Event()
+
+        async def endless() -> AsyncGenerator[bytes, None]:
+            try:
+                while True:
+                    yield bytes(1 << 20)
+            finally:
+                ended.set()
+
+        async with peer(ok) as made, pool_to(made) as pool:
+            assert (await pool.exchange(Question(blocks=endless))).body == b"OK"
+            assert ended.is_set()
+            await eventually_async(lambda: not made.open, what="the end of the connection")
+
+    async def test_a_peer_that_does_not_read_is_not_read_for(self) -> None:
+        """What waits to be sent stays within the buffers of the socket and one block."""
+        taken = 0
+
+        async def counted() -> AsyncGenerator[bytes, None]:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield bytes(1 << 20)
+
+        held = asyncio.Event()
+
+        async def reads_not(_reader: Reader, _writer: Writer) -> None:
+            await held.wait()
+            raise ConnectionResetError
+
+        async with peer(reads_not) as made, pool_to(made) as pool:
+            with pytest.raises(EngineTimeout):
+                await pool.exchange(Question(blocks=counted, silence=0.1))
+            held.set()
+        assert taken < 16
+
+    async def test_a_source_that_hangs_does_not_hide_the_answer(self) -> None:
+        async def hangs() -> AsyncGenerator[bytes, None]:
+            yield b"x"
+            await asyncio.Event().wait()
+
+        async with peer(ok) as made, pool_to(made) as pool:
+            assert (await pool.exchange(Question(blocks=hangs))).body == b"OK"
+
+
+class TestTime:
+    async def test_a_head_that_drips_is_silence(self) -> None:
+        async def drips(_reader: Reader, writer: Writer) -> None:
+            while True:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                await writer.drain()
+                await pause(0.02)
+
+        async with peer(drips) as made, pool_to(made) as pool:
+            with pytest.raises(EngineTimeout, match="said nothing"):
+                await pool.exchange(Question(silence=0.2))
+
+    async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{HTTP1}.ANSWER_SECONDS", 0.2)
+
+        async def drips(_reader: Reader, writer: Writer) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while True:
+                writer.write(b".")
+                await writer.drain()
+                await pause(0.02)
+
+        async with peer(drips) as made, pool_to(made) as pool:
+            with pytest.raises(EngineTimeout, match="not arrived whole"):
+                await pool.exchange(Question())
+
+    async def test_a_short_silence_counts_on_a_connection_that_waited_longer(self) -> None:
+        """Its timer was set for a later moment."""
+
+        async def first_only(reader: Reader, writer: Writer) -> None:
+            if len(made.heads) > 1:
+                await reader.read()
+            writer.write(OK)
+
+        async with peer(first_only) as made, pool_to(made) as pool:
+            await pool.exchange(Question(silence=60))
+            with pytest.raises(EngineTimeout):
+                await pool.exchange(Question(silence=0.02))
+
+    async def test_a_cancelled_exchange_closes_its_connection(self) -> None:
+        async with peer(silent) as made, pool_to(made) as pool:
+            asked = asyncio.create_task(pool.exchange(Question()))
+            await eventually_async(lambda: made.heads, what="the request")
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await eventually_async(lambda: not made.open, what="the end of the connection")
+
+
+class TestTls:
+    @pytest.fixture
+    def tls(self, tmp_path: Path) -> ssl.SSLContext:
+        path = tmp_path / "own.pem"
+        path.write_bytes(self_signed())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        return context
+
+    async def test_a_trusted_certificate_is_spoken_with(
+        self, tls: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "own.pem"))
+        async with peer(ok, tls) as made, pool_to(made, scheme="https") as pool:
+            for _ in range(2):
+                assert (await pool.exchange(Question())).body == b"OK"
+            assert made.connections == 1
+
+    async def test_any_other_is_not(self, tls: ssl.SSLContext) -> None:
+        async with peer(ok, tls) as made, pool_to(made, scheme="https") as pool:
+            with pytest.raises(EngineUnreachable, match="TLS failed"):
+                await pool.exchange(Question())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kb_load.bench.fleet import recorded_here
 from kb_load.fleet import costs
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -12,9 +11,3 @@ PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 def test_the_page_has_the_table_of_the_command() -> None:
     assert costs.table() in PAGE.read_text("utf-8"), f"docs/scaling.md lags; its table is:\n{costs.table()}"
-
-
-def test_the_page_has_the_costs_that_were_recorded() -> None:
-    recorded, page = recorded_here(), PAGE.read_text("utf-8")
-    for service in (recorded.server, recorded.stub, recorded.engine):
-        assert f"{service.mean * 1e3:.2f} ms" in page

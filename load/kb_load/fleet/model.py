@@ -1,85 +1,75 @@
-"""The fleet: callers, servers, engines and index nodes on machines, and what a search does to them.
+"""A fleet in virtual time: callers, servers, engines and index nodes, and what a search does to them.
 
     caller ─▶ server ─▶ engine ─▶ one replica of every shard
            ◀─        ◀─        ◀─ (the slowest decides)
 
-A server works on a call before it asks the engine and after; an engine embeds the question, and searches its
-own index or asks every shard. A replica that does not answer is left for another, in turn. There is no
-hedging. A caller gives up after `timeout`; what it asked for is done all the same, as it is in fact. Each
-component has a machine of its own, or all share one, as they do where the model is checked.
+A machine is a number of cores that all jobs on it share equally (processor sharing), as threads share those
+of Linux. A process is threads on a machine, and a queue in front of them. A server works on a call before it
+asks the engine and after. An engine computes, then asks PostgreSQL, which shares the engine's machine, or the
+shards. Where the model is checked all share one machine, callers too; otherwise each process and each index
+node has a machine of its own.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from math import inf
-from typing import Literal
+from collections.abc import Generator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from math import exp, inf, log
+from typing import TypeVar
 
 import msgspec
+import simpy
 
-from kb_load.fleet.events import CallFailed, Down, Machine, Process, Simulation, Steps, Together, Wait, Work
 from kb_load.report import percentile
 
-SERVER_ROOM = 4096
-"""Requests that a server has under way at once, and refuses more: the default of KB_MAX_CONNECTIONS, held to
-it by a test."""
-
-QUANTILES = 100
+_P95 = 1.6449
+"""The 95th percentile of the standard normal distribution."""
+_WARM = 0.2
+"""The share of the calls that ends before anything is counted."""
+Steps = Generator[simpy.Event, object, None]
+T = TypeVar("T")
 
 
 class Service(msgspec.Struct, frozen=True):
-    """Processor seconds of one call, as the quantiles 0, 1/n, ..., 1 of what was measured."""
+    """Processor seconds of a call, log-normal: `spread` is the standard deviation of their logarithm."""
 
-    quantiles: list[float]
+    mean: float = 0.0
+    spread: float = 0.0
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Service:
-        """From measured values. Raises ValueError: there are none."""
-        return cls([percentile(seconds, share / QUANTILES) for share in range(QUANTILES + 1)])
-
-    @property
-    def mean(self) -> float:
-        """The mean of what `draw` gives."""
-        ends = (self.quantiles[0] + self.quantiles[-1]) / 2
-        return (sum(self.quantiles) - ends) / (len(self.quantiles) - 1)
+    def of(cls, p50: float, p95: float) -> Service:
+        """The one with these percentiles."""
+        spread = spread_of(p50, p95)
+        return cls(p50 * exp(spread**2 / 2), spread)
 
     def draw(self, rng: random.Random) -> float:
-        place = rng.random() * (len(self.quantiles) - 1)
-        low = int(place)
-        return self.quantiles[low] + (place - low) * (self.quantiles[low + 1] - self.quantiles[low])
-
-    def times(self, factor: float) -> Service:
-        return Service([each * factor for each in self.quantiles])
+        if not self.mean or not self.spread:
+            return self.mean
+        return rng.lognormvariate(log(self.mean) - self.spread**2 / 2, self.spread)
 
 
-NOTHING = Service([0.0, 0.0])
+def spread_of(p50: float, p95: float) -> float:
+    """The `spread` of a service with these percentiles."""
+    return log(p95 / p50) / _P95
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call costs each component. `engine` is all but what a shard does."""
+    """What a call costs each component; `shard` is the part of one shard."""
 
-    client: Service = NOTHING
-    server: Service = NOTHING
-    engine: Service = NOTHING
-    shard: Service = NOTHING
-
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """The process `kind` number `number` is down from `at` for `seconds`; shards count through replicas."""
-
-    kind: Literal["server", "engine", "shard"]
-    number: int
-    at: float
-    seconds: float
+    client: Service = Service()
+    server: Service = Service()
+    engine: Service = Service()
+    database: Service = Service()
+    shard: Service = Service()
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of each, and on what. `one_machine`: all share `cores`, callers too; else each has its own.
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of each, and on what: `cores` are those of each machine.
 
-    Without servers callers ask the engines; without shards these have the index.
+    `wait` is what a call waits that no processor is needed for, in seconds. `fan_out` is the engine's
+    processor seconds to ask one shard. Without servers callers ask the engines.
     """
 
     servers: int = 1
@@ -87,23 +77,17 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     engine_threads: int = 1
     shards: int = 0
     replicas: int = 1
-    shard_threads: int = 1
     cores: float = 2.0
     one_machine: bool = False
-    choice: Literal["least outstanding", "round robin"] = "least outstanding"
-    hop: float = 0.0
-    room: float = SERVER_ROOM
-    timeout: float = inf
-    outages: list[Outage] = []
-
-    @property
-    def nodes(self) -> int:
-        """Machines, where each has its own."""
-        return self.servers + self.engines + self.shards * self.replicas
+    wait: float = 0.0
+    fan_out: float = 0.0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """`calls` altogether: `rate` a second by chance (Poisson), or of `clients` who pause about so long."""
+    """`calls` altogether: `rate` a second by chance (Poisson), or of `clients`, who pause about so long.
+
+    Clients keep to one server and one engine; without clients these are taken in turn.
+    """
 
     calls: int
     rate: float = 0.0
@@ -112,188 +96,156 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Latencies are milliseconds, of calls that were answered in time.
+    """What came of it: calls a second, their latencies in milliseconds, and calls under way on average."""
 
-    `busy` is the share of its cores that each kind's machines used; `in_system` how many calls were under way
-    on average; `mean` and `in_system` are of all calls, failed ones too.
-    """
-
-    calls: int
-    failed: int
-    seconds: float
+    rate: float
     mean: float
     p50: float
     p95: float
-    p99: float
     in_system: float
-    busy: dict[str, float]
-
-    @property
-    def rate(self) -> float:
-        """Calls a second that were answered in time."""
-        return (self.calls - self.failed) / self.seconds
 
 
-class Refused(CallFailed):
-    """The server has as many requests under way as it may."""
+class Machine:
+    """Cores that all jobs share equally; none gets more than one.
+
+    Equal shares mean that all present jobs advance alike: it is enough to know how far one that was there
+    from the beginning would be, and at which of its seconds each job ends.
+    """
+
+    def __init__(self, env: simpy.Environment, cores: float) -> None:
+        self._env, self._cores = env, cores
+        self._advanced, self._at = 0.0, env.now
+        self._jobs: list[tuple[float, int, simpy.Event]] = []
+        self._numbers = count()
+        self._timer: simpy.Event | None = None
+
+    def work(self, seconds: float) -> simpy.Event:
+        """A job of so many seconds of one core; the event is its end."""
+        self._advance()
+        ended = self._env.event()
+        heappush(self._jobs, (self._advanced + seconds, next(self._numbers), ended))
+        self._plan()
+        return ended
+
+    def _pace(self) -> float:
+        return min(1.0, self._cores / len(self._jobs))
+
+    def _advance(self) -> None:
+        if self._jobs:
+            self._advanced += (self._env.now - self._at) * self._pace()
+        self._at = self._env.now
+
+    def _plan(self) -> None:
+        if self._jobs:
+            left = max(0.0, self._jobs[0][0] - self._advanced) / self._pace()
+            self._timer = self._env.timeout(left)
+            self._timer.callbacks.append(self._end)
+
+    def _end(self, timer: simpy.Event) -> None:
+        if timer is self._timer:  # otherwise a job has come since, and there is a later timer
+            self._advance()
+            heappop(self._jobs)[2].succeed()
+            self._plan()
 
 
-class Replicas:
-    """Chooses between processes that can do the same."""
+class Process:
+    """Threads on a machine. What finds none free waits in order of arrival."""
 
-    def __init__(self, processes: Sequence[Process], choice: str) -> None:
-        self.processes = list(processes)
-        self._least = choice == "least outstanding"
-        self._next = 0
+    def __init__(self, env: simpy.Environment, machine: Machine, threads: int = 1) -> None:
+        self._machine, self._threads = machine, simpy.Resource(env, threads)
 
-    def _at(self, place: int) -> Process:
-        return self.processes[place % len(self.processes)]
-
-    def _outstanding(self, place: int) -> int:
-        return self._at(place).outstanding
-
-    def ask(self, steps_on: Callable[[Process], Steps]) -> Steps:
-        """Do `steps_on(process)` on one of them, and on the others in turn while one is down.
-
-        Raises:
-            Down: none of them is up.
-        """
-        first, self._next = self._next, (self._next + 1) % len(self.processes)
-        left = deque(range(first, first + len(self.processes)))
-        while left:
-            place = min(left, key=self._outstanding) if self._least else left[0]
-            left.remove(place)
-            process = self._at(place)
-            process.outstanding += 1
-            try:
-                yield from steps_on(process)
-            except Down:
-                continue
-            finally:
-                process.outstanding -= 1
-            return
-        raise Down
+    def work(self, seconds: float) -> Steps:
+        if seconds:
+            with self._threads.request() as turn:
+                yield turn
+                yield self._machine.work(seconds)
 
 
-def simulate(fleet: Fleet, services: Services, load: Load, *, seed: int) -> Outcome:
-    """Let `load` happen to `fleet`: the same seed, the same outcome.
+def simulate(topology: Topology, services: Services, load: Load, *, seed: int) -> Outcome:
+    """Let `load` happen to `topology`: the same seed, the same outcome.
 
     Raises:
         ValueError: the load has neither a rate nor clients.
     """
     if not load.rate and not load.clients:
         raise ValueError("a load has a rate, or clients")
-    return _Run(fleet, services, load, random.Random(seed)).outcome()
+    return _Run(topology, services, load, random.Random(seed)).outcome()
 
 
 class _Run:
-    def __init__(self, fleet: Fleet, services: Services, load: Load, rng: random.Random) -> None:
-        self._simulation = Simulation()
-        self._fleet, self._services, self._load, self._rng = fleet, services, load, rng
-        self._shared = Machine(self._simulation, fleet.cores) if fleet.one_machine else None
-        callers = self._shared or Machine(self._simulation, inf)
-        self._caller = Process(callers, threads=1 if fleet.one_machine else load.calls)
-        shards = [self._processes(fleet.replicas, fleet.shard_threads) for _ in range(fleet.shards)]
-        self._kinds: dict[str, list[Process]] = {
-            "server": self._processes(fleet.servers, 1),
-            "engine": self._processes(fleet.engines, fleet.engine_threads),
-            "shard": [process for shard in shards for process in shard],
-        }
-        self._servers = Replicas(self._kinds["server"], fleet.choice)
-        self._engines = Replicas(self._kinds["engine"], fleet.choice)
-        self._shards = [Replicas(shard, fleet.choice) for shard in shards]
-        self._begun = 0
-        self._latencies: list[float] = []
-        self._answered: list[float] = []
-        for outage in fleet.outages:
-            failing = self._kinds[outage.kind][outage.number]
-            self._simulation.after(outage.at, partial(failing.fail, outage.seconds))
+    def __init__(self, topology: Topology, services: Services, load: Load, rng: random.Random) -> None:
+        self._env = simpy.Environment()
+        self._topology, self._services, self._load, self._rng = topology, services, load, rng
+        self._shared = Machine(self._env, topology.cores) if topology.one_machine else None
+        self._callers = self._shared or Machine(self._env, inf)
+        self._clients = [Process(self._env, self._callers) for _ in range(max(1, topology.servers))]
+        self._servers = [Process(self._env, self._machine()) for _ in range(topology.servers)]
+        self._hosts = [self._machine() for _ in range(topology.engines)]
+        self._engines = [Process(self._env, host, topology.engine_threads) for host in self._hosts]
+        self._shards = [[self._machine() for _ in range(topology.replicas)] for _ in range(topology.shards)]
+        self._ended: list[tuple[float, float]] = []
+        """When each call ended, and how long it took."""
+        self._all = self._env.event()
 
-    def _processes(self, number: int, threads: int) -> list[Process]:
-        return [
-            Process(self._shared or Machine(self._simulation, self._fleet.cores), threads)
-            for _ in range(number)
-        ]
+    def _machine(self) -> Machine:
+        return self._shared or Machine(self._env, self._topology.cores)
 
     def outcome(self) -> Outcome:
         if self._load.rate:
-            self._simulation.after(self._rng.expovariate(self._load.rate), self._arrive)
-        else:
-            for _ in range(min(self._load.clients, self._load.calls)):
-                self._simulation.after(self._pause(), self._begin)
-        self._simulation.run()
-        seconds = self._simulation.now
-        calls = len(self._latencies)
-        answered = self._answered or [inf]
+            self._env.process(self._arrivals())
+        for number in range(self._load.clients):
+            self._env.process(self._client(number))
+        self._env.run(self._all)
+        warm = int(_WARM * len(self._ended))
+        began = self._ended[warm - 1][0] if warm else 0.0
+        seconds, took = self._env.now - began, [each for _, each in self._ended[warm:]]
         return Outcome(
-            calls=calls,
-            failed=calls - len(self._answered),
-            seconds=seconds,
-            mean=sum(self._latencies) / calls * 1000,
-            **{f"p{share}": percentile(answered, share / 100) * 1000 for share in (50, 95, 99)},
-            in_system=sum(self._latencies) / seconds,
-            busy={kind: self._busy(of) for kind, of in self._kinds.items() if of},
+            rate=len(took) / seconds,
+            mean=sum(took) / len(took) * 1000,
+            p50=percentile(took, 0.5) * 1000,
+            p95=percentile(took, 0.95) * 1000,
+            in_system=sum(took) / seconds,
         )
 
-    def _busy(self, processes: Sequence[Process]) -> float:
-        machines = {id(process.machine): process.machine for process in processes}.values()
-        used = sum(machine.busy_seconds for machine in machines)
-        return used / sum(machine.cores for machine in machines) / self._simulation.now
+    def _arrivals(self) -> Steps:
+        for number in range(2 * self._load.calls):  # load goes on while the last that count are under way
+            yield self._env.timeout(self._rng.expovariate(self._load.rate))
+            self._env.process(self._call(number))
 
-    def _arrive(self) -> None:
-        self._begin()
-        if self._begun < self._load.calls:
-            self._simulation.after(self._rng.expovariate(self._load.rate), self._arrive)
+    def _client(self, number: int) -> Steps:
+        while True:
+            yield self._env.timeout(self._rng.uniform(0, 2 * self._load.pause))
+            yield from self._call(number)
 
-    def _begin(self) -> None:
-        if self._begun < self._load.calls:
-            self._begun += 1
-            self._simulation.start(self._call(), partial(self._ended, self._simulation.now))
-
-    def _ended(self, began: float, error: CallFailed | None) -> None:
-        latency = self._simulation.now - began
-        self._latencies.append(latency)
-        if error is None and latency <= self._fleet.timeout:
-            self._answered.append(latency)
-        if not self._load.rate:
-            self._simulation.after(self._pause(), self._begin)
-
-    def _pause(self) -> float:
-        return self._rng.uniform(0, 2 * self._load.pause)
-
-    def _call(self) -> Steps:
-        costs = self._services.client.draw(self._rng)
-        yield Work(self._caller, costs / 2)
-        if self._fleet.servers:
-            yield from self._servers.ask(self._on_server)
+    def _call(self, number: int) -> Steps:
+        began = self._env.now
+        client = _of(self._clients, number)
+        cost = self._services.client.draw(self._rng)
+        yield from client.work(cost / 2)
+        if self._topology.wait:
+            yield self._env.timeout(self._topology.wait)
+        if self._servers:
+            server = _of(self._servers, number)
+            half = self._services.server.draw(self._rng) / 2
+            yield from server.work(half)
+            yield from self._search(number)
+            yield from server.work(half)
         else:
-            yield from self._engines.ask(self._on_engine)
-        yield Work(self._caller, costs / 2)
+            yield from self._search(number)
+        yield from client.work(cost / 2)
+        self._ended.append((self._env.now, self._env.now - began))
+        if len(self._ended) == self._load.calls:
+            self._all.succeed()
 
-    def _on_server(self, server: Process) -> Steps:
-        if server.outstanding > self._fleet.room:
-            raise Refused
-        costs = self._services.server.draw(self._rng)
-        yield from self._hop()
-        yield Work(server, costs / 2)
-        if self._fleet.engines:
-            yield from self._engines.ask(self._on_engine)
-        yield Work(server, costs / 2)
-        yield from self._hop()
-
-    def _on_engine(self, engine: Process) -> Steps:
-        yield from self._hop()
-        yield Work(engine, self._services.engine.draw(self._rng))
+    def _search(self, number: int) -> Steps:
+        costs = self._services.engine.draw(self._rng) + len(self._shards) * self._topology.fan_out
+        yield from _of(self._engines, number).work(costs)
+        if queried := self._services.database.draw(self._rng):
+            yield _of(self._hosts, number).work(queried)
         if self._shards:
-            yield Together([shard.ask(self._on_shard) for shard in self._shards])
-        yield from self._hop()
+            shard = self._services.shard
+            yield self._env.all_of([_of(each, number).work(shard.draw(self._rng)) for each in self._shards])
 
-    def _on_shard(self, shard: Process) -> Steps:
-        yield from self._hop()
-        yield Work(shard, self._services.shard.draw(self._rng))
-        yield from self._hop()
 
-    def _hop(self) -> Steps:
-        """One way over the network."""
-        if self._fleet.hop:
-            yield Wait(self._fleet.hop)
+def _of(these: Sequence[T], number: int) -> T:
+    return these[number % len(these)]

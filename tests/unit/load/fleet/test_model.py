@@ -1,139 +1,126 @@
-"""The model of a fleet against what queueing theory says of it, and what must hold of every run."""
+"""The model of a fleet against what queueing theory says of it."""
 
 from __future__ import annotations
 
-from math import factorial, log
+from math import exp, factorial
+from statistics import NormalDist, fmean
 
-import msgspec
 import pytest
 
-from kb_contracts.http.connections import CONNECTIONS
-from kb_load.fleet.model import SERVER_ROOM, Fleet, Load, Outage, Outcome, Service, Services, simulate
+from kb_load.fleet.model import Load, Outcome, Service, Services, Topology, simulate
 
 MEAN = 0.01
 """Seconds of work of one call in these tests."""
-EXPONENTIAL = Service([-MEAN * log(1 - share / 2000) for share in range(2000)] + [MEAN * 10])
-CONSTANT = Service([MEAN, MEAN])
+CONSTANT, VARYING = Service(MEAN), Service(MEAN, 0.8)
 SEEDS = range(3)
+MANY = 10_000
+"""Threads that are never all busy, so that only the cores are shared."""
 
 
-def queue(threads: int, load: float, service: Service = EXPONENTIAL, *, seed: int = 1) -> Outcome:
-    """One engine with a core for each thread, at `load` of what it can do."""
-    fleet = Fleet(servers=0, engines=1, engine_threads=threads, cores=threads)
-    calls = Load(calls=5_000, rate=load * threads / service.mean)
-    return simulate(fleet, Services(engine=service), calls, seed=seed)
+def mean(topology: Topology, services: Services, load: Load) -> float:
+    """Seconds of a call, the mean of three seeds."""
+    return fmean(simulate(topology, services, load, seed=seed).mean for seed in SEEDS) / 1000
 
 
-def erlang_mean(threads: int, load: float, service: float) -> float:
+def queue(service: Service, *, load: float, cores: int = 1, threads: int = MANY) -> float:
+    """Seconds of a call of one engine at `load` of what its cores can do."""
+    topology = Topology(servers=0, engine_threads=threads, cores=cores)
+    return mean(topology, Services(engine=service), Load(calls=2_500, rate=load * cores / service.mean))
+
+
+def erlang_mean(cores: int, load: float) -> float:
     """Mean seconds in an M/M/c queue, by Erlang's C formula."""
-    offered = threads * load
-    waiting = offered**threads / factorial(threads) / (1 - load)
-    waits = waiting / (sum(offered**n / factorial(n) for n in range(threads)) + waiting)
-    return service + waits * service / (threads * (1 - load))
+    offered = cores * load
+    waiting = offered**cores / factorial(cores) / (1 - load)
+    waits = waiting / (sum(offered**n / factorial(n) for n in range(cores)) + waiting)
+    return MEAN + waits * MEAN / (cores * (1 - load))
 
 
-@pytest.mark.parametrize(("threads", "load"), [(1, 0.5), (1, 0.7), (2, 0.7), (4, 0.7)])
-def test_the_mean_time_is_that_of_erlangs_formula(threads: int, load: float) -> None:
-    """Within 8 %, the mean of three seeds of 5,000 calls each."""
-    found = sum(queue(threads, load, seed=seed).mean for seed in SEEDS) / len(SEEDS) / 1000
-    assert found == pytest.approx(erlang_mean(threads, load, EXPONENTIAL.mean), rel=0.08)
+@pytest.mark.parametrize("service", [CONSTANT, VARYING])
+@pytest.mark.parametrize(("cores", "load"), [(1, 0.5), (1, 0.7), (4, 0.7)])
+def test_shared_cores_take_erlangs_time_whatever_the_work_is_like(
+    cores: int, load: float, service: Service
+) -> None:
+    """Processor sharing is insensitive: of the work only the mean counts. M/G/1-PS is MEAN / (1 - load)."""
+    assert queue(service, load=load, cores=cores) == pytest.approx(erlang_mean(cores, load), rel=0.1)
 
 
-def test_constant_work_waits_half_as_long_as_exponential_work() -> None:
-    """Pollaczek and Khinchine: an M/D/1 queue at 0.7 waits 0.7 / (2 * 0.3) of a service."""
-    found = sum(queue(1, 0.7, CONSTANT, seed=seed).mean for seed in SEEDS) / len(SEEDS) / 1000
-    assert found == pytest.approx(MEAN * (1 + 0.7 / 0.6), rel=0.04)
+@pytest.mark.parametrize("service", [CONSTANT, Service(MEAN, 0.5)])
+def test_one_thread_takes_the_time_of_pollaczek_and_khinchine(service: Service) -> None:
+    """First come, first served: an M/G/1 queue waits rate * E[S^2] / (2 * (1 - load))."""
+    load = 0.7
+    waits = load / MEAN * MEAN**2 * exp(service.spread**2) / (2 * (1 - load))
+    assert queue(service, load=load, threads=1) == pytest.approx(MEAN + waits, rel=0.1)
 
 
-def test_shared_cores_have_the_mean_of_processor_sharing() -> None:
-    """M/D/1 by processor sharing: service / (1 - load), where first come, first served gave less."""
-    fleet = Fleet(servers=0, engines=1, engine_threads=10_000, cores=1)
-    load = Load(calls=5_000, rate=0.7 / MEAN)
-    found = [simulate(fleet, Services(engine=CONSTANT), load, seed=seed).mean for seed in SEEDS]
-    assert sum(found) / len(found) / 1000 == pytest.approx(MEAN / 0.3, rel=0.07)
+def by_mean_values(demands: list[float], clients: int, pause: float) -> float:
+    """Calls a second of a closed network of shared processors, by exact mean value analysis."""
+    queued = [0.0] * len(demands)
+    rate = 0.0
+    for present in range(1, clients + 1):
+        times = [demand * (1 + before) for demand, before in zip(demands, queued, strict=True)]
+        rate = present / (pause + sum(times))
+        queued = [rate * time for time in times]
+    return rate
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
-def test_cores_are_as_busy_as_the_work_that_arrives(load: float) -> None:
-    outcome = queue(2, load)
-    assert outcome.busy["engine"] == pytest.approx(load, rel=0.03)
-    assert outcome.busy["engine"] <= 1
-
-
-def test_littles_law_holds() -> None:
-    """Calls under way are their rate times their mean time."""
-    outcome = queue(2, 0.8)
-    assert outcome.in_system == pytest.approx(outcome.rate * outcome.mean / 1000)
-
-
-WHOLE = Fleet(servers=2, engines=2, shards=3, replicas=2, hop=0.001, timeout=0.5)
-COSTS = Services(
-    client=CONSTANT.times(0.1), server=CONSTANT.times(0.1), engine=EXPONENTIAL, shard=EXPONENTIAL
-)
-
-
-@pytest.mark.parametrize("one_machine", [True, False])
-@pytest.mark.parametrize("load", [Load(calls=2_000, rate=60.0), Load(calls=2_000, clients=8, pause=0.05)])
-def test_every_call_ends_once_and_the_same_seed_gives_the_same(load: Load, one_machine: bool) -> None:
-    fleet = msgspec.structs.replace(WHOLE, one_machine=one_machine)
-    outcome = simulate(fleet, COSTS, load, seed=3)
-    assert outcome.calls == load.calls
-    assert outcome == simulate(fleet, COSTS, load, seed=3)
-    assert outcome != simulate(fleet, COSTS, load, seed=4)
-    assert all(0 < busy <= 1 for busy in outcome.busy.values())
-
-
-def test_clients_with_pauses_are_bounded_by_their_number() -> None:
-    outcome = simulate(WHOLE, COSTS, Load(calls=2_000, clients=8, pause=0.0), seed=3)
-    assert outcome.in_system == pytest.approx(8, rel=0.02)
+@pytest.mark.parametrize("clients", [1, 4, 12])
+def test_clients_who_pause_get_the_rate_of_mean_value_analysis(clients: int) -> None:
+    """Engine and index node, a core each; uniform pauses, of which also only the mean counts."""
+    pause, demands = 0.05, [0.01, 0.006]
+    topology = Topology(servers=0, engine_threads=MANY, shards=1, cores=1)
+    services = Services(engine=Service(demands[0], 0.3), shard=Service(demands[1], 0.3))
+    load = Load(calls=1_500, clients=clients, pause=pause)
+    found = fmean(simulate(topology, services, load, seed=seed).rate for seed in SEEDS)
+    assert found == pytest.approx(by_mean_values(demands, clients, pause), rel=0.04)
 
 
 def test_the_slowest_of_many_shards_decides() -> None:
-    """The mean of the largest of k exponential times is the k-th harmonic number; without load none waits."""
-    fleet = Fleet(servers=0, engines=1, shards=8)
-    outcome = simulate(fleet, Services(shard=EXPONENTIAL), Load(calls=8_000, rate=0.5), seed=3)
-    assert outcome.mean / 1000 == pytest.approx(MEAN * sum(1 / n for n in range(1, 9)), rel=0.05)
+    """Without load none waits: by the median all k have ended, each with the chance 0.5 ** (1 / k)."""
+    shards = 16
+    topology = Topology(servers=0, shards=shards)
+    outcome = simulate(topology, Services(shard=VARYING), Load(calls=1_000, rate=0.5), seed=1)
+    slowest = NormalDist().inv_cdf(0.5 ** (1 / shards))
+    median = MEAN * exp(VARYING.spread * slowest - VARYING.spread**2 / 2)
+    assert outcome.p50 / 1000 == pytest.approx(median, rel=0.05)
 
 
-@pytest.mark.parametrize("choice", ["least outstanding", "round robin"])
-def test_while_a_replica_is_down_the_other_answers(choice: str) -> None:
-    fleet = Fleet(
-        choice=choice, shards=1, replicas=2, outages=[Outage(kind="shard", number=0, at=1, seconds=20)]
-    )
-    outcome = simulate(fleet, COSTS, Load(calls=2_000, rate=40.0), seed=3)
-    assert outcome.failed == 0
+WHOLE = Topology(servers=2, engines=2, shards=3, replicas=2, wait=0.001, fan_out=0.0001)
+COSTS = Services(
+    client=Service(0.001), server=Service(0.001), engine=VARYING, database=CONSTANT, shard=VARYING
+)
 
 
-def test_without_another_replica_calls_fail_for_as_long_as_it_is_down() -> None:
-    fleet = Fleet(shards=1, outages=[Outage(kind="shard", number=0, at=10, seconds=10)])
-    outcome = simulate(fleet, COSTS, Load(calls=2_000, rate=40.0), seed=3)
-    assert outcome.failed == pytest.approx(400, rel=0.15)
+@pytest.mark.parametrize("load", [Load(calls=300, rate=60.0), Load(calls=300, clients=8, pause=0.05)])
+def test_the_same_seed_gives_the_same(load: Load) -> None:
+    assert simulate(WHOLE, COSTS, load, seed=3) == simulate(WHOLE, COSTS, load, seed=3)
+    assert simulate(WHOLE, COSTS, load, seed=3) != simulate(WHOLE, COSTS, load, seed=4)
 
 
-def test_what_ends_after_the_time_out_has_failed() -> None:
-    fleet = Fleet(servers=0, timeout=MEAN * 1.5)
-    outcome = simulate(fleet, Services(engine=CONSTANT), Load(calls=2_000, rate=70.0), seed=3)
-    assert 0 < outcome.failed < 2_000
-    assert outcome.p99 <= MEAN * 1500
+@pytest.mark.parametrize("one_machine", [True, False])
+def test_as_many_calls_are_under_way_as_there_are_clients_without_pauses(one_machine: bool) -> None:
+    topology = Topology(servers=2, engines=2, one_machine=one_machine)
+    outcome = simulate(topology, COSTS, Load(calls=1_000, clients=6), seed=3)
+    assert outcome.in_system == pytest.approx(6, rel=0.02)
 
 
-def test_a_server_refuses_what_it_has_no_room_for() -> None:
-    """Two engine calls at once and no more, though the server itself has nothing to do."""
-    fleet, load = Fleet(room=2), Load(calls=300, clients=3, pause=MEAN)
-    assert simulate(fleet, Services(engine=CONSTANT), load, seed=3).failed > 0
-    roomy = msgspec.structs.replace(fleet, room=3)
-    assert simulate(roomy, Services(engine=CONSTANT), load, seed=3).failed == 0
+def test_one_machine_does_as_much_as_its_cores_can() -> None:
+    """All components together: two cores, however many processes there are."""
+
+    def saturated(processes: int) -> Outcome:
+        topology = Topology(servers=processes, engines=processes, cores=2, one_machine=True)
+        return simulate(topology, COSTS, Load(calls=1_000, clients=8 * processes), seed=3)
+
+    whole = sum(each.mean for each in (COSTS.client, COSTS.server, COSTS.engine, COSTS.database))
+    for processes in (2, 4):
+        assert saturated(processes).rate == pytest.approx(2 / whole, rel=0.05)
 
 
-def test_the_room_of_a_server_is_its_default() -> None:
-    assert SERVER_ROOM == CONNECTIONS
-
-
-def test_drawn_times_have_the_quantiles_that_were_measured() -> None:
-    service = Service.of([0.001 * n for n in range(1, 101)])
-    assert (service.quantiles[0], service.quantiles[-1]) == (0.001, 0.1)
-    assert service.mean == pytest.approx(0.0505, rel=0.02)
-    assert service.times(2).mean == pytest.approx(2 * service.mean)
+def test_a_service_has_the_percentiles_it_is_made_of() -> None:
+    service = Service.of(0.04, 0.056)
+    median = service.mean * exp(-(service.spread**2) / 2)
+    assert median == pytest.approx(0.04)
+    assert median * exp(NormalDist().inv_cdf(0.95) * service.spread) == pytest.approx(0.056, rel=1e-4)
 
 
 def test_a_load_without_calls_to_come_is_refused() -> None:

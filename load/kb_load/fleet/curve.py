@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 def curve(most: int, note: Callable[[str], None], *, searches: int = 3_000) -> list[Point]:
     """A base that grows with its nodes, a shard of a million passages on each, and one whose callers grow.
 
-    A point is of so many `searches`, of fewer where each asks many shards and of more where many replicas answer.
+    A point is of so many `searches`; of fewer where each asks many shards, of more where replicas are many.
     """
     found = []
     cores, busy, shard = int(costs.value("node, cores")), costs.value("busy"), costs.shard()

@@ -169,6 +169,7 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
             embedder=identity,
             max_queued=settings.max_queued_jobs,
             lease_seconds=settings.lease_seconds,
+            exact_below=settings.postgres_exact_below,
             index=index_from(settings),
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)

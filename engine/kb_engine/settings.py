@@ -13,6 +13,7 @@ from kb_contracts.http.connections import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
+from kb_engine.index.postgres import EXACT_BELOW
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -101,6 +102,14 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),
         msgspec.Meta(ge=1),
     ] = 30.0
+    postgres_exact_below: Annotated[
+        int,
+        Setting(
+            "KB_POSTGRES_EXACT_BELOW",
+            "passages from which searches by meaning on PostgreSQL use an approximate index",
+        ),
+        msgspec.Meta(ge=0),
+    ] = EXACT_BELOW
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"

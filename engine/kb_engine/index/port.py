@@ -13,7 +13,7 @@ RAGler's vector adapter has its four methods here: `search` is `search`, `upsert
 
 Nothing here gives an index access to the store, its database or its transactions: all that an index may need
 to know of a document is in `IndexedDocument`. How an index is kept in step is in `kb_engine.store.store`.
-`embedded.py` and `postgres.py` live in the store's own database and take part in its transactions instead: a
+`embedded/` and `postgres/` live in the store's own database and take part in its transactions instead: a
 second transaction about doubles what a commit costs (for five chunks in SQLite, which syncs each to the
 disk), and a search reads rows, words and vectors in one state. They answer the same `IndexQuery` with the
 same `Candidates`.

@@ -10,6 +10,7 @@ import asyncpg
 
 from kb_engine.address import Address
 from kb_engine.index.port import Vectors
+from kb_engine.index.postgres.building import remove_index
 from kb_engine.store.port import (
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
@@ -150,6 +151,8 @@ async def reindex_postgres(
             if [tuple(one) for one in known] != [wanted]:
                 await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
                 await rows(db, "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)", wanted)
+        await _embed_missing(db, embedder, embed, progress)
+        await remove_index(db)
         while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
         total = int(await value(db, "SELECT count(*) FROM vectors"))

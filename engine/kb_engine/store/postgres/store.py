@@ -40,7 +40,10 @@ import asyncpg
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Index
-from kb_engine.index.postgres import Words, find_candidates
+from kb_engine.index.postgres import EXACT_BELOW
+from kb_engine.index.postgres.building import keep_index
+from kb_engine.index.postgres.search import find_candidates
+from kb_engine.index.postgres.words import Words
 from kb_engine.spool import Spool, SpoolFile, on_disk
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEvent, StoreEventCallback
 from kb_engine.store.postgres import schema
@@ -96,10 +99,12 @@ async def open_postgres(
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
     wait: float = WAIT_SECONDS,
+    exact_below: int = EXACT_BELOW,
     index: Index | None = None,
 ) -> PostgresStore:
     """Open the base at `address`, creating or migrating it first; `wait` seconds for its server to answer.
 
+    From a base of `exact_below` chunks on searches by meaning use an approximate index (`index/postgres`).
     `index`, which is closed with the store, answers the searches in place of the base's own.
 
     Raises:
@@ -107,7 +112,9 @@ async def open_postgres(
     """
     search_path, bound = await prepare(address, embedder, wait)
     connections = Connections(address, search_path)
-    store = PostgresStore(address, connections, bound, max_queued, lease_seconds, clock)
+    store = PostgresStore(
+        address, connections, search_path, bound, max_queued, lease_seconds, clock, exact_below
+    )
     if index is not None:
         store.follow_with(index)
     return store
@@ -120,10 +127,12 @@ class PostgresStore(Store):
         self,
         address: Address,
         connections: Connections,
+        search_path: str,
         embedder: EmbedderIdentity,
         max_queued: int,
         lease_seconds: float,
         clock: Clock,
+        exact_below: int,
     ) -> None:
         super().__init__(max_queued, clock)
         self._connections = connections
@@ -136,6 +145,8 @@ class PostgresStore(Store):
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
         self._address = address
+        self._search_path = search_path
+        self._exact_below = exact_below
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -154,6 +165,11 @@ class PostgresStore(Store):
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
             asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
         ]
+        if self._follower is None:
+            keeping = keep_index(
+                self._connections, self._address, self._search_path, self._exact_below, self._layout
+            )
+            self._background.append(asyncio.create_task(keeping, name="kb-store-index"))
 
     async def _beat_often(self) -> None:
         while True:
@@ -300,7 +316,7 @@ class PostgresStore(Store):
         return await self._run_read(partial(self._search, query))
 
     async def _search(self, query: Query, read: Read) -> Found:
-        candidates = await find_candidates(read.db, self._embedder, self._words, query)
+        candidates = await find_candidates(read.db, self._embedder, self._words, query, self._exact_below)
         return await search.found(read, query, candidates)
 
 

@@ -36,6 +36,8 @@ _CHANGING = 0x6B62_0003
 """The advisory lock of the base: shared by those who change documents, not by those who change all of it."""
 _DESCRIBING = 0x6B62_0004
 """The advisory lock of whoever describes a collection: names and ids stay unique."""
+BUILDING = 0x6B62_0005
+"""The advisory lock of whoever makes the index of vectors, or keeps it from being made."""
 _KEYS, _CONTENTS, _MEASURES = range(3)
 """Seeds, so that a key and a content of the same text have two advisory locks."""
 _CHUNKS = (
@@ -272,7 +274,11 @@ class PostgresWrite(PostgresRead, Write):
     async def remove_all_content(self) -> None:
         # At once, however many there are. A search that has begun keeps its rows or finds none; documents and
         # chunks are deleted one by one, for what reads those must see its own state of the base.
-        await self.db.execute("TRUNCATE postings, vectors, next_vectors")
+        await self.db.execute("TRUNCATE postings, next_vectors")
+        # While the index of vectors is made their table cannot be locked.
+        free = await value(self.db, f"SELECT pg_try_advisory_xact_lock({BUILDING})")
+        emptying = "TRUNCATE" if free else "DELETE FROM"
+        await self.db.execute(f"{emptying} vectors")
         await self.db.execute("DELETE FROM chunks")
         ((chunks, words),) = await rows(self.db, "SELECT chunks, words FROM totals")
         self._count_chunks(-int(chunks), -int(words))

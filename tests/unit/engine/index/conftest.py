@@ -1,4 +1,5 @@
-"""The contract of an index: its tests run on that of a SQLite base, on PostgreSQL's, and on one far away."""
+"""The contract of an index: its tests run on that of a SQLite base, on one far away, and on PostgreSQL's in
+each of the ways in which that finds chunks."""
 
 from __future__ import annotations
 
@@ -7,16 +8,34 @@ from pathlib import Path
 
 import pytest
 
+from kb_engine.index.postgres import search
 from tests.support.postgres import Database, give_back
 from tests.support.remote_index import RemoteIndex, Server
-from tests.support.stores import Base, new_place, opened
+from tests.support.stores import Base, build_vector_index, new_place, opened
+
+KINDS = (
+    "embedded",
+    "remote",
+    *(
+        pytest.param(kind, marks=pytest.mark.process)
+        for kind in ("postgres", "postgres scoring all", "postgres by HNSW")
+    ),
+)
 
 
-@pytest.fixture(params=("embedded", pytest.param("postgres", marks=pytest.mark.process), "remote"))
-async def base(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Base]:
+@pytest.fixture(params=KINDS)
+async def base(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Base]:
     """An empty base whose searches one of the indexes answers."""
-    place = await new_place("postgres" if request.param == "postgres" else "sqlite", tmp_path)
-    async with opened(place, index=RemoteIndex(Server()) if request.param == "remote" else None) as base:
+    store, _, way = request.param.partition(" ")
+    place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
+    if way:
+        monkeypatch.setattr(search, "FEW_CHUNKS", 0)
+    more = {"exact_below": 0} if way == "by HNSW" else {}
+    async with opened(place, index=RemoteIndex(Server()) if store == "remote" else None, **more) as base:
+        if way == "by HNSW":
+            await build_vector_index(base)
         yield base
     if isinstance(place, Database):
         give_back(place)

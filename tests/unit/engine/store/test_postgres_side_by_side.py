@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +18,9 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
 from kb_engine.store.repository import collections, documents, state
-from kb_engine.store.repository.transaction import Write
-from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.remote_index import RemoteIndex, Server
+from tests.support.side_by_side import SECONDS, in_flight, waiting
 from tests.support.stores import (
     EMBEDDER,
     Base,
@@ -37,11 +35,7 @@ from tests.support.stores import (
 
 pytestmark = pytest.mark.process
 
-SECONDS = 20.0
 ID = "00000000-0000-4000-8000-000000000000"
-_WAITING = (
-    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-)
 
 
 @pytest.fixture
@@ -61,38 +55,6 @@ async def one(database: Database) -> AsyncIterator[Base]:
 async def other(database: Database) -> AsyncIterator[Base]:
     async with opened(database) as base:
         yield base
-
-
-@asynccontextmanager
-async def in_flight(
-    base: Base, operation: Callable[..., Coroutine[Any, Any, Any]], *args: Any
-) -> AsyncIterator[asyncio.Future[Any]]:
-    """A change that has done its work and commits when the block ends."""
-    done, end = asyncio.Event(), asyncio.Event()
-
-    async def held(write: Write) -> Any:
-        answer = await operation(write, *args)
-        done.set()
-        await end.wait()
-        return answer
-
-    async with asyncio.timeout(SECONDS):
-        change = asyncio.ensure_future(base.store.write(held))
-        await done.wait()
-        try:
-            yield change
-        finally:
-            end.set()
-            await change
-
-
-@asynccontextmanager
-async def waiting(database: Database, work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Future[Any]]:
-    """`work` has come to wait for somebody else's transaction."""
-    task = asyncio.ensure_future(work)
-    await eventually_async(lambda: database.value(_WAITING), lambda count: count == 1, what="the wait")
-    assert not task.done()
-    yield task
 
 
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:
@@ -292,7 +254,7 @@ async def test_a_reindex_embeds_what_was_overtaken(database: Database, one: Base
         reindexing = reindex_postgres(database.address, embedder=again, embed=embed)
         async with waiting(database, reindexing) as reindexed:
             pass
-    assert (await reindexed, embedded) == (3, ["apple a", "apple b", "apple c"])
+    assert (await reindexed, embedded) == (3, ["apple b", "apple c", "apple a"])
     assert await one.count("vectors") == 3
 
 

@@ -1,0 +1,142 @@
+"""Scores of every chunk that the filters leave, in one statement, or of the chunks of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kb_contracts.api import models as m
+from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
+from kb_engine.index.postgres.state import State
+from kb_engine.index.postgres.words import Terms
+from kb_engine.index.ranking import DECIMALS, Floats, select
+from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.repository import search as filters
+
+K1, B = 1.2, 0.75
+"""Those of FTS5."""
+_BM25 = f"""
+  SELECT p.chunk_id, sum(a.weight * p.frequency * {K1 + 1}
+    / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))) AS bm25
+  FROM unnest(?::text[], ?::float8[]) AS a (term, weight)
+  JOIN postings p ON p.term = a.term
+"""  # noqa: S608
+"""Takes the average length, the terms and their weights; to be grouped by `p.chunk_id`."""
+_COSINE = "-(v.vector <#> ?::real[]::vector)"
+_ALL = "true"
+_MEANING = "least(greatest(cosine, 0.0), 1.0)"
+_WORDING = "bm25 / (bm25 + ?::float8)"
+
+
+async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
+    """The best by these terms and by the vector."""
+    if query.mode == "fts" and not terms.terms:
+        return Candidates((), 0)
+    sql, values = _statement(state, query, terms)
+    found = await rows(db, sql, values)
+    best = [
+        Candidate(chunk_id, None if query.mode == "fts" else cosine, None if query.mode == "vector" else bm25)
+        for _, chunk_id, cosine, bm25 in found
+        if chunk_id is not None
+    ]
+    return Candidates(best, found[0][0])
+
+
+async def chunks_left(db: Db, query: IndexQuery) -> list[int]:
+    """The ids of the chunks that the filters leave, ascending."""
+    where, chosen = selected(query)
+    sql = f"SELECT v.chunk_id FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
+    return [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
+
+
+async def score_some(
+    db: Db, state: State, query: IndexQuery, chunk_ids: Sequence[int], terms: Terms
+) -> Candidates:
+    """The best of these chunks, whose ids ascend."""
+    cosines: Floats | None = None
+    bm25: Floats | None = None
+    if query.vector is not None and query.mode != "fts":
+        sql = f"SELECT v.chunk_id, {_COSINE} FROM vectors v WHERE v.chunk_id = ANY (?::bigint[])"  # noqa: S608
+        near = dict(await rows(db, sql, (query.vector.tolist(), chunk_ids)))
+        cosines = np.array([near[chunk_id] for chunk_id in chunk_ids], np.float64)
+    if query.mode != "vector":
+        sql = f"{_BM25} WHERE p.chunk_id = ANY (?::bigint[]) GROUP BY p.chunk_id"
+        held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, chunk_ids)))
+        bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in chunk_ids], np.float64)
+    return select(np.array(chunk_ids, np.int64), cosines, bm25, query)
+
+
+async def any_holds(db: Db, query: IndexQuery, terms: Sequence[str]) -> bool:
+    """Whether a chunk that the filters leave holds one of these terms."""
+    where, chosen = selected(query)
+    sql = (
+        "SELECT EXISTS (SELECT FROM postings p JOIN vectors v ON v.chunk_id = p.chunk_id "  # noqa: S608
+        f"WHERE p.term = ANY (?::text[]) AND {where})"
+    )
+    return bool(await value(db, sql, [terms, *chosen]))
+
+
+def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
+    """The totals and the best: columns total, chunk_id, cosine, bm25."""
+    scoring = query.scoring
+    parts, values = _parts(state, query, terms)
+    score, weights = _formula(query.mode, scoring)
+    near = "false" if query.mode == "fts" else "cosine >= ?::float8"
+    floor = [] if query.mode == "fts" else [scoring.cosine_floor]
+    answering = "AND matches" if query.mode == "fts" else ""
+    # With an offset the parts are computed once; without it, wherever they are named.
+    sql = f"""
+WITH parts AS ({parts} OFFSET 0),
+scored AS MATERIALIZED (
+  SELECT chunk_id, cosine, bm25, bm25 > 0 OR {near} AS matches,
+    round({score} * 1e{DECIMALS}) / 1e{DECIMALS} AS score
+  FROM parts),
+best AS (
+  SELECT chunk_id, score, cosine, bm25 FROM scored WHERE score >= ?::float8 {answering}
+  ORDER BY score DESC, chunk_id LIMIT ?)
+SELECT t.total, b.chunk_id, b.cosine, b.bm25 FROM (
+  SELECT count(*) FILTER (WHERE matches AND score >= ?::float8) AS total FROM scored) t
+LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
+"""  # noqa: S608
+    return sql, [*values, *floor, *weights, query.min_score, query.top, query.min_score]
+
+
+def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
+    """Cosine and BM25 of each chunk that the filters leave."""
+    where, chosen = selected(query)
+    vector = [] if query.vector is None else [query.vector.tolist()]
+    hits, values = _BM25, [state.average, terms.terms, terms.weights]
+    if query.mode == "fts":
+        if where != _ALL:
+            hits += f" WHERE p.chunk_id IN (SELECT v.chunk_id FROM vectors v WHERE {where})"  # noqa: S608
+        sql = f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits} GROUP BY p.chunk_id) h"  # noqa: S608
+        return sql, [*values, *chosen]
+    # With an offset the cosines are computed on their own, and the vectors are in no join.
+    near = f"SELECT v.chunk_id, {_COSINE} AS cosine FROM vectors v WHERE {where} OFFSET 0"  # noqa: S608
+    if query.mode == "vector" or not terms.terms:
+        return f"SELECT chunk_id, cosine, 0.0::float8 AS bm25 FROM ({near}) n", [*vector, *chosen]  # noqa: S608
+    # To sum the words of all chunks is quicker than to choose some.
+    sql = (
+        f"SELECT n.chunk_id, n.cosine, coalesce(h.bm25, 0.0) AS bm25 FROM ({near}) n "  # noqa: S608
+        f"LEFT JOIN ({hits} GROUP BY p.chunk_id) h ON h.chunk_id = n.chunk_id"
+    )
+    return sql, [*vector, *chosen, *values]
+
+
+def selected(query: IndexQuery) -> tuple[str, list[Any]]:
+    """The condition on a row `v` of the vectors, and its values."""
+    where, chosen = filters.condition(query.selection)
+    if not where:
+        return _ALL, []
+    return f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})", list(chosen)  # noqa: S608
+
+
+def _formula(mode: m.Mode, scoring: Scoring) -> tuple[str, list[Any]]:
+    if mode == "fts":
+        return _WORDING, [scoring.saturation]
+    if mode == "vector":
+        return _MEANING, []
+    mixed = f"least(greatest(?::float8 * {_MEANING} + ?::float8 * {_WORDING}, 0.0), 1.0)"
+    return mixed, [scoring.weight, 1.0 - scoring.weight, scoring.saturation]

@@ -1,0 +1,36 @@
+"""The nearest chunks by the HNSW index."""
+
+from __future__ import annotations
+
+from kb_engine.index.port import IndexQuery
+from kb_engine.index.postgres.building import half_of
+from kb_engine.index.postgres.exact import selected
+from kb_engine.index.postgres.state import State
+from kb_engine.store.postgres.connection import Db, rows
+
+_EFFORT = 200
+"""How many nodes of the graph are kept in view (`hnsw.ef_search`)."""
+
+
+async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> list[int]:
+    """About the `count` chunks whose vectors lie nearest, of those that the filters leave; in no order.
+
+    The scan goes on until so many have passed the filters, or `hnsw.max_scan_tuples` of the server's settings
+    are looked at.
+    """
+    assert query.vector is not None, "a search by meaning has a vector"
+    # The order within a scan's turns is of no interest: all are scored again.
+    await rows(
+        db,
+        "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), "
+        "set_config('hnsw.ef_search', ?, true)",
+        (str(_EFFORT),),
+    )
+    where, chosen = selected(query)
+    half = half_of(state.dimensions)
+    sql = (
+        f"SELECT v.chunk_id FROM vectors v WHERE {where} "  # noqa: S608
+        f"ORDER BY v.vector::{half} <#> ?::real[]::{half} LIMIT ?"
+    )
+    found = await rows(db, sql, [*chosen, query.vector.tolist(), count])
+    return [chunk_id for (chunk_id,) in found]

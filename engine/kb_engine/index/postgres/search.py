@@ -1,0 +1,73 @@
+"""Which chunks answer a query.
+
+Where the filters leave few chunks these are scored, by their vectors and by all words. Else chunks are found
+
+    by scoring all: each that the filters leave gets its cosine, and its BM25 by the words that are looked up
+    (`words.py`), in a time in proportion to their number; or
+
+    by the HNSW index: the nearest to the query's vector, and the best by words. That takes about as long
+    however large the base is, and longer the fewer chunks the filters leave, for it passes over the others.
+
+Both take the same at a base of `exact_below` chunks without a filter; so, where a share of s is left of n
+chunks, at `s * n = exact_below / s`. What was found by the index, or by some of the words, is then scored by
+its vector as it is kept and by all words. So scores mean the same whatever way found them. What can be wrong
+is that a better chunk was not found: then `exact` is false.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from kb_engine.index.port import Candidates, IndexQuery
+from kb_engine.index.postgres.exact import any_holds, chunks_left, score_all, score_some
+from kb_engine.index.postgres.nearest import nearest
+from kb_engine.index.postgres.state import read_state
+from kb_engine.index.postgres.words import Known, Words, affordable, weighed
+from kb_engine.index.words import Analyser
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres.connection import Db
+
+FEW_CHUNKS = 2_000
+"""Filters that leave no more than these leave "few"."""
+POOL = 400
+"""So many chunks of each kind are found, to be scored again."""
+
+
+async def find_candidates(
+    db: Db, embedder: EmbedderIdentity, words: Words, query: IndexQuery, exact_below: int
+) -> Candidates:
+    """The best chunks. `db` is in a transaction with one snapshot.
+
+    Raises:
+        EngineError: `not_ready` where the base has another embedder by now.
+    """
+    state = await read_state(db, embedder, query)
+    extent = state.extent
+    if not extent.left:
+        return Candidates((), 0)
+    known: list[Known] = []
+    if query.mode != "vector":
+        terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
+        known = await words.known(db, terms, extent)
+    few = extent.left <= FEW_CHUNKS
+    sought, rest = affordable(known, extent)
+    while rest and not few and not await any_holds(db, query, [term for term, _ in sought]):
+        sought, rest = affordable(rest, extent)
+    sought = await words.exactly(db, sought, extent)
+    all_words = weighed([*sought, *rest], extent)
+    if few:
+        return await score_some(db, state, query, await chunks_left(db, query), all_words)
+    by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size
+    if not by_index and not rest:
+        return await score_all(db, state, query, all_words)
+    pool = replace(query, top=max(POOL, query.top), min_score=0.0)
+    by_words = replace(pool, mode="fts", vector=None) if by_index else pool
+    found = await score_all(db, state, by_words, weighed(sought, extent))
+    ids = {each.chunk_id for each in found.best}
+    if by_index:
+        ids.update(await nearest(db, state, query, pool.top))
+    best = await score_some(db, state, query, sorted(ids), all_words)
+    complete = len(ids) == extent.left
+    total = best.total if query.min_score else max(best.total, found.total)
+    return Candidates(best.best, total, exact=complete, total_exact=complete)

@@ -1,0 +1,111 @@
+"""The terms of a query: in how many chunks they stand, and which of them are looked up.
+
+To score every chunk that holds any word of a query takes about a microsecond a chunk and word, so a stop
+word in 80,000 chunks costs 60 ms and distinguishes little. Words are therefore looked up with the rarest
+first, until a budget of chunks is spent. Those that remain bring no chunks of their own, unless no chunk that
+may answer holds any other; but they count in the scores of what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kb_engine.index.postgres.state import Extent
+from kb_engine.index.words import weight
+from kb_engine.store.postgres.connection import Db, rows
+
+BUDGET_CHUNKS = 10_000
+BUDGET_SHARE = 0.15
+"""The budget is the larger of the number and this share of the base."""
+CACHED_FROM = 500
+"""Counting a word that is rarer costs less than remembering it."""
+CACHE_SIZE = 50_000
+DRIFT = 0.02
+"""An earlier count serves as an estimate until the base has grown or shrunk by this share."""
+
+Known = tuple[str, int]
+"""A term that occurs, and in about how many chunks."""
+
+
+def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Known]]:
+    """The rarest terms that the budget allows, one at least, and the rest."""
+    left = max(BUDGET_CHUNKS, extent.size * BUDGET_SHARE)
+    for place, (_, count) in enumerate(known):
+        left -= count
+        if left < 0 and place > 0:
+            return known[:place], known[place:]
+    return known, []
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms, each once, with what each weighs."""
+
+    terms: Sequence[str] = ()
+    weights: Sequence[float] = ()
+
+
+def weighed(known: Sequence[Known], extent: Extent) -> Terms:
+    """The terms with their weights; a term that the query has twice weighs twice."""
+    weights: dict[str, float] = {}
+    for term, count in known:
+        weights[term] = weights.get(term, 0.0) + weight(min(count, extent.size), extent.size)
+    return Terms(list(weights), list(weights.values()))
+
+
+class Counts:
+    """In how many chunks the frequent words stand, as far as it is remembered."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def about(self, term: str, extent: Extent) -> int | None:
+        """A count that is good enough to order words by; None where there is none."""
+        count, size, _ = self._counts.get(term, (0, 0, 0))
+        return count if count and abs(size - extent.size) <= size * DRIFT else None
+
+    def exactly(self, term: str, extent: Extent) -> int | None:
+        """The count in this state of the base; None where it is not known."""
+        count, _, generation = self._counts.get(term, (0, 0, -1))
+        return count if generation == extent.generation else None
+
+    def remember(self, term: str, count: int, extent: Extent) -> None:
+        """Keep a count that was costly to take."""
+        if count < CACHED_FROM:
+            return
+        if len(self._counts) >= CACHE_SIZE:
+            self._counts.clear()
+        self._counts[term] = (count, extent.size, extent.generation)
+
+
+class Words:
+    """The counts of frequent words that are remembered between searches."""
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+
+    async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> list[Known]:
+        """The terms that occur, the rarest first; what is remembered of one may be somewhat off."""
+        about = {term: self._counts.about(term, extent) for term in terms}
+        counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
+        known = [(term, about[term] or counted[term]) for term in terms if about[term] or counted[term]]
+        return sorted(known, key=lambda entry: entry[1])
+
+    async def exactly(self, db: Db, chosen: Sequence[Known], extent: Extent) -> list[Known]:
+        """The same terms, each with its count in this state of the base."""
+        known = {term: self._counts.exactly(term, extent) for term, _ in chosen}
+        counted = await self._count(db, [term for term, count in known.items() if count is None], extent)
+        return [(term, known[term] or counted[term]) for term, _ in chosen]
+
+    async def _count(self, db: Db, terms: Sequence[str], extent: Extent) -> dict[str, int]:
+        if not terms:
+            return {}
+        sql = "SELECT term, count(*) FROM postings WHERE term = ANY (?::text[]) GROUP BY term"
+        counts = dict.fromkeys(terms, 0) | dict(await rows(db, sql, (terms,)))
+        for term, count in counts.items():
+            self._counts.remember(term, count, extent)
+        return counts

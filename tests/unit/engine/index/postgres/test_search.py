@@ -1,0 +1,95 @@
+"""Searches by the HNSW index find nearly all that the exact ones find, and filters leave what they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from kb_contracts.api import models as m
+from kb_engine.index.port import Vectors
+from kb_engine.index.postgres import search
+from kb_engine.store.port import Found
+from kb_engine.store.repository import documents
+from tests.support.postgres import give_back, new_database
+from tests.support.stores import DIMENSIONS, Base, axis, build_vector_index, opened
+
+pytestmark = pytest.mark.process
+
+EACH, CENTRES = 50, 12
+WORDS = [f"w{number}" for number in range(40)]
+
+
+def clustered(seed: int, count: int) -> Vectors:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(CENTRES, DIMENSIONS))
+    vectors = centres[rng.integers(0, CENTRES, count)] + 0.4 * rng.normal(size=(count, DIMENSIONS))
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+
+@pytest.fixture
+async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
+    """2,000 chunks around some centres, half of them `even`; a tenth is found by each part."""
+    monkeypatch.setattr(search, "FEW_CHUNKS", 0)
+    monkeypatch.setattr(search, "POOL", 200)
+    place = await new_database()
+    async with opened(place, exact_below=1_000) as base:
+        await build_vector_index(base)
+        rng = np.random.default_rng(1)
+        for number in range(2_000 // EACH):
+            texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(EACH)]
+            tags = ["even" if number % 2 == 0 else "odd", *(["one"] if number == 7 else [])]
+            vectors = list(clustered(number, EACH))
+            await base.note(*texts, tags=tags, vectors=vectors, dedup_scope=str(number))
+        yield base
+    give_back(place)
+
+
+async def both_ways(base: Base, mode: m.Mode, number: int, **selection: list[str]) -> tuple[Found, Found]:
+    """By the index, and exactly."""
+    question = " ".join(np.random.default_rng(number).choice(WORDS, 3))
+    vector = clustered(1_000 + number, 1)[0]
+    answers = []
+    for exact_below in (0, 10**9):
+        base.store._exact_below = exact_below
+        answers.append(await base.find(question, mode, vector=vector, **selection))
+    return answers[0], answers[1]
+
+
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+@pytest.mark.parametrize("selection", [{}, {"tags": ["even"]}])
+async def test_the_index_finds_nearly_all_of_the_best(
+    base: Base, mode: m.Mode, selection: dict[str, list[str]]
+) -> None:
+    shared = 0
+    for number in range(20):
+        found, due = await both_ways(base, mode, number, **selection)
+        assert due.exact
+        assert not found.exact
+        assert not found.total_exact
+        assert len(found.results) <= found.total <= due.total
+        scores = {result.chunk.id: result.score for result in due.results}
+        for result in found.results:
+            assert scores.get(result.chunk.id, result.score) == pytest.approx(result.score, abs=2e-6)
+            assert {*selection.get("tags", ())} <= {*result.tags}
+        shared += len(scores.keys() & {result.chunk.id for result in found.results})
+    assert shared >= 0.95 * 200
+
+
+async def test_where_filters_leave_little_the_answer_is_exact(base: Base) -> None:
+    base.store._exact_below = 1_000
+    found = await base.find("w1", "hybrid", vector=axis(0), tags=["one"])
+    assert (found.exact, found.total_exact) == (True, True)
+    assert not (await base.find("w1", "hybrid", vector=axis(0))).exact
+
+
+async def test_what_is_removed_is_not_found_and_what_is_added_is(base: Base) -> None:
+    vector = clustered(0, 1)[0]
+    (nearest, *_) = (await base.find("", "vector", vector=vector)).results
+    await base.store.once(None, documents.delete, nearest.document.id)
+    after = await base.find("", "vector", vector=vector)
+    assert nearest.document.id not in {result.document.id for result in after.results}
+    added = await base.note("new", vectors=[vector])
+    (best, *_) = (await base.find("", "vector", vector=vector)).results
+    assert (best.document.id, best.score) == (added.id, 1.0)

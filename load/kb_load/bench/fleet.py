@@ -5,10 +5,9 @@ own, with its real model, all of them on one PostgreSQL: `KB_STORE` names a data
 databases may be made. Every server has as many clients, who pause between calls, so that the first has room
 and the last have not.
 
-The model is given what a call costs one server and one engine when one client calls, and when all call
-without a pause (processor time, which neighbours on the machine change little); what the one client waits
-beyond that, and how much it varies; and the cores that other programs left meanwhile. What it says is beside
-what was done.
+The model is given what a call costs one server and one engine under these clients (processor time, which
+neighbours on the machine change little), what one client alone waits beyond that and how much it varies, and
+the cores that other programs left meanwhile. What it says of two and of four is beside what they did.
 Everything shares the cores of this machine, the clients too, and so it does in the model.
 
 The curve does not depend on this machine, but on `kb_load.fleet.costs`. `--rounds 0` draws it alone.
@@ -134,8 +133,8 @@ class FleetReport(Report, frozen=True, kw_only=True):
         "sim p95": "{0.model_p95:.1f}",
         "%  ": "{0.errors[2]:+.0f}",
     }
-    base: dict[str, tuple[Observed, Observed]] = msgspec.field(default_factory=dict)
-    """What all is simulated from: one of each with one client, and with many, in the last round."""
+    base: dict[str, Observed] = msgspec.field(default_factory=dict)
+    """What one of each kind was seen to do, from which the others are simulated: that of the last round."""
     checks: list[Check]
     curve: list[Point]
 
@@ -144,13 +143,9 @@ class FleetReport(Report, frozen=True, kw_only=True):
 
     def footer(self) -> Sequence[str]:
         return [
-            f"{kind}, one of each, processor ms a call, "
-            + "; ".join(
-                f"{how}: client {one.client * 1e3:.2f}, server {one.server * 1e3:.2f}, engine "
-                f"{one.engine * 1e3:.2f}, PostgreSQL {one.database * 1e3:.2f}"
-                for how, one in zip(("alone", "together"), both, strict=True)
-            )
-            for kind, both in self.base.items()
+            f"{kind}, one of each, processor ms a call: client {one.client * 1e3:.2f}, server "
+            f"{one.server * 1e3:.2f}, engine {one.engine * 1e3:.2f}, PostgreSQL {one.database * 1e3:.2f}"
+            for kind, one in self.base.items()
         ]
 
     def text(self) -> str:
@@ -185,7 +180,7 @@ def run(
         kb_load.processes.NotReady: a process did not start.
     """
     checks: list[Check] = []
-    base: dict[str, tuple[Observed, Observed]] = {}
+    base: dict[str, Observed] = {}
     if rounds:
         store = os.environ.get("KB_STORE", "")
         if not store.startswith("postgres"):
@@ -257,13 +252,14 @@ def _has_results(result: dict[str, Any]) -> None:
 
 def _round(
     kind: str, standings: Standings, seconds: int, checks: list[Check], note: Callable[[str], None]
-) -> tuple[Observed, Observed]:
-    """Observe one server with one client and with many, then one, two and four; what came of the first."""
+) -> Observed:
+    """Observe one client alone, and the clients of one, two and four servers; what one server did."""
     connections, pause = CLIENTS[kind]
     alone = observe(standings, 1, connections=1, seconds=seconds)
-    together = observe(standings, 1, connections=connections, seconds=seconds)
     for processes in COUNTS:
         observed = observe(standings, processes, connections=connections, seconds=seconds, pause=pause)
+        if processes == 1:
+            base = observed
         clients = processes * connections
         load = Load(calls=_SIMULATED_CALLS, clients=clients, pause=pause)
         simulated = simulate(
@@ -275,7 +271,7 @@ def _round(
                 one_machine=True,
                 wait=max(0.0, alone.p50 / 1000 - alone.whole / min(1.0, alone.cores)),
             ),
-            services(alone, together),
+            services(base, spread_of(alone.p50, alone.p95)),
             load,
             seed=SEED,
         )
@@ -287,21 +283,16 @@ def _round(
             )
         )  # fmt: skip
         note(msgspec.json.encode(checks[-1]).decode())
-    return alone, together
+    return base
 
 
-def services(alone: Observed, together: Observed) -> Services:
+def services(one: Observed, spread: float) -> Services:
     """What a call costs, from what one server and one engine were seen to do."""
-    spread = spread_of(alone.p50, alone.p95)
-
-    def service(one: float, among_others: float) -> Service:
-        return Service(one, spread, among_others / one if one else 1.0)
-
     return Services(
-        client=service(alone.client, together.client),
-        server=service(alone.server, together.server),
-        engine=service(alone.engine, together.engine),
-        database=service(alone.database, together.database),
+        client=Service(one.client, spread),
+        server=Service(one.server, spread),
+        engine=Service(one.engine, spread),
+        database=Service(one.database, spread),
     )
 
 

@@ -26,8 +26,6 @@ from kb_load.report import percentile
 
 _P95 = 1.6449
 """The 95th percentile of the standard normal distribution."""
-_CONNECTIONS = 10_000
-"""Of a PostgreSQL, each a process: more than are ever under way."""
 _WARM = 0.2
 """The share of the calls that ends before anything is counted."""
 Steps = Generator[simpy.Event, object, None]
@@ -35,15 +33,10 @@ T = TypeVar("T")
 
 
 class Service(msgspec.Struct, frozen=True):
-    """Processor seconds of a call, log-normal: `spread` is the standard deviation of their logarithm.
-
-    A call that finds others under way in its process costs `together` times as much: nobody is woken, and
-    what is ready is read and sent together.
-    """
+    """Processor seconds of a call, log-normal: `spread` is the standard deviation of their logarithm."""
 
     mean: float = 0.0
     spread: float = 0.0
-    together: float = 1.0
 
     @classmethod
     def of(cls, p50: float, p95: float) -> Service:
@@ -161,11 +154,8 @@ class Process:
     def __init__(self, env: simpy.Environment, machine: Machine, threads: int = 1) -> None:
         self._machine, self._threads = machine, simpy.Resource(env, threads)
 
-    def work(self, seconds: float, together: float) -> Steps:
-        """So many seconds of one core, or `together` times as many where others are under way here."""
+    def work(self, seconds: float) -> Steps:
         if seconds:
-            if self._threads.count:
-                seconds *= together
             with self._threads.request() as turn:
                 yield turn
                 yield self._machine.work(seconds)
@@ -190,9 +180,8 @@ class _Run:
         self._callers = self._shared or Machine(self._env, inf)
         self._clients = [Process(self._env, self._callers) for _ in range(max(1, topology.servers))]
         self._servers = [Process(self._env, self._machine()) for _ in range(topology.servers)]
-        hosts = [self._machine() for _ in range(topology.engines)]
-        self._engines = [Process(self._env, host, topology.engine_threads) for host in hosts]
-        self._databases = [Process(self._env, host, _CONNECTIONS) for host in hosts]
+        self._hosts = [self._machine() for _ in range(topology.engines)]
+        self._engines = [Process(self._env, host, topology.engine_threads) for host in self._hosts]
         self._shards = [[self._machine() for _ in range(topology.replicas)] for _ in range(topology.shards)]
         self._ended: list[tuple[float, float]] = []
         """When each call ended, and how long it took."""
@@ -230,29 +219,29 @@ class _Run:
 
     def _call(self, number: int) -> Steps:
         began = self._env.now
-        client, its = _of(self._clients, number), self._services.client
-        cost = its.draw(self._rng) / 2
-        yield from client.work(cost, its.together)
+        client = _of(self._clients, number)
+        cost = self._services.client.draw(self._rng)
+        yield from client.work(cost / 2)
         if self._topology.wait:
             yield self._env.timeout(self._topology.wait)
         if self._servers:
-            server, service = _of(self._servers, number), self._services.server
-            half = service.draw(self._rng) / 2
-            yield from server.work(half, service.together)
+            server = _of(self._servers, number)
+            half = self._services.server.draw(self._rng) / 2
+            yield from server.work(half)
             yield from self._search(number)
-            yield from server.work(half, service.together)
+            yield from server.work(half)
         else:
             yield from self._search(number)
-        yield from client.work(cost, its.together)
+        yield from client.work(cost / 2)
         self._ended.append((self._env.now, self._env.now - began))
         if len(self._ended) == self._load.calls:
             self._all.succeed()
 
     def _search(self, number: int) -> Steps:
-        engine, database = self._services.engine, self._services.database
-        cost = engine.draw(self._rng) + len(self._shards) * self._topology.fan_out
-        yield from _of(self._engines, number).work(cost, engine.together)
-        yield from _of(self._databases, number).work(database.draw(self._rng), database.together)
+        costs = self._services.engine.draw(self._rng) + len(self._shards) * self._topology.fan_out
+        yield from _of(self._engines, number).work(costs)
+        if queried := self._services.database.draw(self._rng):
+            yield _of(self._hosts, number).work(queried)
         if self._shards:
             shard = self._services.shard
             yield self._env.all_of([_of(each, number).work(shard.draw(self._rng)) for each in self._shards])

@@ -116,15 +116,6 @@ def test_one_machine_does_as_much_as_its_cores_can() -> None:
         assert saturated(processes).rate == pytest.approx(2 / whole, rel=0.05)
 
 
-def test_a_call_that_finds_others_costs_less() -> None:
-    """One client never finds any; eight without pauses always do, but for the first."""
-    topology = Topology(servers=0, cores=1)
-    services = Services(engine=Service(MEAN, together=0.5))
-    for clients, cost in ((1, MEAN), (8, MEAN / 2)):
-        outcome = simulate(topology, services, Load(calls=400, clients=clients), seed=3)
-        assert outcome.rate == pytest.approx(1 / cost)
-
-
 def test_a_service_has_the_percentiles_it_is_made_of() -> None:
     service = Service.of(0.04, 0.056)
     median = service.mean * exp(-(service.spread**2) / 2)

@@ -36,7 +36,7 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.store import open_postgres
 from kb_load.bench import Option
 from kb_load.bench.engine import CHUNKS_EACH, SEED, Texts, fill, running_engine
-from kb_load.bench.engines import EnginesFailed, database_seconds, new_database
+from kb_load.bench.engines import database_seconds, new_database, server_address
 from kb_load.bench.runner import (
     Report,
     Standing,
@@ -182,9 +182,7 @@ def run(
     checks: list[Check] = []
     base: dict[str, Observed] = {}
     if rounds:
-        store = os.environ.get("KB_STORE", "")
-        if not store.startswith("postgres"):
-            raise EnginesFailed("KB_STORE names no PostgreSQL: postgresql://USER:PASSWORD@HOST/DATABASE")
+        database_server = server_address()
         with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
 
             def compare(kind: str, standings: Standings) -> None:
@@ -192,7 +190,7 @@ def run(
                     base[kind] = _round(kind, standings, seconds, checks, note)
 
             _over_stub(Path(folder), compare)
-            asyncio.run(_over_engines(Path(folder), address_of(store), compare))
+            asyncio.run(_over_engines(Path(folder), database_server, compare))
     names = ("cores", "rate", "p50", "p95", "model_rate", "model_p50", "model_p95")
     fields: dict[str, tuple[Callable[[Check], float], int]] = {
         name: (lambda each, name=name: getattr(each, name), 3)  # type: ignore[misc]  # mypy does not infer a lambda with a default
@@ -215,8 +213,10 @@ def _over_stub(folder: Path, compare: Callable[[str, Standings], None]) -> None:
         compare(SERVERS, Standings(servers, [stub] * len(servers)))
 
 
-async def _over_engines(folder: Path, store: Address, compare: Callable[[str, Standings], None]) -> None:
-    async with new_database(store) as (url, database):
+async def _over_engines(
+    folder: Path, database_server: Address, compare: Callable[[str, Standings], None]
+) -> None:
+    async with new_database(database_server) as (url, database):
         texts = Texts.seeded(SEED)
         await _fill(address_of(url), texts)
         call = ToolCall("kb_search", {"query": texts.question(), "top": 10}, _has_results)

@@ -83,8 +83,8 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _answers(self) -> bool:
-        asking = [str(self._programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port)]
-        return subprocess.run(asking, **_as_nobody(self.folder), check=False).returncode == 0
+        command = [str(self._programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port)]
+        return subprocess.run(command, **_as_nobody(self.folder), check=False).returncode == 0
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._command(program), *arguments]

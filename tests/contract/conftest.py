@@ -116,6 +116,6 @@ def kb_verify(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )

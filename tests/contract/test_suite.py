@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -18,8 +19,10 @@ from kb_verify import Status
 from tests.contract.conftest import COUNTS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import DEFAULT, core_of
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,12 @@ def runs() -> dict[str, Verified]:
     return {}
 
 
-@pytest.fixture(scope="module", params=["engine", "postgres", "simulator"])
+@pytest.fixture(scope="module", params=["engine", "postgres", "postgres and qdrant", "simulator"])
 def verified(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Verified]
 ) -> Verified:
     """The suite's run on one of them."""
-    home = tmp_path_factory.mktemp(request.param)
+    home = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     with serving(request.param, home) as url:
         done = kb_verify(url, "--json", "--report", str(home / "out"), cwd=home)
     assert done.stdout, done.stderr
@@ -52,12 +55,22 @@ def verified(
     return runs[request.param]
 
 
-def serving(name: str, home: Path) -> AbstractContextManager[str]:
+@contextmanager
+def serving(name: str, home: Path) -> Iterator[str]:
     """One that keeps the contract; its base URL."""
-    if name == "simulator":
-        return simulator()
-    store = asyncio.run(new_database()).url if name == "postgres" else ""
-    return engine(home, store=store)
+    with ExitStack() as stack:
+        if name == "simulator":
+            yield stack.enter_context(simulator())
+            return
+        settings: dict[str, Any] = {}
+        if name.startswith("postgres"):
+            settings["store"] = asyncio.run(new_database()).url
+        if name.endswith("qdrant"):
+            settings |= {
+                "index": "qdrant",
+                "qdrant": stack.enter_context(served(core_of(DEFAULT))).settings(),
+            }
+        yield stack.enter_context(engine(home, **settings))
 
 
 def test_every_promise_is_kept(verified: Verified, subtests: pytest.Subtests) -> None:

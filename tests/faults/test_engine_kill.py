@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import DEFAULT, core_of
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -45,9 +50,73 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
 
 
+class OnSqlite:
+    """What a killed engine leaves behind: a file, and the spool beside it."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings: dict[str, str] = {}
+        self._base, self._spool = home / "engine" / "kb.sqlite", home / "engine" / "spool"
+
+    def unfinished(self) -> set[str]:
+        with closing(sqlite3.connect(self._base)) as base:
+            return {name for (name,) in base.execute("SELECT id FROM jobs WHERE status != 'completed'")}
+
+    def content(self, job_id: str) -> bytes:
+        return (self._spool / job_id).read_bytes()
+
+    def add_orphan(self, name: str) -> None:
+        (self._spool / name).write_bytes(b"of a request that was never accepted")
+
+    def spooled(self) -> list[str]:
+        return [file.name for file in self._spool.iterdir()]
+
+
+class OnPostgres:
+    """The same in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self.settings = {"KB_STORE": database.url, "KB_LEASE_SECONDS": "3"}
+        self._database = database
+
+    def unfinished(self) -> set[str]:
+        return set(self._values("SELECT id FROM jobs WHERE status != 'completed'"))
+
+    def content(self, job_id: str) -> bytes:
+        return b"".join(self._values("SELECT data FROM spool_parts WHERE name = $1 ORDER BY part", job_id))
+
+    def add_orphan(self, name: str) -> None:
+        added = "INSERT INTO spool_files (name, touched_at) VALUES ($1, now() - interval '1 day') RETURNING 1"
+        self._values(added, name)
+
+    def spooled(self) -> list[str]:
+        return self._values("SELECT name FROM spool_files")
+
+    def _values(self, sql: str, *values: object) -> list[Any]:
+        rows = asyncio.run(self._database.ask(lambda db: db.fetch(sql, *values)))
+        return [row[0] for row in rows]
+
+
+Place = OnSqlite | OnPostgres
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL", "PostgreSQL and Qdrant"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Where the base and the index are; database and Qdrant's core outlive the engine."""
+    if request.param == "SQLite":
+        yield OnSqlite(tmp_path)
+        return
+    database = asyncio.run(new_database())
+    place = OnPostgres(database)
+    with ExitStack() as stack:
+        if request.param.endswith("Qdrant"):
+            place.settings |= stack.enter_context(served(core_of(DEFAULT))).environment
+        yield place
+    give_back(database)
+
+
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
     """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
 
@@ -55,7 +124,7 @@ def test_no_number_of_kills_loses_what_was_accepted(
     not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
     kills is `KB_TEST_KILLS`.
     """
-    history = Kills(tmp_path)
+    history = Kills(tmp_path, place)
     history.during_one_job(min(3, KILLS))
     for number in range(KILLS - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
@@ -68,8 +137,10 @@ def test_no_number_of_kills_loses_what_was_accepted(
 class Kills:
     """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, place: Place) -> None:
         self.home = home
+        self.place = place
+        self.settings = {"KB_INGEST_WORKERS": "1", **place.settings}
         self.kills = 0
         self.accepted: dict[str, tuple[str, bytes | None]] = {}
         """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
@@ -100,21 +171,17 @@ class Kills:
 
     def check_the_end(self) -> None:
         """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
-        with running(self.home, KB_INGEST_WORKERS="1") as engine:
+        with running(self.home, **self.settings) as engine:
             # What was hit often rests for a while before it is taken again.
             queue = engine.all_ended(SECONDS + 10 * KILLS)
             assert (queue["failed"], queue["cancelled"]) == (0, 0)
             for job_id, (word, _) in self.accepted.items():
                 job = engine.get(f"/jobs/{job_id}")
                 assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
-        assert list(self._spool.iterdir()) == []
-
-    @property
-    def _spool(self) -> Path:
-        return self.home / "engine" / "spool"
+        assert self.place.spooled() == []
 
     def _start(self) -> Running:
-        engine = Running(self.home, KB_INGEST_WORKERS="1")
+        engine = Running(self.home, **self.settings)
         for job_id in self.accepted:
             assert engine.get(f"/jobs/{job_id}")["status"] in {"queued", "running", "completed"}
         return engine
@@ -122,12 +189,10 @@ class Kills:
     def _kill(self, engine: Running) -> None:
         engine.kill()
         self.kills += 1
-        with closing(sqlite3.connect(self.home / "engine" / "kb.sqlite")) as base:
-            open_ = {name for (name,) in base.execute("SELECT id FROM jobs WHERE status != 'completed'")}
-        for job_id in open_ & self.accepted.keys():
+        for job_id in self.place.unfinished() & self.accepted.keys():
             if (content := self.accepted[job_id][1]) is not None:
-                assert (self._spool / job_id).read_bytes() == content
-        (self._spool / f"orphan{self.kills}").write_bytes(b"of a request that was never accepted")
+                assert self.place.content(job_id) == content
+        self.place.add_orphan(f"orphan{self.kills}")
 
     def _send_file(self, engine: Running, word: str, text: str) -> str:
         content = f"{word} {text}".encode()
@@ -153,8 +218,10 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
         ({"KB_EMBEDDER": "word2vec"}, 1, ("KB_EMBEDDER", "minilm")),
         ({"KB_HOME": "/dev/null/kb"}, 1, ("/dev/null/kb", "KB_HOME")),
         ({"KB_EMBEDDER": "openai"}, 2, ("KB_EMBEDDING_URL",)),
+        ({"VECTOR_DB_TYPE": "weaviate"}, 2, ("VECTOR_DB_TYPE", "qdrant")),
+        ({"VECTOR_DB_TYPE": "qdrant"}, 2, ("QDRANT_URL",)),
     ],
-    ids=["port", "embedder", "home", "no url"],
+    ids=["port", "embedder", "home", "no url", "index", "no url of the index"],
 )
 def test_a_start_that_fails_says_why_in_one_line(
     tmp_path: Path, environment: dict[str, str], status: int, words: tuple[str, ...]

@@ -70,6 +70,18 @@ def why_absent() -> str:
     return ""
 
 
+def why_no_image(name: str) -> str:
+    """Why there is no image of this name, here or to be pulled; empty where there is one."""
+    for command in (("image", "inspect", name), ("pull", "--quiet", name)):
+        try:
+            docker(*command, seconds=BUILD_SECONDS)
+        except DockerFailed as error:
+            why = str(error).strip().splitlines()[-1]
+        else:
+            return ""
+    return why
+
+
 def compose_command() -> list[str]:
     """`docker compose` or `docker-compose`, whichever answers; empty where neither does."""
     for command in (["docker", "compose"], ["docker-compose"]):

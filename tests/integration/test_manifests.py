@@ -13,6 +13,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # has no types
 import pytest
 import yaml
 
+from kb_engine.settings import EngineSettings
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from tests.support.stack import ROOT
@@ -218,6 +219,14 @@ def test_the_compose_file_of_ragler_has_its_four_services() -> None:
     )
     assert services["qdrant"]["image"] == "qdrant/qdrant:latest"
     assert services["qdrant"]["ports"] == ["127.0.0.1:6333:6333"]
+
+
+@pytest.mark.requirement("R85")
+def test_the_index_of_ragler_is_qdrant_by_default() -> None:
+    """In its own stack; elsewhere the index in the base is the default, which needs no service."""
+    backend = compose("deploy/ragler/compose.yml")["backend"]
+    assert backend["environment"]["VECTOR_DB_TYPE"] == "${VECTOR_DB_TYPE:-qdrant}"
+    assert EngineSettings.read({}).index == ""
 
 
 @pytest.mark.requirement("K8", "E31")

@@ -13,6 +13,8 @@ from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.qdrant import served
+from tests.support.qdrant_cores import DEFAULT, core_of
 
 pytestmark = pytest.mark.process
 
@@ -31,10 +33,14 @@ def unlisted_of(found: list[Difference]) -> list[Difference]:
     return [each for each in found if not any(entry.covers(each.place) for entry in entries)]
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> list[Played]:
+@pytest.fixture(scope="module", params=["in the base", "qdrant"])
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Played]:
+    """The history on an engine, by each place where its index may be."""
     home: Path = tmp_path_factory.mktemp("parity")
-    return play(engine(home))
+    if request.param == "in the base":
+        return play(engine(home))
+    with served(core_of(DEFAULT)) as server:
+        return play(engine(home, index="qdrant", qdrant=server.settings()))
 
 
 @pytest.fixture(scope="module")

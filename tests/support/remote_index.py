@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,15 +36,16 @@ class Server:
     documents: dict[int, IndexedDocument] | None = None
     """None: there is no index, or it was lost."""
     generation: int = 0
-    applied: list[int] = field(default_factory=list)
-    """The generations, in the order in which they came."""
     created: int = 0
     out_of_service: bool = False
     breaks_after: int | None = None
     """So many documents of the next changes are taken before the connection breaks."""
 
-    def lose_everything(self) -> None:
+    async def lose_everything(self) -> None:
         self.documents, self.generation = None, 0
+
+    def index(self) -> RemoteIndex:
+        return RemoteIndex(self)
 
 
 class RemoteIndex:
@@ -80,7 +81,6 @@ class RemoteIndex:
                 server.breaks_after -= 1
             server.documents[document.id] = document
         server.generation = generation
-        server.applied.append(generation)
 
     async def search(self, query: IndexQuery) -> Candidates:
         server = await self._call()
@@ -105,7 +105,7 @@ class RemoteIndex:
         server.created += 1
 
     async def drop(self) -> None:
-        (await self._call()).lose_everything()
+        await (await self._call()).lose_everything()
 
     async def stats(self) -> IndexStats:
         server = await self._call()

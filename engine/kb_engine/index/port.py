@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from kb_contracts.api import models as m
 
@@ -42,8 +43,13 @@ Vectors: TypeAlias = "NDArray[np.float32]"
 class IndexUnavailable(Exception):
     """The index does not answer, or cannot do this now; the message says why.
 
-    The call may be repeated. What was to be applied stays in the store until it has been.
+    The call may be repeated, in `retry_after` seconds where the index has said so. What was to be applied
+    stays in the store until it has been.
     """
+
+    def __init__(self, why: str, *, retry_after: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +218,23 @@ class Index(Protocol):
         """Let go of what is held outside this process."""
 
 
-INDEXES: dict[str, Callable[[EngineSettings], Index]] = {}
+def _module(name: str) -> Callable[[EngineSettings], Index]:
+    """The `index_from` of a module, which is imported when it is wanted: its client is an extra."""
+    return lambda settings: cast("Index", import_module(name).index_from(settings))
+
+
+INDEXES: dict[str, Callable[[EngineSettings], Index]] = {"qdrant": _module("kb_engine.index.qdrant")}
 """The indexes that keep their data for themselves, by the value of `VECTOR_DB_TYPE`.
 
-An index is one module that keeps the protocol above, and one line here; its settings go into
-`EngineSettings`. None comes with this engine yet: unset, searches are answered by the index in the base.
+An index is one module that keeps the protocol above, and one entry here, under the name of the extra that has
+its client; its settings go into `EngineSettings`. Unset, searches are answered by the index in the base.
 """
 
 
 def index_from(settings: EngineSettings) -> Index | None:
-    """The index that the settings name; None for the one in the base. Nothing is called yet."""
+    """The index that the settings name; None for the one in the base. Nothing is called yet.
+
+    Raises:
+        ModuleNotFoundError: its client is not installed.
+    """
     return INDEXES[settings.index](settings) if settings.index else None

@@ -52,6 +52,7 @@ _POLL_SECONDS = 1.0
 """Another engine may have changed documents."""
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
+_LONGEST_REQUESTED_PAUSE = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ class Follower:
             raise EngineError(
                 "not_ready",
                 f"The search index cannot answer: {why}. What was added is kept; retry when it is back.",
-                retry_after=_LONGEST_PAUSE,
+                retry_after=max(_LONGEST_PAUSE, _requested_pause(error)),
             ) from error
 
     async def _follow(self) -> None:
@@ -232,7 +233,7 @@ class Follower:
                         "the search index is not up to date", extra={"why": str(error)}, exc_info=trace
                     )
                 self._failure = str(error) or type(error).__name__
-                await asyncio.sleep(pause)
+                await asyncio.sleep(max(pause, _requested_pause(error)))
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if self._failure is not None:
@@ -272,3 +273,9 @@ class Follower:
 
     async def _forget_changes(self, generation: int) -> None:
         await self._store.write(state.forget_changes, generation)
+
+
+def _requested_pause(error: Exception) -> float:
+    """For how many seconds the index does not want to be called."""
+    seconds = error.retry_after if isinstance(error, IndexUnavailable) else None
+    return min(seconds or 0.0, _LONGEST_REQUESTED_PAUSE)

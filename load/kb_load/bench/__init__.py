@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -46,11 +46,15 @@ BENCHMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A parameter of `run` as the command line takes it; the bounds are inclusive."""
+    """A parameter of `run` as the command line takes it: a number, or some of `names`.
+
+    The bounds are inclusive.
+    """
 
     help: str
     low: int = 1
     high: int = 1_000
+    names: Collection[str] = ()
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m kb_load.bench") -> int:
@@ -95,14 +99,23 @@ def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.Arg
         if option is not None:
             several = isinstance(parameter.default, tuple)
             default = ",".join(map(str, parameter.default)) if several else parameter.default
+            one = "NAME" if option.names else "N"
             parser.add_argument(
                 f"--{name.replace('_', '-')}",
-                type=partial(_several if several else _bounded, option),
+                type=partial(_names if option.names else _several if several else _bounded, option),
                 default=parameter.default,
-                metavar="N,..." if several else "N",
+                metavar=f"{one},..." if several else one,
                 help=f"{option.help} (default {default})",
             )
     return parser
+
+
+def _names(option: Option, text: str) -> list[str]:
+    given = text.split(",")
+    if unknown := sorted(set(given) - set(option.names)):
+        wanted = f"takes some of {', '.join(option.names)}, not {', '.join(unknown)!r}"
+        raise argparse.ArgumentTypeError(wanted)
+    return [name for name in option.names if name in given]
 
 
 def _several(option: Option, text: str) -> list[int]:

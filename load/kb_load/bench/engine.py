@@ -193,35 +193,55 @@ async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         passages = [texts.passage(_WORDS_OF_CHUNK) for _ in range(CHUNKS_EACH)]
         tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
-        await add_document(store, number, texts.passage(5), passages, vectors, tags)
+        await add_documents(store, [BulkDocument(number, texts.passage(5), passages, vectors, tags)])
 
 
-async def add_document(
-    store: SqliteStore,
-    number: int,
-    title: str,
-    passages: Sequence[str],
-    vectors: Vectors,
-    tags: Sequence[str],
-) -> None:
-    """Take in a document whose passages are embedded already, as a worker commits it.
+@dataclass(frozen=True, slots=True)
+class BulkDocument:
+    """A document whose passages are embedded already; one vector a passage."""
+
+    number: int
+    title: str
+    passages: Sequence[str]
+    vectors: Vectors
+    tags: Sequence[str]
+
+    def job(self) -> NewJob:
+        return NewJob(
+            id=f"bulk-{self.number}", kind="file", title=self.title, tags=self.tags, metadata={},
+            source_path=f"bulk/{self.number}.txt", dedup_scope="collection:documents",
+            sha256=f"{self.number:064x}", size_bytes=1, spool=f"bulk-{self.number}",
+            filename=f"{self.number}.txt", format="txt", doc_type="text",
+        )  # fmt: skip
+
+    def prepared(self) -> Prepared:
+        chunks = [
+            PreparedChunk(text=passage, page=None, heading=None, start=0, end=1, tokens=1)
+            for passage in self.passages
+        ]
+        return Prepared(
+            title=self.title, extraction_method="text", pages=None, chunks=chunks, vectors=self.vectors
+        )
+
+
+async def add_documents(store: SqliteStore, new: Sequence[BulkDocument]) -> None:
+    """Take these in side by side, as workers do that hold one each.
 
     Raises:
-        EngineFailed: the store did not take it.
+        EngineFailed: the store did not take one.
     """
-    chunks = [
-        PreparedChunk(text=passage, page=None, heading=None, start=0, end=1, tokens=1) for passage in passages
-    ]
-    prepared = Prepared(title=title, extraction_method="text", pages=None, chunks=chunks, vectors=vectors)
-    job = NewJob(
-        id=f"bulk-{number}", kind="file", title=title, tags=tags, metadata={},
-        source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
-        size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
-    )  # fmt: skip
-    await store.once(None, jobs.accept, job)
-    leased = await store.write(jobs.take, "bulk")
-    if leased is None or await store.write(documents.commit, leased, prepared) is None:
-        raise EngineFailed("the store did not take a bulk document")
+    by_job = {each.job().id: each for each in new}
+
+    async def take_in() -> None:
+        leased = await store.write(jobs.take, "bulk")
+        if (
+            leased is None
+            or await store.write(documents.commit, leased, by_job[leased.job.id].prepared()) is None
+        ):
+            raise EngineFailed("the store did not take a bulk document")
+
+    await asyncio.gather(*(store.once(None, jobs.accept, each.job()) for each in new))
+    await asyncio.gather(*(take_in() for _ in new))
 
 
 def run(

@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
+import psutil
 
 from kb_load.bench import Option
 from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question
@@ -128,7 +129,7 @@ def run(
     *,
     sizes: Annotated[Sequence[int], Option("passages in the base", 50, 10_000_000)] = SIZES,
     questions: Annotated[int, Option("questions of each kind", 20, 10_000)] = 200,
-    peers: Sequence[str] = tuple(PEERS),
+    peers: Annotated[Sequence[str], Option("who is measured", names=PEERS)] = tuple(PEERS),
     note: Callable[[str], None] = print,
 ) -> SearchReport:
     """Measure those of `peers` that are installed; the data lie in the temporary folder and are removed."""
@@ -137,6 +138,7 @@ def run(
     for size in sizes:
         wanted = [key for key in peers if key not in missing and (size < FEW_FROM or key in LARGE)]
         with tempfile.TemporaryDirectory(prefix="kb-bench-search-") as folder:
+            Path(folder).chmod(0o755)  # a peer's server may run as another user
             corpus = Corpus.made(Path(folder) / "corpus", size, questions, SEED)
             note(f"{size} passages are made")
             answers = corpus.answers()
@@ -292,8 +294,6 @@ def _recall(due: Sequence[Answer], searches: Sequence[_Searched]) -> float:
 
 
 def _pss() -> float:
-    """The memory of this process in MiB, pages that it shares divided among those who share them."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise PeerFailed("the system does not say how much memory a process has")
+    """The memory of this process and those that it started, in MiB; of shared pages each has its share."""
+    here = psutil.Process()
+    return sum(each.memory_full_info().pss for each in [here, *here.children(recursive=True)]) / 2**20

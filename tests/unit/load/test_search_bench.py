@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,20 +133,29 @@ class Exact:
 
 
 @pytest.mark.process
-def test_kb_and_an_exact_peer_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """kb ranks all questions exactly; a peer whose package is missing is named, one that fails too."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(search.tempfile, "tempdir", str(tmp_path))
+def test_kb_and_pgvector_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kb ranks all questions exactly; a peer whose package is missing is named. Nothing is left behind."""
+    with tempfile.TemporaryDirectory(prefix="kb-bench-test-") as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL may run as another user
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        measure_kb_and_pgvector(monkeypatch)
+        assert not list(Path(folder).iterdir())
+
+
+def measure_kb_and_pgvector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "missing", Module("no_such_package_of_a_peer", "missing one"))
     notes: list[str] = []
-    report = search.run(sizes=[SIZE], questions=QUESTIONS, peers=("kb", "missing"), note=notes.append)
-    (kb,) = report.measured
+    report = search.run(
+        sizes=[SIZE], questions=QUESTIONS, peers=("kb", "pgvector", "missing"), note=notes.append
+    )
+    kb, pgvector = report.measured
     assert (kb.equal, kb.searches) == (2 * QUESTIONS, 2 * QUESTIONS)
     assert kb.recall.vectors == kb.recall.words == kb.recall.hybrid == (1.0, 1.0)
     assert min(kb.inserts, kb.disk_mib, kb.memory_mib, kb.start, kb.hybrid.p50, kb.clients.p50) > 0
     assert report.missing == ["missing one"]
     assert "kb on SQLite" in report.text()
-    assert not list(tmp_path.iterdir())
+    assert pgvector.recall.vectors == (1.0, 1.0)
 
 
 def test_the_effort_is_raised_until_the_recall_is_good(corpus: Corpus, tmp_path: Path) -> None:

@@ -22,13 +22,11 @@ from kb_engine.index.embedded.array_file import (
     UnreadableIndexFile,
     new_array_file,
 )
-from kb_engine.index.embedded.vectors import QuantisedVectors
+from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
 from kb_engine.index.embedded.words import Postings, WordBlock
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER
-
-Mask = NDArray[np.bool_]
 
 KIND, VERSION = "segment", 1
 _DTYPES = {

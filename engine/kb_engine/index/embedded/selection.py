@@ -6,8 +6,10 @@ lower bound cannot be among the best. Of the others the exact scores are compute
 until none that remains can reach the `top`-th best of these. What comes out is what `ranking.select` makes
 of the float32 cosines of all rows, ties included, whatever the vectors are.
 
-The rows are looked at in blocks that fit the processor's cache. What must be remembered of them is bounded:
-rows that may still be among the best are scored when they become too many.
+The rows are looked at in blocks that fit the processor's cache, first with one bound for all rows of a block,
+and those that are left with their own. What must be remembered of them is bounded:
+rows that may still be among the best are scored when they become too many. The cosines of the blocks are
+computed on another thread meanwhile, from before the words are looked up (`vectors.Scan`).
 
 How many chunks match is exact too, as long as few cosines lie so near the floor that only the exact ones
 could tell (`RECOUNT_ROWS`); a finer bound, which the codes give for those near it, halves their number. Else
@@ -17,30 +19,41 @@ the count is of those that match for certain, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded.block import Mask
 from kb_engine.index.embedded.index import State
-from kb_engine.index.embedded.vectors import Floats32, QuantisedQuery, QuantisedVectors, Rows, quantise_query
+from kb_engine.index.embedded.vectors import (
+    Floats32,
+    Mask,
+    QuantisedQuery,
+    QuantisedVectors,
+    Rows,
+    Scan,
+    Scanned,
+    quantise_query,
+)
 from kb_engine.index.embedded.words import Terms, weigh
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
 
 Originals = Callable[[Ids], Vectors]
 """The float32 vectors of these chunks, whose ids ascend."""
+Words = Callable[[], Sequence[Floats]]
+"""For each segment the BM25 of its rows: 0 where a row holds no word of the query."""
+Places: TypeAlias = "slice | Rows | Mask"
 
-BLOCK_ROWS = 32_768
-_FIRST_ROWS = 2_048
-"""Of the first block, of which all rows must be compared with one another."""
-GATHER_BELOW = 0.5
-"""Share of a block's rows under which copying them out beats a pass over the block."""
 POOL_ROWS = 65_536
 """Rows that may be among the best are scored exactly when there are more."""
 RECOUNT_ROWS = 1_000
 """So many cosines are computed exactly for the sake of the total."""
+LOOK_AGAIN = 4
+"""The finer bound is computed for so many times as many: it leaves about half of them."""
 FEW = 8
 """Where one row in so many may answer, or fewer, the words of these alone are scored."""
 _FIRST_BATCH = 64
@@ -50,21 +63,24 @@ _SLACK = 2e-6
 
 
 def search(
-    state: State, terms: Sequence[str], documents: Ids | None, query: IndexQuery, originals: Originals
+    state: State,
+    terms: Sequence[str],
+    documents: Ids | None,
+    query: IndexQuery,
+    originals: Originals,
+    scanner: Executor | None = None,
 ) -> Candidates:
     """The best chunks of these documents (None: of all) by the exact score, best first.
 
-    `terms` are those of the query's text, `originals` reads vectors of this state of the base.
+    `terms` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
+    of `scanner` vectors are compared while this one looks words up.
     """
     allowed = [part.allowed(documents) for part in state.parts]
-    bm25: Sequence[Floats | None] = [None] * len(allowed)
-    if query.mode != "vector":
-        bm25 = _bm25(state, terms, allowed)
     segments = [
-        Segment(part.block.chunk_ids, part.block.vectors, scores, rows)
-        for part, scores, rows in zip(state.parts, bm25, allowed, strict=True)
+        Segment(part.block.chunk_ids, part.block.vectors, rows)
+        for part, rows in zip(state.parts, allowed, strict=True)
     ]
-    return select(segments, query, originals)
+    return select(segments, partial(_bm25, state, terms, allowed), query, originals, scanner)
 
 
 def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats]:
@@ -93,32 +109,39 @@ def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Rows of an index, one place for each in all arrays.
+    """Rows of an index, one place for each in both arrays.
 
-    `bm25` (None in mode `vector`): 0 where a row holds no word of the query. `allowed` (None: all): those
-    that are not removed and pass the filters.
+    `allowed` (None: all): those that are not removed and pass the filters.
     """
 
     chunk_ids: Ids
     vectors: QuantisedVectors
-    bm25: Floats | None = None
     allowed: Mask | None = None
 
 
 def select(
-    segments: Sequence[Segment], query: IndexQuery, originals: Originals, recount: int = RECOUNT_ROWS
+    segments: Sequence[Segment],
+    words: Words,
+    query: IndexQuery,
+    originals: Originals,
+    scanner: Executor | None = None,
+    recount: int = RECOUNT_ROWS,
 ) -> Candidates:
     """The `query.top` best rows of all segments, of equal scores those with the smaller chunk ids.
 
-    Text and selection of the query have no say here: they are in the segments' `bm25` and `allowed`.
+    Text and selection of the query have no say here: they are in `words`, which mode `vector` does not ask
+    for, and in what the segments allow.
     """
-    search = _Search(segments, query, originals, recount)
-    size = min(_FIRST_ROWS, BLOCK_ROWS)
-    for number, segment in enumerate(segments):
-        start = 0
-        while start < len(segment.chunk_ids):
-            search.look_at(number, start, min(start + size, len(segment.chunk_ids)))
-            start, size = start + size, min(4 * size, BLOCK_ROWS)
+    vector = None
+    if query.mode != "fts":
+        assert query.vector is not None, "the mode needs one"
+        vector = quantise_query(query.vector)
+    with Scan([(each.vectors, each.allowed) for each in segments], vector, scanner) as scan:
+        search = _Search(
+            segments, vector, None if query.mode == "vector" else words(), query, originals, recount
+        )
+        for found in scan:
+            search.look_at(found)
     return search.result()
 
 
@@ -134,7 +157,7 @@ class _Pool:
     def of(cls, number: int, rows: Rows, high: Floats32) -> _Pool:
         return cls(np.full(len(rows), number, np.int32), rows, high)
 
-    def at(self, places: slice | Rows | Mask) -> _Pool:
+    def at(self, places: Places) -> _Pool:
         return _Pool(self.numbers[places], self.rows[places], self.high[places])
 
     def __add__(self, other: _Pool) -> _Pool:
@@ -153,14 +176,37 @@ def _nothing() -> _Pool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bounds:
-    """Of some rows the cosines, by how much they may be off, and the bounds of the scores."""
+class _Rows:
+    """Rows of a segment, with their cosines and their words' share of the score.
 
+    `holds_word` and `wording` are None in mode `vector`.
+    """
+
+    number: int
+    rows: Rows
     cosines: Floats32
-    errors: Floats32
-    bm25: Floats32 | None
-    low: Floats32
-    high: Floats32
+    holds_word: Mask | None
+    wording: Floats32 | None
+
+    def at(self, places: Places) -> _Rows:
+        return _Rows(
+            self.number,
+            self.rows[places],
+            self.cosines[places],
+            None if self.holds_word is None else self.holds_word[places],
+            None if self.wording is None else self.wording[places],
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bounds:
+    """Between which cosines and which scores the exact ones lie, for each row."""
+
+    cosines: tuple[Floats32, Floats32]
+    scores: tuple[Floats32, Floats32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,16 +234,19 @@ class _Search:
     """A selection while the blocks pass."""
 
     def __init__(
-        self, segments: Sequence[Segment], query: IndexQuery, originals: Originals, recount: int
+        self,
+        segments: Sequence[Segment],
+        vector: QuantisedQuery | None,
+        bm25: Sequence[Floats] | None,
+        query: IndexQuery,
+        originals: Originals,
+        recount: int,
     ) -> None:
         self._segments = segments
-        self._originals = originals
+        self._vector = vector
+        self._bm25 = bm25
         self._query = query
-        self._vector: QuantisedQuery | None = None
-        if query.mode != "fts":
-            assert query.vector is not None, "the mode needs one"
-            self._vector = quantise_query(query.vector)
-        self._by_words = query.mode != "vector"
+        self._originals = originals
         self._threshold = query.min_score
         """What a row must reach to be among the best, as far as it is known."""
         self._lows = np.empty(0, np.float32)
@@ -206,125 +255,133 @@ class _Search:
         empty = np.empty(0)
         self._best = _Scored(np.empty(0, np.int64), empty, empty, empty)
         self._total = 0
-        self._undecided = _nothing()
+        self._undecided: list[_Rows] = []
+        """Rows that may match, unless there are too many to look at them again."""
+        self._undecided_rows = 0
         self._recount = recount
-        self._total_exact = True
 
-    def look_at(self, number: int, start: int, stop: int) -> None:
-        """The rows of a segment from `start` to before `stop`."""
-        segment = self._segments[number]
-        rows = np.arange(start, stop, dtype=np.intp)
-        if segment.allowed is not None:
-            rows = rows[segment.allowed[start:stop]]
+    def look_at(self, scanned: Scanned) -> None:
+        """A block of a segment."""
+        number, block, rows, cosines, error = scanned
         if not len(rows):
             return
-        cosines, errors = self._cosines(segment, rows, slice(start, stop))
-        bm25 = self._words(segment, rows, slice(start, stop))
-        bounds = self._bounds(cosines, errors, bm25)
-        self._count(number, rows, bounds)
-        low, high = bounds.low, bounds.high
+        holds_word = wording = None
+        if self._bm25 is not None:
+            whole = len(rows) == block.stop - block.start
+            bm25 = self._bm25[number][block if whole else rows]
+            holds_word, wording = bm25 > 0, self._wording(bm25)
+        all_rows = _Rows(number, rows, cosines, holds_word, wording)
+        highest = cosines + error
+        self._count(all_rows, highest)
+        high = self._scores(highest, wording) + np.float32(_SLACK)
         if self._vector is None:
-            assert bm25 is not None
-            high[bm25 <= 0] = -1  # without vectors only what holds a word can answer
-        kept = np.flatnonzero(high >= self._threshold)
-        self._lows = _largest(np.concatenate([self._lows, low[kept]]), self._query.top)
+            assert holds_word is not None, "a mode asks for one part at least"
+            high[~holds_word] = -1  # without vectors only what holds a word can answer
+        rest = all_rows.at(np.flatnonzero(high >= self._threshold))
+        if not len(rest):
+            return
+        low, high = self._bounds(rest).scores
+        self._lows = _largest(np.concatenate([self._lows, low]), self._query.top)
         if len(self._lows) == self._query.top:
             self._threshold = max(self._threshold, float(self._lows.min()))
-        kept = kept[high[kept] >= self._threshold]
-        self._pool = self._pool + _Pool.of(number, rows[kept], high[kept])
+        kept = np.flatnonzero(high >= self._threshold)
+        self._pool = self._pool + _Pool.of(number, rest.rows[kept], high[kept])
         if len(self._pool) > POOL_ROWS:
             self._settle()
 
     def result(self) -> Candidates:
         """What was found, after the last block."""
         self._settle()
-        query = self._query
-        if self._total_exact:
-            for start in range(0, len(self._undecided), _LARGEST_BATCH):
-                scored = self._exactly(self._undecided.at(slice(start, start + _LARGEST_BATCH)))
-                matches = scored.bm25 > 0
-                if self._vector is not None:
-                    matches |= scored.cosines >= query.scoring.cosine_floor
-                self._total += int(np.count_nonzero(matches & (scored.scores >= query.min_score)))
+        total_exact = self._decide()
         best = [
             Candidate(
                 chunk_id,
                 None if self._vector is None else cosine,
-                bm25 if self._by_words else None,
+                None if self._bm25 is None else bm25,
             )
             for chunk_id, cosine, bm25 in zip(
                 self._best.ids.tolist(), self._best.cosines.tolist(), self._best.bm25.tolist(), strict=True
             )
         ]
-        return Candidates(best, self._total, total_exact=self._total_exact)
+        return Candidates(best, self._total, total_exact=total_exact)
 
-    def _cosines(self, segment: Segment, rows: Rows, block: slice) -> tuple[Floats32, Floats32]:
-        if self._vector is None:
-            nothing = np.zeros(len(rows), np.float32)
-            return nothing, nothing
-        whole = block.stop - block.start
-        if len(rows) < whole * GATHER_BELOW:
-            return segment.vectors.cosines(self._vector, rows)
-        cosines, errors = segment.vectors.cosines(self._vector, block)
-        if len(rows) == whole:
-            return cosines, errors
-        return cosines[rows - block.start], errors[rows - block.start]
-
-    def _words(self, segment: Segment, rows: Rows, block: slice) -> Floats32 | None:
-        if not self._by_words:
-            return None
-        assert segment.bm25 is not None, "the mode needs it"
-        return segment.bm25[block if len(rows) == block.stop - block.start else rows].astype(np.float32)
-
-    def _bounds(self, cosines: Floats32, errors: Floats32, bm25: Floats32 | None) -> _Bounds:
-        """Between which scores the exact ones lie; `ranking.fuse` in float32."""
-        scoring = self._query.scoring
-        if bm25 is None:
-            low, high = _clipped(cosines - errors), _clipped(cosines + errors)
-        else:
-            wording = bm25 + np.float32(scoring.saturation)
-            np.divide(bm25, wording, out=wording)
-            if self._vector is None:
-                low, high = wording, wording.copy()
-            else:
-                wording *= np.float32(1.0 - scoring.weight)
-                low, high = _clipped(cosines - errors), _clipped(cosines + errors)
-                for each in (low, high):
-                    each *= np.float32(scoring.weight)
-                    each += wording
-        low -= np.float32(_SLACK)
-        high += np.float32(_SLACK)
-        return _Bounds(cosines, errors, bm25, low, high)
-
-    def _count(self, number: int, rows: Rows, bounds: _Bounds) -> None:
-        """Count what matches for certain, and note what may match."""
-        undecided = self._count_certain(bounds)
-        if not self._total_exact or not len(undecided):
-            return
-        rows = rows[undecided]
+    def _wording(self, bm25: Floats) -> Floats32:
+        """The words' share of the scores."""
+        wording = bm25.astype(np.float32)
+        wording /= wording + np.float32(self._query.scoring.saturation)
         if self._vector is not None:
-            segment, bm25 = self._segments[number], bounds.bm25
-            cosines, errors = segment.vectors.cosines(self._vector, rows, fine=True)
-            bounds = self._bounds(cosines, errors, None if bm25 is None else bm25[undecided])
-            undecided = self._count_certain(bounds)
-            rows = rows[undecided]
-        if len(self._undecided) + len(rows) > self._recount:
-            self._total_exact = False
-            self._undecided = _nothing()
-        else:
-            self._undecided += _Pool.of(number, rows, bounds.high[undecided])
+            wording *= np.float32(1.0 - self._query.scoring.weight)
+        return wording
 
-    def _count_certain(self, bounds: _Bounds) -> NDArray[np.intp]:
+    def _scores(self, cosines: Floats32, wording: Floats32 | None) -> Floats32:
+        """`ranking.fuse` in float32."""
+        if self._vector is None:
+            assert wording is not None, "a mode asks for one part at least"
+            return wording
+        scores = np.clip(cosines, 0, 1)
+        if wording is not None:
+            scores *= np.float32(self._query.scoring.weight)
+            scores += wording
+        return scores
+
+    def _bounds(self, rows: _Rows, *, fine: bool = False) -> _Bounds:
+        """With `fine` at twice the cost half as far apart."""
+        low = high = rows.cosines
+        if self._vector is not None:
+            vectors = self._segments[rows.number].vectors
+            cosines = vectors.cosines(self._vector, rows.rows, fine=True) if fine else rows.cosines
+            errors = vectors.errors(self._vector, rows.rows, fine=fine)
+            low, high = cosines - errors, cosines + errors
+        scores = self._scores(low, rows.wording), self._scores(high, rows.wording)
+        return _Bounds((low, high), (scores[0] - np.float32(_SLACK), scores[1] + np.float32(_SLACK)))
+
+    def _count(self, rows: _Rows, highest: Floats32) -> None:
+        """Count what matches for certain, and note what may match; `highest`: the cosines are no higher."""
+        query = self._query
+        if query.min_score == 0:  # else the words alone do not decide
+            possible = np.zeros(len(rows), np.bool_)
+            if self._vector is not None:
+                possible = highest >= query.scoring.cosine_floor - _SLACK
+            if rows.holds_word is not None:
+                self._total += int(np.count_nonzero(rows.holds_word))
+                possible &= ~rows.holds_word
+            rows = rows.at(np.flatnonzero(possible))
+        if not len(rows):
+            return
+        undecided = self._count_certain(rows, self._bounds(rows))
+        self._undecided_rows += len(undecided)
+        if self._undecided_rows <= LOOK_AGAIN * self._recount:
+            self._undecided.append(rows.at(undecided))
+
+    def _decide(self) -> bool:
+        """Count those that may match, by finer bounds and then exactly; False: that would cost too much."""
+        if self._undecided_rows > LOOK_AGAIN * self._recount:
+            return False
+        pool, query = _nothing(), self._query
+        for rows in self._undecided:
+            bounds = self._bounds(rows, fine=True)
+            places = self._count_certain(rows, bounds)
+            pool += _Pool.of(rows.number, rows.rows[places], bounds.scores[1][places])
+        if len(pool) > self._recount:
+            return False
+        scored = self._exactly(pool)
+        matches = scored.bm25 > 0
+        if self._vector is not None:
+            matches |= scored.cosines >= query.scoring.cosine_floor
+        self._total += int(np.count_nonzero(matches & (scored.scores >= query.min_score)))
+        return True
+
+    def _count_certain(self, rows: _Rows, bounds: _Bounds) -> NDArray[np.intp]:
         """Count what matches for certain; the places of those that may match."""
         query = self._query
-        certain = np.zeros(len(bounds.low), np.bool_) if bounds.bm25 is None else bounds.bm25 > 0
-        possible = certain.copy()
+        certain = np.zeros(len(rows), np.bool_) if rows.holds_word is None else rows.holds_word
+        possible = certain
         if self._vector is not None:
-            certain |= bounds.cosines - bounds.errors >= query.scoring.cosine_floor + _SLACK
-            possible |= bounds.cosines + bounds.errors >= query.scoring.cosine_floor - _SLACK
+            certain = certain | (bounds.cosines[0] >= query.scoring.cosine_floor + _SLACK)
+            possible = possible | (bounds.cosines[1] >= query.scoring.cosine_floor - _SLACK)
         if query.min_score > 0:
-            certain &= bounds.low >= query.min_score
-            possible &= bounds.high >= query.min_score
+            certain = certain & (bounds.scores[0] >= query.min_score)
+            possible = possible & (bounds.scores[1] >= query.min_score)
         self._total += int(np.count_nonzero(certain))
         return np.flatnonzero(possible & ~certain)
 
@@ -351,15 +408,14 @@ class _Search:
         for number in np.unique(pool.numbers).tolist():
             segment, places = self._segments[number], np.flatnonzero(pool.numbers == number)
             ids[places] = segment.chunk_ids[pool.rows[places]]
-            if self._by_words:
-                assert segment.bm25 is not None, "the mode needs it"
-                bm25[places] = segment.bm25[pool.rows[places]]
+            if self._bm25 is not None:
+                bm25[places] = self._bm25[number][pool.rows[places]]
         if self._vector is not None and len(pool):
             order = np.argsort(ids)
             cosines[order] = self._vector.exact(self._originals(ids[order]))
         scores = fuse(
             None if self._vector is None else cosines,
-            bm25 if self._by_words else None,
+            None if self._bm25 is None else bm25,
             self._query.scoring,
         )
         return _Scored(ids, cosines, bm25, scores)

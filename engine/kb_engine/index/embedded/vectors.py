@@ -18,12 +18,17 @@ looked at again (`fine`) both products are added: at twice the cost the bound is
 
 A scale for each row, not for each dimension: see `quantise`. The codes are scanned by NumKong, with the
 instructions that the processor has, at the speed of the memory, on one thread, without the interpreter's
-lock.
+lock. Of a large index that is done ahead on another thread, block by block (`Scan`).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import apsw
 import numkong
@@ -35,11 +40,20 @@ from kb_engine.index.port import Ids, Vectors
 
 Rows = NDArray[np.intp]
 Floats32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 
 MOST_DIMENSIONS = 65_536
 """Of more the product of two rows of codes need not fit int32."""
 LARGEST = 1e9
 """Of a component; the squares of larger ones would leave float32."""
+BLOCK_ROWS = 32_768
+"""So many rows are looked at together; their cosines fit the processor's cache."""
+FIRST_BLOCK_ROWS = 2_048
+"""Of the first block, of which all rows must be compared with one another."""
+SCAN_AHEAD_ROWS = 16_384
+"""A pass over fewer takes no longer than to have another thread do it."""
+GATHER_BELOW = 0.5
+"""Share of a block's rows under which copying them out beats a pass over the block."""
 _ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
     "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
     "WHERE chunk_id IN (SELECT value FROM carray(?))"
@@ -72,10 +86,8 @@ class QuantisedVectors:
         """How many numbers a row has."""
         return int(self.codes.shape[1])
 
-    def cosines(
-        self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False
-    ) -> tuple[Floats32, Floats32]:
-        """For each of the rows the product with the query, and by how much it may be off.
+    def cosines(self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False) -> Floats32:
+        """For each of the rows about the product with the query: off by no more than its `errors`.
 
         Where rows are few they are copied out, the others are not read.
         """
@@ -84,12 +96,20 @@ class QuantisedVectors:
         found = np.empty((steps, len(codes)), np.float32)
         if len(codes):
             numkong.cdist(query.codes[:steps], codes, "dot", out=found)
-        found *= np.outer(query.scales[:steps], self.scales[rows])
-        cosines = found.sum(axis=0) if fine else found[0]
-        slope, offset = query.bound(self.longest, steps)
-        errors = self.residuals[rows] * np.float32(slope)
-        errors += np.float32(offset)
-        return cosines, errors
+        for step, scale in zip(found, query.scales, strict=False):
+            step *= scale * self.scales[rows]
+        approximate: Floats32 = found[0] + found[1] if fine else found[0]
+        return approximate
+
+    def errors(self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False) -> Floats32:
+        """By how much the cosine of each row may be off."""
+        slope, offset = query.bound(self.longest, 2 if fine else 1)
+        return self.residuals[rows] * np.float32(slope) + np.float32(offset)
+
+    def largest_error(self, query: QuantisedQuery, rows: slice) -> float:
+        """The largest of their errors."""
+        largest = rows.start + int(self.residuals[rows].argmax())
+        return float(self.errors(query, slice(largest, largest + 1))[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +201,86 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
 def _above(lengths: NDArray[np.float64]) -> Floats32:
     """In float32, not below the true ones: float64 is off by far less than one part in 10^9."""
     return np.nextafter((lengths * (1 + 1e-9)).astype(np.float32), np.float32(np.inf))
+
+
+class Scanned(NamedTuple):
+    """A block of a segment's rows: those that may answer, their cosines, and what these are off at most."""
+
+    segment: int
+    block: slice
+    rows: Rows
+    cosines: Floats32
+    error: float
+
+
+class Scan:
+    """All blocks of the rows of segments, for each the rows that may answer (None: all), with their cosines.
+
+    Without a query, as for a search by words, the cosines are 0. The smallest block is the first, the others
+    come in any order: what the scanner has not begun when it is needed is done by the thread that needs it,
+    from the other end.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[tuple[QuantisedVectors, Mask | None]],
+        query: QuantisedQuery | None,
+        scanner: Executor | None = None,
+    ) -> None:
+        if query is None or sum(len(vectors) for vectors, _ in segments) < SCAN_AHEAD_ROWS:
+            scanner = None
+        self._work = [
+            partial(_scan, number, block, *segments[number], query) for number, block in _blocks(segments)
+        ]
+        self._begun: list[Future[Scanned]] = [scanner.submit(work) for work in self._work] if scanner else []
+
+    def __enter__(self) -> Scan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._begun:
+            one.cancel()
+
+    def __iter__(self) -> Iterator[Scanned]:
+        if not self._begun:
+            yield from (work() for work in self._work)
+            return
+        rest = deque(zip(self._work, self._begun, strict=True))
+        while rest:
+            first, (work, last) = rest[0][1], rest[-1]
+            if not first.done() and len(rest) < len(self._work) and last.cancel():
+                rest.pop()
+                yield work()
+            else:
+                rest.popleft()
+                yield first.result()
+
+
+def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterator[tuple[int, slice]]:
+    size = min(FIRST_BLOCK_ROWS, BLOCK_ROWS)
+    for number, (vectors, _) in enumerate(segments):
+        start = 0
+        while start < len(vectors):
+            yield number, slice(start, min(start + size, len(vectors)))
+            start, size = start + size, min(4 * size, BLOCK_ROWS)
+
+
+def _scan(
+    segment: int, block: slice, vectors: QuantisedVectors, allowed: Mask | None, query: QuantisedQuery | None
+) -> Scanned:
+    rows = np.arange(block.start, block.stop, dtype=np.intp)
+    whole = len(rows)
+    if allowed is not None:
+        rows = rows[allowed[block]]
+    if query is None:
+        return Scanned(segment, block, rows, np.zeros(len(rows), np.float32), 0.0)
+    if len(rows) < whole * GATHER_BELOW:
+        cosines = vectors.cosines(query, rows)
+    else:
+        cosines = vectors.cosines(query, block)
+        if len(rows) < whole:
+            cosines = cosines[rows - block.start]
+    return Scanned(segment, block, rows, cosines, vectors.largest_error(query, block))
 
 
 def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:

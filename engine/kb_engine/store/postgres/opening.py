@@ -191,12 +191,13 @@ async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> boo
             return False
         # A chunk may have gone between being read and its vector being kept.
         await db.execute("DELETE FROM next_vectors WHERE chunk_id NOT IN (SELECT id FROM chunks)")
+        # The gap in the log of changes has an index that keeps its data for itself built again.
         await db.execute(
             "DELETE FROM vectors; "
             "INSERT INTO vectors (chunk_id, document_id, vector) "
             "SELECT chunk_id, document_id, vector FROM next_vectors ORDER BY chunk_id; "
             "DELETE FROM next_vectors; DELETE FROM next_embedder; "
-            "UPDATE base SET generation = generation + 1"
+            "UPDATE base SET generation = generation + 1, changes = changes + 1"
         )
         await set_embedder(db, embedder)
     return True

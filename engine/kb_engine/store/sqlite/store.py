@@ -56,6 +56,8 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 READERS = 3
+SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
+"""Threads that compare vectors while those of the readers look words up."""
 GROUP_WRITES = 64
 """So many writes are committed together at the most."""
 GROUP_CHUNKS = 256
@@ -116,6 +118,7 @@ class SqliteStore(Store):
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
+        self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
 
     @property
     def dimensions(self) -> int:
@@ -139,6 +142,7 @@ class SqliteStore(Store):
 
     def _let_go(self) -> None:
         self._readers.close()
+        self._scanner.shutdown()
         self._writer.close()
         self._lock.release()
 
@@ -270,7 +274,9 @@ class SqliteStore(Store):
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
             documents = integers(db.execute(sql, values).get) if where else None
             terms = Analyser(db).terms_of(query.text) if query.mode != "vector" else ()
-            candidates = selection.search(state, terms, documents, query, partial(originals, db))
+            candidates = selection.search(
+                state, terms, documents, query, partial(originals, db), self._scanner
+            )
             return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:
             roll_back(db)

@@ -54,6 +54,7 @@ PEERS = {
     "qdrant": Module("kb_load.bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
     "lancedb": Module("kb_load.bench.peers.lance", "LanceDB"),
     "chroma": Module("kb_load.bench.peers.chroma", "Chroma (vectors alone)"),
+    "pgvector": Module("kb_load.bench.peers.pgvector", "PostgreSQL's words + pgvector"),
     "sqlite-vec": Module("kb_load.bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
 }
 

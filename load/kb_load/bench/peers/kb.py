@@ -16,7 +16,7 @@ from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
-from kb_load.bench.engine import add_document
+from kb_load.bench.engine import BulkDocument, add_documents
 
 T = TypeVar("T")
 
@@ -37,12 +37,17 @@ class Kb:
         self._store = self._run(open_sqlite(folder / "kb.sqlite", embedder=identity))
 
     def insert(self, documents: Sequence[Document]) -> None:
-        self._run(self._insert(documents))
-
-    async def _insert(self, documents: Sequence[Document]) -> None:
-        for each in documents:
-            tags = ["collection:documents", *([TAG] if each.tagged else [])]
-            await add_document(self._store, each.number, each.title, each.texts, each.vectors, tags)
+        new = [
+            BulkDocument(
+                each.number,
+                each.title,
+                each.texts,
+                each.vectors,
+                ["collection:documents", *([TAG] if each.tagged else [])],
+            )
+            for each in documents
+        ]
+        self._run(add_documents(self._store, new))
 
     def finish(self) -> None:
         """Every document is committed as it comes."""

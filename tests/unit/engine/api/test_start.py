@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
-from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
+from kb_engine.app import (
+    CannotListen,
+    DriverMissing,
+    EmbedderUnknown,
+    HomeNotWritable,
+    PortInUse,
+    create_app,
+    serve,
+)
 from kb_engine.index.port import INDEXES
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
@@ -139,12 +148,24 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.requirement("R85")
 def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
     """Rather than a base that is searched by another one than was wanted."""
-    with pytest.raises(SettingsError, match="VECTOR_DB_TYPE='qdrant'"):
-        EngineSettings.read({"VECTOR_DB_TYPE": "qdrant"})
+    with pytest.raises(SettingsError, match=r"VECTOR_DB_TYPE='pinecone'.* it takes qdrant, or nothing"):
+        EngineSettings.read({"VECTOR_DB_TYPE": "pinecone"})
 
 
+async def test_an_index_whose_client_is_missing_is_told_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kb_engine.index.qdrant.index", None)
+    chosen = {"VECTOR_DB_TYPE": "qdrant", "QDRANT_URL": "http://127.0.0.1:9"}
+    settings = EngineSettings.read({**chosen, "KB_HOME": str(tmp_path), "KB_EMBEDDER": "hash"})
+    with pytest.raises(DriverMissing, match=r"VECTOR_DB_TYPE=qdrant: needs the package .* pip install"):
+        await create_app(settings)
+
+
+@pytest.mark.requirement("R85")
 async def test_a_registered_index_is_kept_in_step_by_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,21 +1,21 @@
-"""The contract of an index: its tests run on that of a SQLite base, on one far away, and on PostgreSQL's in
-each of the ways in which that finds chunks."""
+"""The contract of an index: its tests run on those in a base, PostgreSQL's in each of the ways in which it
+finds chunks, and on those far away."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from kb_engine.index.postgres import search
+from tests.support.far_indexes import FAR, far_away
 from tests.support.postgres import Database, give_back
-from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import Base, build_vector_index, new_place, opened
 
 KINDS = (
     "embedded",
-    "remote",
     *(
         pytest.param(kind, marks=pytest.mark.process)
         for kind in ("postgres", "postgres scoring all", "postgres by HNSW")
@@ -23,7 +23,7 @@ KINDS = (
 )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=(*KINDS, *FAR))
 async def base(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Base]:
@@ -33,7 +33,11 @@ async def base(
     if way:
         monkeypatch.setattr(search, "FEW_CHUNKS", 0)
     more = {"exact_below": 0} if way == "by HNSW" else {}
-    async with opened(place, index=RemoteIndex(Server()) if store == "remote" else None, **more) as base:
+    async with AsyncExitStack() as stack:
+        index = None
+        if store not in {"embedded", "postgres"}:
+            index = (await stack.enter_async_context(far_away(store))).index()
+        base = await stack.enter_async_context(opened(place, index=index, **more))
         if way == "by HNSW":
             await build_vector_index(base)
         yield base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.port import Changes, Index, Selection
+from kb_engine.index.port import Changes, Index, IndexStats, Selection
 from kb_engine.store import store
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from tests.support.remote_index import RemoteIndex, Server
+from tests.support.documents_to_index import document
+from tests.support.far_indexes import FAR, FarServer, far_away, stats_of
 from tests.support.stores import (
     SCORING,
     Base,
@@ -32,9 +34,10 @@ from tests.support.stores import (
 WORDS = ("apple", "pear", "plum", "fig", "kiwi", "中国")
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
+@pytest.fixture(params=FAR)
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[FarServer]:
+    async with far_away(request.param) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +47,13 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def followed(place: Place, server: Server) -> AsyncIterator[Base]:
-    async with opened(place, index=RemoteIndex(server)) as base:
+async def followed(place: Place, server: FarServer) -> AsyncIterator[Base]:
+    async with opened(place, index=server.index()) as base:
         yield base
 
 
 @pytest.fixture
-async def base(place: Place, server: Server) -> AsyncIterator[Base]:
+async def base(place: Place, server: FarServer) -> AsyncIterator[Base]:
     async with followed(place, server) as base:
         yield base
 
@@ -89,7 +92,7 @@ async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base
     assert await found(base, "pear") == []
 
 
-async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base, server: Server) -> None:
+async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base, server: FarServer) -> None:
     await notes(base, 2)
     assert await found(base) == [1, 2]
     server.out_of_service = True
@@ -98,11 +101,11 @@ async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base
     await base.note("apple after")
     server.out_of_service = False
     assert await found(base) == [4]
-    assert (await RemoteIndex(server).stats()).documents == 1
+    assert (await stats_of(server)).documents == 1
 
 
 async def test_an_outage_delays_writes_and_refuses_searches(
-    base: Base, server: Server, monkeypatch: pytest.MonkeyPatch
+    base: Base, server: FarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never is an older state searched; when the index is back everything is there, once."""
     await base.note("apple")
@@ -113,25 +116,39 @@ async def test_an_outage_delays_writes_and_refuses_searches(
     assert await found(base) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: Server) -> None:
+async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: FarServer) -> None:
     assert await found(base) == []
     server.out_of_service = True
     await notes(base, 7)
     server.out_of_service, server.breaks_after = False, 2
     assert await found(base) == list(range(1, 8))
     assert server.breaks_after is None
-    stats = await RemoteIndex(server).stats()
+    stats = await stats_of(server)
     assert (stats.documents, stats.chunks) == (7, await base.count("chunks"))
 
 
-async def test_a_lost_index_is_built_again(base: Base, server: Server) -> None:
+async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> None:
     """Also when it breaks while it is built; until then no search is answered from the half."""
     await notes(base, 7)
     assert await found(base) == list(range(1, 8))
-    server.lose_everything()
+    await server.lose_everything()
     server.breaks_after = 4
     assert await found(base) == list(range(1, 8))
     assert server.created >= 2
+
+
+async def test_searches_during_a_loss_answer_all_or_nothing(base: Base, server: FarServer) -> None:
+    """Never from a half: each is answered once the index is whole again, or refused."""
+    await notes(base, 7)
+    assert await found(base) == list(range(1, 8))
+
+    searches = [asyncio.create_task(found(base)) for _ in range(5)]
+    await server.lose_everything()
+    searches += [asyncio.create_task(found(base)) for _ in range(5)]
+    for answer in await asyncio.gather(*searches, return_exceptions=True):
+        refused = isinstance(answer, EngineError) and answer.code == "not_ready"
+        assert refused or answer == list(range(1, 8))
+    assert await found(base) == list(range(1, 8))
 
 
 async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
@@ -140,7 +157,9 @@ async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
     assert await base.count("index_changes") == 0
 
 
-async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: Path, server: Server) -> None:
+async def test_what_was_committed_before_a_death_is_applied_after_it(
+    tmp_path: Path, server: FarServer
+) -> None:
     async with followed(tmp_path / "kb.db", server) as base:
         await base.note("apple")
         assert await found(base) == [1]
@@ -154,7 +173,9 @@ async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: P
         assert server.created == 1
 
 
-async def test_changes_by_engines_without_the_index_are_not_overlooked(place: Place, server: Server) -> None:
+async def test_changes_by_engines_without_the_index_are_not_overlooked(
+    place: Place, server: FarServer
+) -> None:
     """The index is built again: nobody noted what they were."""
     async with followed(place, server) as base:
         await notes(base, 2)
@@ -168,30 +189,38 @@ async def test_changes_by_engines_without_the_index_are_not_overlooked(place: Pl
         assert server.created == 2
 
 
-async def test_the_index_of_another_base_is_not_searched(place: Place, server: Server) -> None:
+async def test_the_index_of_another_base_is_not_searched(place: Place, server: FarServer) -> None:
     """Its generation is ahead of this base's."""
-    server.generation = 1_000
+    index = server.index()
+    await index.create(8)
+    await index.apply(Changes(), 1_000)
+    await index.close()
     async with followed(place, server) as base:
         await base.note("apple")
         assert await found(base) == [1]
 
 
-async def test_applying_again_changes_nothing_and_the_overtaken_are_left_out(server: Server) -> None:
-    index: Index = RemoteIndex(server)
+@pytest.mark.requirement("R84")
+async def test_applying_again_changes_nothing_and_the_overtaken_are_left_out(server: FarServer) -> None:
+    index: Index = server.index()
     await index.create(8)
-    assert (await index.stats()).generation == 0
-    await index.apply(Changes(deletes=[7]), 3)
-    await index.apply(Changes(deletes=[7]), 3)
+    assert await index.stats() == IndexStats(0, 0, 0)
+    for _ in range(2):
+        await index.apply(Changes(deletes=[7], upserts=[document(1, "apple", "pear")]), 3)
+        assert await index.stats() == IndexStats(1, 2, 3)
     await index.apply(Changes(cleared=True), 2)
-    assert (await index.generation(), server.applied) == (3, [3, 3])
+    assert await index.stats() == IndexStats(1, 2, 3)
+    await index.apply(Changes(deletes=[1], upserts=[document(2, "fig")]), 4)
+    assert await index.stats() == IndexStats(1, 1, 4)
     await index.drop()
     await index.drop()
     assert await index.generation() == 0
+    await index.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
-    tmp_path: Path, server: Server, seed: int
+    tmp_path: Path, server: FarServer, seed: int
 ) -> None:
     """The same chunks with the same scores and totals, whatever happens to the index meanwhile."""
     chance = random.Random(seed)
@@ -203,7 +232,7 @@ async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
             if chance.random() < 0.1:
                 server.breaks_after = chance.randint(0, 2)
             if chance.random() < 0.05:
-                server.lose_everything()
+                await server.lose_everything()
             if chance.random() < 0.3:
                 server.out_of_service = False
                 await same_answers(base, chance)

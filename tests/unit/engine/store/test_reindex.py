@@ -18,6 +18,7 @@ from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
 from tests.support.postgres import Database, give_back, new_database
+from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import Place, axis, new_note, opened, prepared, visit
 
 OTHER = EmbedderIdentity("other", 3)
@@ -71,6 +72,19 @@ async def test_all_chunks_are_embedded_anew_and_found(filled: Place) -> None:
         await visit(filled)
     if isinstance(filled, Database):
         assert await filled.value("SELECT count(*) FROM next_vectors") == 0
+
+
+async def test_an_index_that_keeps_its_data_for_itself_is_built_again(place: Place) -> None:
+    """Its generation alone would not show that all vectors are others."""
+    server = Server()
+    async with opened(place, index=RemoteIndex(server)) as base:
+        await base.note("a", "bb", vectors=[axis(0), axis(1)])
+        assert (await base.find("bb")).total == 1
+    await reindex(place)
+    async with opened(place, embedder=OTHER, index=RemoteIndex(server)) as base:
+        found = await base.find("", "vector", vector=by_length(["bb"])[0])
+        assert [(result.chunk.text, result.score) for result in found.results][:1] == [("bb", 1.0)]
+    assert server.created == 2
 
 
 class Recorded:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from numpy.typing import NDArray
 from kb_contracts.api.models import Mode
 from kb_engine.index import ranking
 from kb_engine.index.embedded import selection
-from kb_engine.index.embedded.selection import Originals, Segment, select
+from kb_engine.index.embedded import vectors as embedded_vectors
+from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, select
 from kb_engine.index.embedded.vectors import quantise
 from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
 
 SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
 MODES = get_args(Mode)
+T = TypeVar("T")
 
 
 def rows_of(kind: str, count: int, dimensions: int, random: np.random.Generator) -> Vectors:
@@ -41,28 +45,36 @@ def rows_of(kind: str, count: int, dimensions: int, random: np.random.Generator)
 KINDS = ["spread", "few distinct", "near one another", "one component", "with zeros", "of any length"]
 
 
-def segments_of(
+def selected(
     vectors: Vectors,
     bm25: NDArray[np.float32] | None,
     allowed: NDArray[np.bool_] | None,
-    cuts: list[int],
-) -> list[Segment]:
-    """The rows in several segments, chunks numbered from 1."""
-    found = []
-    for start, stop in zip([0, *cuts], [*cuts, len(vectors)], strict=True):
-        part = vectors[start:stop]
-        found.append(
-            Segment(
-                np.arange(start + 1, stop + 1),
-                quantise(part),
-                None if bm25 is None else bm25[start:stop],
-                None if allowed is None else allowed[start:stop],
-            )
+    query: IndexQuery,
+    *,
+    cuts: Sequence[int] = (),
+    originals: Originals | None = None,
+    scanner: Executor | None = None,
+    recount: int = RECOUNT_ROWS,
+) -> Candidates:
+    """What is selected of the rows in several segments, chunks numbered from 1."""
+    parts = [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, len(vectors)], strict=True)]
+    segments = [
+        Segment(
+            np.arange(part.start + 1, part.stop + 1),
+            quantise(vectors[part]),
+            None if allowed is None else allowed[part],
         )
-    return found
+        for part in parts
+    ]
+
+    def words() -> list[NDArray[np.float64]]:
+        assert bm25 is not None
+        return [bm25[part].astype(np.float64) for part in parts]
+
+    return select(segments, words, query, originals or originals_of(vectors), scanner, recount)
 
 
-def originals(vectors: Vectors) -> Originals:
+def originals_of(vectors: Vectors) -> Originals:
     return lambda chunk_ids: vectors[chunk_ids - 1]
 
 
@@ -112,26 +124,49 @@ def test_the_selection_is_that_of_the_exact_scorer(
     vector = vectors[0] if count and seed % 2 else rows_of("spread", 1, dimensions, random)[0]
     query = IndexQuery("", mode, vector, replace(SCORING, weight=weight), top, min_score=min_score)
     cuts = sorted(random.integers(0, count + 1, 2).tolist())
-    found = select(segments_of(vectors, bm25, allowed, cuts), query, originals(vectors))
+    found = selected(vectors, bm25, allowed, query, cuts=cuts)
     expected = exactly(vectors, bm25, allowed, query)
     assert list(found.best) == list(expected.best)
     assert found.total == expected.total
     assert found.total_exact
 
 
+@pytest.mark.parametrize("scanners", [0, 1, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_blocks_and_a_full_pool_change_nothing(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "BLOCK_ROWS", 64)
+def test_blocks_threads_and_a_full_pool_change_nothing(
+    mode: Mode, scanners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(selection, "POOL_ROWS", 100)
+    monkeypatch.setattr(embedded_vectors, "SCAN_AHEAD_ROWS", 0)
     random = np.random.default_rng(3)
-    for kind in KINDS:
-        vectors = rows_of(kind, 2_000, 16, random)
-        bm25 = random.integers(0, 3, 2_000).astype(np.float32)
-        allowed = np.repeat(random.random(200) < 0.6, 10)
-        query = IndexQuery("", mode, vectors[7], SCORING, 10)
-        found = select(segments_of(vectors, bm25, allowed, [500]), query, originals(vectors), recount=2_000)
-        expected = exactly(vectors, bm25, allowed, query)
-        assert (list(found.best), found.total) == (list(expected.best), expected.total), kind
+    with ThreadPoolExecutor(max(1, scanners)) as scanner:
+        for kind in KINDS:
+            vectors = rows_of(kind, 2_000, 16, random)
+            bm25 = random.integers(0, 3, 2_000).astype(np.float32)
+            allowed = np.repeat(random.random(200) < 0.6, 10)
+            query = IndexQuery("", mode, vectors[7], SCORING, 10)
+            using = scanner if scanners else None
+            found = selected(vectors, bm25, allowed, query, cuts=[500], scanner=using, recount=2_000)
+            expected = exactly(vectors, bm25, allowed, query)
+            assert (list(found.best), found.total) == (list(expected.best), expected.total), kind
+
+
+def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(embedded_vectors, "SCAN_AHEAD_ROWS", 0)
+    vectors = rows_of("spread", 2_000, 16, np.random.default_rng(0))
+    begun: list[Future[Any]] = []
+
+    class Never(Executor):
+        def submit(self, fn: Callable[..., T], /, *_args: object, **_kwargs: object) -> Future[T]:
+            begun.append(Future())
+            return begun[-1]
+
+    with pytest.raises(AssertionError):  # where the words are looked up
+        selected(vectors, None, None, IndexQuery("", "hybrid", vectors[0], SCORING, 10), scanner=Never())
+    assert begun
+    assert all(one.cancelled() for one in begun)
 
 
 def test_few_rows_are_scored_exactly() -> None:
@@ -143,7 +178,7 @@ def test_few_rows_are_scored_exactly() -> None:
         asked.append(len(chunk_ids))
         return vectors[chunk_ids - 1]
 
-    select(segments_of(vectors, None, None, []), query, counted)
+    selected(vectors, None, None, query, originals=counted)
     assert 10 <= sum(asked) < 500
 
 
@@ -152,7 +187,7 @@ def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
     vectors = rows_of("spread", 4_000, 64, random)
     bm25 = (random.random(4_000) < 0.1).astype(np.float32)
     query = IndexQuery("", "hybrid", vectors[0], SCORING, 10)
-    found = select(segments_of(vectors, bm25, None, []), query, originals(vectors), recount=5)
+    found = selected(vectors, bm25, None, query, recount=5)
     expected = exactly(vectors, bm25, None, query)
     assert not found.total_exact
     assert np.count_nonzero(bm25) <= found.total <= expected.total
@@ -162,6 +197,6 @@ def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
 def test_nothing_allowed_finds_nothing() -> None:
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
     query = IndexQuery("", "vector", vectors[0], SCORING, 10)
-    for segments in ([], segments_of(vectors, None, np.zeros(10, np.bool_), [])):
-        found = select(segments, query, originals(vectors))
+    for some in (vectors[:0], vectors):
+        found = selected(some, None, np.zeros(len(some), np.bool_), query)
         assert (list(found.best), found.total, found.total_exact) == ([], 0, True)

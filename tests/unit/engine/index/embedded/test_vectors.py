@@ -34,7 +34,8 @@ def assert_within_bound(query: Vectors, vectors: Vectors, quantised: QuantisedVe
     """Both the product in float32, which searches rank by, and the true one."""
     prepared = quantise_query(query)
     for fine in (False, True):
-        found, errors = quantised.cosines(prepared, EVERY, fine=fine)
+        found = quantised.cosines(prepared, EVERY, fine=fine)
+        errors = quantised.errors(prepared, EVERY, fine=fine)
         for product in (prepared.exact(vectors), vectors.astype(np.float64) @ query.astype(np.float64)):
             assert np.all(np.abs(product.astype(np.float64) - found) <= errors.astype(np.float64))
 
@@ -56,19 +57,19 @@ def test_the_bound_holds_where_all_that_is_left_out_points_one_way(dimensions: i
 
 def test_the_bound_of_unit_vectors_is_small() -> None:
     quantised, query = quantise(unit(1_000)), quantise_query(unit(1, seed=1)[0])
-    _, errors = quantised.cosines(query, EVERY)
-    _, finer = quantised.cosines(query, EVERY, fine=True)
+    errors = quantised.errors(query, EVERY)
+    finer = quantised.errors(query, EVERY, fine=True)
     assert errors.max() < 0.025
     assert finer.max() < 0.6 * errors.max()
 
 
 def test_some_rows_get_what_they_get_among_all() -> None:
     quantised, query = quantise(unit(5_000, 16)), quantise_query(unit(1, 16, seed=1)[0])
-    found, errors = quantised.cosines(query, EVERY)
+    found, errors = quantised.cosines(query, EVERY), quantised.errors(query, EVERY)
     for rows in (np.array([4_999, 7, 7]), np.array([3]), np.array([], np.intp)):
-        some, their_errors = quantised.cosines(query, rows)
-        assert np.array_equal(some, found[rows])
-        assert np.array_equal(their_errors, errors[rows])
+        assert np.array_equal(quantised.cosines(query, rows), found[rows])
+        assert np.array_equal(quantised.errors(query, rows), errors[rows])
+    assert quantised.largest_error(query, slice(100, 200)) == errors[100:200].max()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+"""What is in a point: how a document becomes points, and a selection a filter.
+
+    vectors  meaning    the embedding, compared by its dot product (the rows have length 1)
+             words      of each term its share of a BM25 for texts of the reference length, without its weight
+    payload  document, position, tags, doc_type, format, source_type, source_paths, created_at, updated_at
+             length     of the chunk in words
+             terms      the numbers of its terms; says exactly in how many chunks a term stands
+             words      the frequency of each, by number; a search reads those of its own terms
+
+A term is known by 32 bits of its digest, for the dimensions of Qdrant's sparse vectors have so many. Of a
+million different terms about one in 4,000 shares its number with another, and is found with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import cast
+
+from qdrant_client import models as q
+
+from kb_engine.index.port import IndexedDocument, Selection
+from kb_engine.index.words import Analyser
+
+K1, B = 1.2, 0.75
+"""Those of FTS5."""
+
+MEANING, WORDS = "meaning", "words"
+"""The vectors."""
+
+_NUMBER = q.IntegerIndexParams(
+    type=q.IntegerIndexType.INTEGER, lookup=True, range=False, enable_hnsw=False, memory=q.Memory.CACHED
+)
+PAYLOAD_INDEXES: dict[str, q.PayloadSchemaType | q.PayloadSchemaParams] = {
+    "document": _NUMBER,
+    "position": _NUMBER,
+    "tags": q.PayloadSchemaType.KEYWORD,
+    "doc_type": q.PayloadSchemaType.KEYWORD,
+    "format": q.PayloadSchemaType.KEYWORD,
+    "source_type": q.PayloadSchemaType.KEYWORD,
+    "source_paths": q.KeywordIndexParams(type=q.KeywordIndexType.KEYWORD, prefix=True),
+    "created_at": q.PayloadSchemaType.DATETIME,
+    "updated_at": q.PayloadSchemaType.DATETIME,
+    "length": _NUMBER,
+    "terms": _NUMBER,
+    "build": q.PayloadSchemaType.KEYWORD,
+    "beat": _NUMBER,
+}
+"""The last two are the mark's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a chunk by number, each with its frequency, and the chunk's length in words."""
+
+    frequencies: dict[int, int] = field(default_factory=dict)
+    length: int = 0
+
+
+def term_number(term: str) -> int:
+    """32 bits."""
+    return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest())
+
+
+def share(frequency: float, length: float, average: float) -> float:
+    """A term's share of BM25, before its weight, in a chunk of `length` where chunks have `average` words."""
+    return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
+
+
+def terms_of(documents: Iterable[IndexedDocument]) -> dict[int, Terms]:
+    """The terms of each chunk, by its id. CPU-bound."""
+    analyser = Analyser()
+    found: dict[int, Terms] = {}
+    for one in documents:
+        texts = zip(one.headings, one.texts, strict=True)
+        for chunk_id, chunk in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+            found[chunk_id] = Terms(Counter(map(term_number, chunk.terms)), chunk.length)
+    return found
+
+
+def mean_length(terms: Iterable[Terms]) -> float:
+    """Words a chunk, 1 at least."""
+    lengths = [one.length for one in terms]
+    return max(1.0, sum(lengths) / len(lengths)) if lengths else 1.0
+
+
+def points_of(
+    documents: Iterable[IndexedDocument], terms: dict[int, Terms], reference: float
+) -> Iterator[q.PointStruct]:
+    """A point for each chunk."""
+    for one in documents:
+        common = {
+            "document": one.id,
+            "tags": list(one.tags),
+            "doc_type": one.doc_type,
+            "format": one.format,
+            "source_type": one.source_type,
+            "source_paths": list(one.source_paths),
+            "created_at": _moment(one.created_at),
+            "updated_at": _moment(one.updated_at),
+        }
+        for place, chunk_id in enumerate(one.chunk_ids):
+            own = terms[chunk_id]
+            vectors: dict[str, q.Vector] = {MEANING: one.vectors[place].tolist()}
+            if own.frequencies:
+                vectors[WORDS] = q.SparseVector(
+                    indices=list(own.frequencies),
+                    values=[share(count, own.length, reference) for count in own.frequencies.values()],
+                )
+            payload = common | {
+                "position": place,
+                "length": own.length,
+                "terms": list(own.frequencies),
+                "words": {str(number): count for number, count in own.frequencies.items()},
+            }
+            yield q.PointStruct(id=chunk_id, vector=vectors, payload=payload)
+
+
+def size_of(point: q.PointStruct) -> int:
+    """About how many bytes it takes in a request."""
+    assert isinstance(point.vector, dict)
+    payload = point.payload or {}
+    return 1_000 + 24 * len(point.vector[MEANING]) + 56 * len(payload["terms"])  # type: ignore[arg-type]
+
+
+def batches(points: Iterable[q.PointStruct], most: int) -> Iterator[list[q.PointStruct]]:
+    """The points in requests of about `most` bytes, one point at least."""
+    batch: list[q.PointStruct] = []
+    size = 0
+    for point in points:
+        if batch and size + size_of(point) > most:
+            yield batch
+            batch, size = [], 0
+        batch.append(point)
+        size += size_of(point)
+    if batch:
+        yield batch
+
+
+def selected(selection: Selection) -> list[q.Condition]:
+    """What a chunk's payload has to meet; empty when that is nothing."""
+    return list(_conditions(selection))
+
+
+def _conditions(wanted: Selection) -> Iterator[q.Condition]:
+    for tag in wanted.tags:
+        yield equals("tags", tag)
+    if wanted.tags_any:
+        yield among("tags", wanted.tags_any)
+    if wanted.doc_type is not None:
+        yield equals("doc_type", wanted.doc_type)
+    if wanted.formats:
+        yield among("format", wanted.formats)
+    if wanted.source_types:
+        named = [one for one in wanted.source_types if one is not None]
+        either: list[q.Condition] = [among("source_type", named)] if named else []
+        if None in wanted.source_types:
+            either.append(q.IsEmptyCondition(is_empty=q.PayloadField(key="source_type")))
+        yield q.Filter(should=either)
+    if wanted.source_path_prefix:
+        prefix = q.MatchPrefix(prefix=wanted.source_path_prefix)
+        yield q.FieldCondition(key="source_paths", match=prefix)
+    if wanted.date_from is not None or wanted.date_to is not None:
+        span = q.DatetimeRange(gte=wanted.date_from, lte=wanted.date_to)
+        yield q.FieldCondition(key=wanted.date_field, range=span)
+
+
+def equals(key: str, value: str | int | bool) -> q.Condition:
+    """The payload has this value, or it is one of several."""
+    return q.FieldCondition(key=key, match=q.MatchValue(value=value))
+
+
+def among(key: str, values: Sequence[str] | Sequence[int]) -> q.Condition:
+    """The payload has one of these values."""
+    return q.FieldCondition(key=key, match=q.MatchAny(any=cast("list[str] | list[int]", list(values))))
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")

@@ -1,0 +1,281 @@
+"""The best chunks, from Qdrant's nearest by meaning and its nearest by words.
+
+Qdrant gives the best `depth` of each kind under the filters. With every point come the length of its chunk
+and the frequencies of the question's terms, so that its BM25 is computed here, as everywhere: with the
+frequency of each term and the mean length of the whole collection, which are counted when a search first
+needs them in a state. For points that came by their words alone the cosine is asked for by their ids.
+
+What came by neither list has a cosine and a BM25 under the last of each. So the best score that an unseen
+chunk could still have is known (the threshold rule): where the last of the best is above that, the best are
+proven. If not, more of each are asked for, and in the end the answer says that it is not exact. That holds
+where Qdrant compared all vectors, which it does up to `QDRANT_EXACT_UP_TO` chunks; what its graph (HNSW)
+found beyond is never called exact.
+
+The sparse vectors were made for texts of the reference length (`Mark.reference`). Where chunks have become
+longer since, a BM25 is at most so many times larger than the score by which Qdrant ordered it.
+
+`total` counts what is known to match. It is exact where nothing unseen matches, or where the unseen that do
+can be counted: by their terms, as long as none matches by its meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from qdrant_client import models as q
+
+from kb_engine.index.port import Candidates, IndexQuery
+from kb_engine.index.qdrant.collection import Collection
+from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
+from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, selected, share, term_number
+from kb_engine.index.ranking import Floats, fuse, select
+from kb_engine.index.words import Analyser, weight
+
+FIRST_DEPTH = 256
+MOST_DEPTH = 1_024
+"""Of each kind; a search that asks for more results has at least as many."""
+DEEPER = 4
+ROUNDING = 1 + 1e-5
+"""Qdrant's scores are of single precision."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What is known of the words of one state of the collection, as far as searches have asked."""
+
+    mark: Mark
+    chunks: int
+    average: float
+    """Words a chunk."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """In how many chunks a term stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query with its terms, each with its weight, and what every chunk that answers has to meet."""
+
+    query: IndexQuery
+    weights: dict[int, float]
+    conditions: list[q.Condition]
+    average: float
+
+    @property
+    def by_meaning(self) -> bool:
+        return self.query.mode != "fts"
+
+    @property
+    def by_words(self) -> bool:
+        return self.query.mode != "vector"
+
+
+@dataclass(slots=True)
+class Seen:
+    """The chunks that came so far, and what those that did not come can have at most."""
+
+    bm25: dict[int, float] = field(default_factory=dict)
+    cosines: dict[int, float] = field(default_factory=dict)
+    most_cosine: float = -1.0
+    most_bm25: float = 0.0
+    everything: bool = False
+    """There is no other chunk that could answer."""
+
+
+class Searcher:
+    """Searches a collection, and remembers how often terms stand in it.
+
+    Raises: `IndexUnavailable`.
+    """
+
+    def __init__(self, collection: Collection, exact_up_to: int) -> None:
+        self._collection = collection
+        self._exact_up_to = exact_up_to
+        self._statistics: Statistics | None = None
+
+    async def search(self, query: IndexQuery, mark: Mark) -> Candidates:
+        """The best of the state that the mark names, or of a later one."""
+        if not mark.dimensions:
+            return Candidates((), 0, generation=mark.generation)
+        statistics = await self._statistics_of(mark)
+        question = await self._question(query, statistics)
+        if question.by_words and not question.by_meaning and not question.weights:
+            return Candidates((), 0, generation=mark.generation)
+        compares_all = await self._compares_all(question, statistics)
+        depth = max(FIRST_DEPTH, query.top)
+        while True:
+            seen = await self._see(question, depth, compares_all, statistics)
+            found = _ranked(question, seen)
+            proven = compares_all and _is_proven(question, seen, found)
+            if proven or not compares_all or depth * DEEPER > MOST_DEPTH:
+                break
+            depth *= DEEPER
+        total, counted = await self._total(question, seen, found.total)
+        return replace(
+            found,
+            total=total,
+            exact=proven,
+            total_exact=counted and compares_all,
+            generation=mark.generation,
+        )
+
+    async def _statistics_of(self, mark: Mark) -> Statistics:
+        known = self._statistics
+        if known is None or known.mark != mark:
+            lengths = await self._collection.values("length")
+            chunks = sum(lengths.values())
+            words = sum(length * count for length, count in lengths.items())
+            known = self._statistics = Statistics(mark, chunks, words / chunks if words else 1.0)
+        return known
+
+    async def _question(self, query: IndexQuery, statistics: Statistics) -> Question:
+        conditions = selected(query.selection)
+        if query.mode == "vector":
+            return Question(query, {}, conditions, statistics.average)
+        terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
+        times = Counter(map(term_number, terms))
+        unknown = [term for term in times if term not in statistics.counts]
+        counts = await asyncio.gather(
+            *(self._collection.count(q.Filter(must=[equals("terms", term)])) for term in unknown)
+        )
+        statistics.counts.update(zip(unknown, counts, strict=True))
+        held = {term: count for term in times if (count := statistics.counts[term])}
+        weights = {
+            term: times[term] * weight(min(count, statistics.chunks), statistics.chunks)
+            for term, count in held.items()
+        }
+        return Question(query, weights, conditions, statistics.average)
+
+    async def _compares_all(self, question: Question, statistics: Statistics) -> bool:
+        """Whether the vectors that may answer are few enough to be compared one by one."""
+        if not question.by_meaning or statistics.chunks <= self._exact_up_to:
+            return True
+        if not question.conditions:
+            return False
+        left = q.Filter(must=question.conditions, must_not=BESIDES_THE_MARK.must_not)
+        return await self._collection.count(left) <= self._exact_up_to
+
+    async def _see(self, question: Question, depth: int, compares_all: bool, statistics: Statistics) -> Seen:
+        """The best `depth` of each kind, with both of their parts."""
+        query, seen, requests = question.query, Seen(), []
+        if question.by_meaning:
+            assert query.vector is not None, "the mode needs one"
+            requests.append(_nearest(question, question.conditions, depth, exact=compares_all))
+        if question.weights:
+            words = q.SparseVector(indices=list(question.weights), values=list(question.weights.values()))
+            requests.append(
+                q.QueryRequest(
+                    query=words,
+                    using=WORDS,
+                    filter=q.Filter(must=question.conditions),
+                    limit=depth,
+                    with_payload=_payload_of(question),
+                )
+            )
+        answers = await self._collection.query(requests)
+        if question.by_meaning:
+            near = answers.pop(0)
+            seen.cosines = {int(point.id): point.score for point in near}
+            seen.everything = len(near) < depth
+            seen.most_cosine = near[-1].score if len(near) == depth else -1.0
+            seen.bm25 = _scored(question, near)
+        if question.weights:
+            (holding,) = answers
+            seen.bm25 |= _scored(question, holding)
+            longer = max(1.0, statistics.average / statistics.mark.reference)
+            seen.most_bm25 = holding[-1].score * longer * ROUNDING if len(holding) == depth else 0.0
+        if not question.by_meaning:
+            seen.everything = not seen.most_bm25
+        missing = [chunk_id for chunk_id in seen.bm25 if chunk_id not in seen.cosines]
+        if question.by_meaning and missing:
+            those: list[q.Condition] = [q.HasIdCondition(has_id=list(missing))]
+            (near,) = await self._collection.query([_nearest(question, those, len(missing), exact=True)])
+            seen.cosines |= {int(point.id): point.score for point in near}
+        return seen
+
+    async def _total(self, question: Question, seen: Seen, known: int) -> tuple[int, bool]:
+        """How many chunks match, and whether that is more than a lower bound."""
+        query = question.query
+        if seen.everything or _best_unseen(question, seen) < query.min_score:
+            return known, True
+        near = question.by_meaning and seen.most_cosine >= query.scoring.cosine_floor
+        if not seen.most_bm25:
+            return known, not near
+        if query.min_score > 0:
+            return known, False
+        holding = await self._collection.count(
+            q.Filter(must=[*question.conditions, among("terms", list(question.weights))])
+        )
+        without = sum(
+            cosine >= query.scoring.cosine_floor and not seen.bm25.get(chunk_id)
+            for chunk_id, cosine in seen.cosines.items()
+        )
+        return max(known, holding + without), not near
+
+
+def _nearest(question: Question, those: list[q.Condition], limit: int, *, exact: bool) -> q.QueryRequest:
+    assert question.query.vector is not None, "the mode needs one"
+    return q.QueryRequest(
+        query=question.query.vector.tolist(),
+        using=MEANING,
+        filter=q.Filter(must=those),
+        limit=limit,
+        params=q.SearchParams(exact=exact),
+        with_payload=_payload_of(question),
+    )
+
+
+def _payload_of(question: Question) -> q.WithPayloadInterface:
+    """What of a point is needed for its BM25."""
+    return ["length", *(f"words.{term}" for term in question.weights)] if question.weights else False
+
+
+def _scored(question: Question, points: Iterable[q.ScoredPoint]) -> dict[int, float]:
+    """BM25 of each."""
+    if not question.by_words:
+        return {}
+    scores = {}
+    for point in points:
+        payload = point.payload or {}
+        held = payload.get("words", {})
+        scores[int(point.id)] = sum(
+            question.weights[int(term)] * share(frequency, payload["length"], question.average)
+            for term, frequency in held.items()
+        )
+    return scores
+
+
+def _ranked(question: Question, seen: Seen) -> Candidates:
+    """The best of what came, and how many of it match."""
+    ids = sorted(seen.cosines if question.by_meaning else seen.bm25)
+    cosines = np.array([seen.cosines[one] for one in ids]) if question.by_meaning else None
+    bm25 = np.array([seen.bm25.get(one, 0.0) for one in ids]) if question.by_words else None
+    return select(np.array(ids, np.int64), cosines, bm25, question.query)
+
+
+def _best_unseen(question: Question, seen: Seen) -> float:
+    """The highest score that a chunk which did not come can have."""
+    cosine: Floats | None = np.array([seen.most_cosine]) if question.by_meaning else None
+    bm25: Floats | None = np.array([seen.most_bm25]) if question.by_words else None
+    return float(fuse(cosine, bm25, question.query.scoring)[0])
+
+
+def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
+    """Whether no chunk that did not come can be among the best."""
+    if seen.everything:
+        return True
+    unseen = _best_unseen(question, seen)
+    if unseen < question.query.min_score:
+        return True
+    if len(found.best) < question.query.top:
+        return False
+    worst = found.best[-1]
+    score = fuse(
+        None if worst.cosine is None else np.array([worst.cosine]),
+        None if worst.bm25 is None else np.array([worst.bm25]),
+        question.query.scoring,
+    )
+    return unseen < float(score[0])

@@ -1,0 +1,68 @@
+"""Where the Qdrant collection is, and how it lies in a cluster. Importing this imports no client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kb_config.settings import Setting, Settings, SettingsError
+
+
+class QdrantSettings(Settings, frozen=True, kw_only=True):
+    """Settings of the Qdrant index; they count where `VECTOR_DB_TYPE` is `qdrant`. Times are seconds."""
+
+    url: Annotated[str, Setting("QDRANT_URL", "address of Qdrant, http://HOST:PORT or https://HOST:PORT")] = (
+        ""
+    )
+    api_key: Annotated[str, Setting("QDRANT_API_KEY", "key for Qdrant; empty: none", secret=True)] = ""
+    collection: Annotated[
+        str,
+        Setting("QDRANT_COLLECTION", "name of the collection; each base has its own"),
+        msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,255}$"),
+    ] = "kb"
+    timeout: Annotated[
+        int, Setting("QDRANT_TIMEOUT", "seconds that a request to Qdrant may take"), msgspec.Meta(ge=1)
+    ] = 5
+    shards: Annotated[
+        int, Setting("QDRANT_SHARDS", "shards of the collection where it is made"), msgspec.Meta(ge=1)
+    ] = 1
+    replicas: Annotated[
+        int,
+        Setting("QDRANT_REPLICAS", "copies of each shard, likewise"),
+        msgspec.Meta(ge=1),
+    ] = 1
+    write_replicas: Annotated[
+        int,
+        Setting("QDRANT_WRITE_REPLICAS", "copies that must have a write before it counts; 0: most of them"),
+        msgspec.Meta(ge=0),
+    ] = 0
+    exact_up_to: Annotated[
+        int,
+        Setting("QDRANT_EXACT_UP_TO", "chunks all of whose vectors a query is compared with; beyond: HNSW"),
+        msgspec.Meta(ge=0),
+    ] = 100_000
+
+    def __post_init__(self) -> None:
+        if self.write_replicas > self.replicas:
+            raise SettingsError(
+                f"QDRANT_WRITE_REPLICAS={self.write_replicas}: is more than QDRANT_REPLICAS={self.replicas}"
+            )
+        if not self.url:
+            return
+        # The value is not told: it may hold a password.
+        try:
+            parts = urlsplit(self.url)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise SettingsError("QDRANT_URL: takes http://HOST:PORT or https://HOST:PORT")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise SettingsError("QDRANT_URL: takes no user, password or query; a key is QDRANT_API_KEY")
+
+    @property
+    def written_copies(self) -> int:
+        """How many copies must have a write before it counts."""
+        return self.write_replicas or self.replicas // 2 + 1

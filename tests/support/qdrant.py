@@ -16,17 +16,19 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
+from qdrant_client import QdrantClient
 from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
 from kb_engine.index.qdrant.settings import QdrantSettings
-from tests.support.qdrant_cores import Core, Hits
+from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
 
 M = TypeVar("M", bound=BaseModel)
 Fault = Literal["unavailable", "cut", "torn", "garbage", "empty", "silent", "busy", "denied"]
@@ -58,11 +60,6 @@ class QdrantServer:
 
     def settings(self, **changes: Any) -> QdrantSettings:
         return QdrantSettings(**{"url": self.url, "timeout": 1, "api_key": self.key, **changes})
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What makes an engine in a process of its own use this server."""
-        return {"VECTOR_DB_TYPE": "qdrant", "QDRANT_URL": self.url, "QDRANT_TIMEOUT": "1"}
 
     def index(self, **changes: Any) -> QdrantIndex:
         return QdrantIndex(self.settings(**changes))
@@ -206,6 +203,32 @@ def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
+
+
+@contextmanager
+def qdrant() -> Iterator[QdrantSettings]:
+    """Where engines find one: the real one that `QDRANT_URL` names, else the core behind this small one."""
+    if not REAL_URL:
+        with served(EdgeCore()) as server:
+            yield server.settings()
+        return
+    settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")
+    try:
+        yield settings
+    finally:
+        with closing(QdrantClient(url=REAL_URL, api_key=REAL_KEY or None)) as client:
+            client.delete_collection(settings.collection)
+
+
+def environment_of(settings: QdrantSettings) -> dict[str, str]:
+    """What makes an engine in a process of its own use it."""
+    return {
+        "VECTOR_DB_TYPE": "qdrant",
+        "QDRANT_URL": settings.url,
+        "QDRANT_API_KEY": settings.api_key,
+        "QDRANT_COLLECTION": settings.collection,
+        "QDRANT_TIMEOUT": str(settings.timeout),
+    }
 
 
 async def _parsed(request: web.Request, model: type[M]) -> M:

@@ -20,8 +20,7 @@ Hits = list[dict[str, Any]]
 
 REAL_URL = os.environ.get("QDRANT_URL", "")
 """A real server, where there is one; the collections of tests have names of their own there."""
-DEFAULT = "real" if REAL_URL else "edge"
-"""What whole engines are tried with."""
+REAL_KEY = os.environ.get("QDRANT_API_KEY", "")
 _IN_MEMORY = Path("/dev/shm")
 _MODES = {
     rest.UpdateMode.UPSERT: edge.UpdateMode.Upsert,
@@ -107,7 +106,7 @@ class RealCore(LocalCore):
     """A server elsewhere."""
 
     def __init__(self) -> None:
-        self._client = AsyncQdrantClient(url=REAL_URL, api_key=os.environ.get("QDRANT_API_KEY") or None)
+        self._client = AsyncQdrantClient(url=REAL_URL, api_key=REAL_KEY or None)
         self._prefix = f"test-{uuid4().hex}-"
         self._names: set[str] = set()
 

@@ -72,7 +72,7 @@ class QdrantIndex:
     async def search(self, query: IndexQuery) -> Candidates:
         mark = await self._marker.read()
         if not mark.build:
-            return Candidates((), 0, exact=False, generation=0)
+            return Candidates((), 0, exact=False, total_exact=False)
         return await self._searcher.search(query, mark)
 
     async def create(self, dimensions: int) -> None:

@@ -49,15 +49,18 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(
                 f"QDRANT_WRITE_REPLICAS={self.write_replicas}: is more than QDRANT_REPLICAS={self.replicas}"
             )
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise SettingsError("QDRANT_API_KEY: holds characters that no HTTP header takes")
         if not self.url:
             return
         # The value is not told: it may hold a password.
         try:
             parts = urlsplit(self.url)
-            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+            host = parts.hostname or ""
+            usable = parts.scheme in {"http", "https"} and bool(host) and "%" not in host and parts.port != 0
         except ValueError:
             usable = False
-        if not usable:
+        if not usable or not self.url.isprintable() or " " in self.url:
             raise SettingsError("QDRANT_URL: takes http://HOST:PORT or https://HOST:PORT")
         if parts.username is not None or parts.query or parts.fragment:
             raise SettingsError("QDRANT_URL: takes no user, password or query; a key is QDRANT_API_KEY")

@@ -19,6 +19,10 @@ CHOSEN = {"VECTOR_DB_TYPE": "qdrant"}
         "http://qdrant:x",
         "http://a:secret@qdrant",
         "http://q?secret",
+        "http://q:6333\n",
+        "http://q/\r\nsecret: 1",
+        "http://q r",
+        "http://%00",
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
@@ -30,6 +34,13 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_the_address_has_to_be_named() -> None:
     with pytest.raises(SettingsError, match="QDRANT_URL: is missing"):
         EngineSettings.read(CHOSEN)
+
+
+@pytest.mark.parametrize("key", ["sécret", "secret\r\nX: y"])
+def test_a_key_that_no_header_takes_is_refused(key: str) -> None:
+    with pytest.raises(SettingsError, match="QDRANT_API_KEY: holds characters") as caught:
+        EngineSettings.read({**CHOSEN, "QDRANT_URL": "http://q", "QDRANT_API_KEY": key})
+    assert "cret" not in str(caught.value)
 
 
 def test_no_more_copies_are_written_than_there_are() -> None:

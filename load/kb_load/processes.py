@@ -26,7 +26,7 @@ import psutil
 
 PACKAGES = (
     "kb-for-agents", "aiohttp", "msgspec", "uvloop", "mcp", "fastmcp", "uvicorn", "httptools", "starlette",
-    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino",
+    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino", "simpy",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 90.0

@@ -40,6 +40,9 @@ BENCHMARKS = {
     "search": Benchmark("searches, beside those of other stores in their own processes", "search:run"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
+    "fleet": Benchmark(
+        "a simulated fleet beside real processes, and its curve to a thousand nodes", "fleet:run"
+    ),
     "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),
 }
 

@@ -36,7 +36,8 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Selection, Vectors
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
-from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
+from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.store import Store
 from kb_load.bench import Option
 from kb_load.bench.runner import Report
 from kb_load.processes import LOOPBACK, Running, describe, free_port, running
@@ -184,7 +185,7 @@ class Texts:
         return "how does " + " ".join(self.words[rank] for rank in ranks)
 
 
-async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range) -> None:
+async def fill(store: Store, dimensions: int, texts: Texts, numbers: range) -> None:
     """Add documents with these numbers, each of `CHUNKS_EACH` chunks."""
     centres = texts.rng.standard_normal((_CENTRES, dimensions), dtype=np.float32)
     for number in numbers:
@@ -224,7 +225,7 @@ class BulkDocument:
         )
 
 
-async def add_documents(store: SqliteStore, new: Sequence[BulkDocument]) -> None:
+async def add_documents(store: Store, new: Sequence[BulkDocument]) -> None:
     """Take these in side by side, as workers do that hold one each.
 
     Raises:

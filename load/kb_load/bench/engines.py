@@ -135,7 +135,7 @@ async def _measure(
     server: Address, folder: Path, engines: int, texts: Sequence[str], wait: float, killed: int
 ) -> Fleet:
     answering = asyncio.Event()
-    async with _database(server) as (url, postgres), _endpoint(wait, answering) as embedding:
+    async with new_database(server) as (url, postgres), _endpoint(wait, answering) as embedding:
         with ExitStack() as stack:
             fleet = [stack.enter_context(_engine(folder, url, embedding, n)) for n in range(engines)]
             processes = [process for process, _ in fleet]
@@ -143,7 +143,7 @@ async def _measure(
                 ports = [port for _, port in fleet]
                 await _accepted(client, ports, texts)
                 doomed, staying = processes[engines - killed :], processes[: engines - killed]
-                before = sum(map(Running.cpu_seconds, staying)), _cpu_seconds(postgres)
+                before = sum(map(Running.cpu_seconds, staying)), database_seconds(postgres)
                 began = time.perf_counter()
                 answering.set()
                 while (queue := await _queue(client, ports[0]))["queued"] + queue["running"]:
@@ -154,7 +154,7 @@ async def _measure(
                             doomed.pop().popen.kill()
                     await asyncio.sleep(_PAUSE)
                 seconds = time.perf_counter() - began
-                after = sum(map(Running.cpu_seconds, staying)), _cpu_seconds(postgres)
+                after = sum(map(Running.cpu_seconds, staying)), database_seconds(postgres)
                 documents = (await _get(client, ports[0], "status"))["documents"]["total"]
                 jobs = [job async for job in _jobs(client, ports[0])]
     if (queue["completed"], documents) != (len(texts), len(texts)):
@@ -172,7 +172,7 @@ async def _measure(
 
 
 @asynccontextmanager
-async def _database(server: Address) -> AsyncIterator[tuple[str, psutil.Process | None]]:
+async def new_database(server: Address) -> AsyncIterator[tuple[str, psutil.Process | None]]:
     """The address of a new database, and the server's first process where that is on this machine."""
     name = f"kb_bench_{os.getpid()}_{time.monotonic_ns()}"
     db: Any = await asyncpg.connect(server.url)
@@ -189,8 +189,8 @@ async def _database(server: Address) -> AsyncIterator[tuple[str, psutil.Process 
         await db.close()
 
 
-def _cpu_seconds(process: psutil.Process | None) -> float:
-    """Of a server on this machine with its connections, also of those that have ended; else none."""
+def database_seconds(process: psutil.Process | None) -> float:
+    """Processor seconds of a server on this machine and of its connections, also ended ones; else none."""
     if process is None:
         return 0.0
     ended = process.cpu_times()

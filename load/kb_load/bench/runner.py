@@ -379,6 +379,21 @@ def check(host: Standing, era: Era) -> int:
     return len(response.content)
 
 
+def check_load(host: Standing, load: Load, length: int) -> None:
+    """Look at what `generate` made of it; `length` is what `check` found.
+
+    Raises:
+        CallFailed: calls failed, or were answered with something else.
+    """
+    name = host.process.name
+    if load.errors:
+        raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
+    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
+    if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
+        raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
+    host.check_counts()
+
+
 def measured(
     host: Standing,
     engine: Running,
@@ -397,12 +412,6 @@ def measured(
     before = host.process.cpu_seconds(), engine.cpu_seconds()
     load = generate(host.port, host.message(era), connections=connections, seconds=seconds, pause=pause)
     after = host.process.cpu_seconds(), engine.cpu_seconds()
-    name = host.process.name
-    if load.errors:
-        raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
-    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
-    if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
-        raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
-    host.check_counts()
+    check_load(host, load, length)
     own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
     return Cost(load=load, host_cpu=round(own, 1), engine_cpu=round(behind, 1))

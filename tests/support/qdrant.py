@@ -16,14 +16,13 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
-from qdrant_client import QdrantClient
 from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
@@ -216,8 +215,13 @@ def qdrant() -> Iterator[QdrantSettings]:
     try:
         yield settings
     finally:
-        with closing(QdrantClient(url=REAL_URL, api_key=REAL_KEY or None)) as client:
-            client.delete_collection(settings.collection)
+        asyncio.run(_drop(settings))
+
+
+async def _drop(settings: QdrantSettings) -> None:
+    index = QdrantIndex(settings)
+    await index.drop()
+    await index.close()
 
 
 def environment_of(settings: QdrantSettings) -> dict[str, str]:

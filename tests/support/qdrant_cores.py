@@ -16,6 +16,9 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as q
 from qdrant_client.http.models import models as rest
 
+from kb_engine.index.qdrant.collection import client_for
+from kb_engine.index.qdrant.settings import QdrantSettings
+
 Hits = list[dict[str, Any]]
 
 REAL_URL = os.environ.get("QDRANT_URL", "")
@@ -106,7 +109,7 @@ class RealCore(LocalCore):
     """A server elsewhere."""
 
     def __init__(self) -> None:
-        self._client = AsyncQdrantClient(url=REAL_URL, api_key=REAL_KEY or None)
+        self._client = client_for(QdrantSettings(url=REAL_URL, api_key=REAL_KEY))
         self._prefix = f"test-{uuid4().hex}-"
         self._names: set[str] = set()
 

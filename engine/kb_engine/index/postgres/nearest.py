@@ -12,8 +12,8 @@ _EFFORT = 200
 """How many nodes of the graph are kept in view (`hnsw.ef_search`)."""
 
 
-async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> list[int]:
-    """About the `count` chunks whose vectors lie nearest, of those that the filters leave; in no order.
+async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> dict[int, float]:
+    """About the `count` chunks whose vectors lie nearest, of those that the filters leave: their cosines.
 
     The scan goes on until so many have passed the filters, or `hnsw.max_scan_tuples` of the server's settings
     are looked at.
@@ -28,9 +28,7 @@ async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> list[i
     )
     where, chosen = selected(query)
     half = half_of(state.dimensions)
-    sql = (
-        f"SELECT v.chunk_id FROM vectors v WHERE {where} "  # noqa: S608
-        f"ORDER BY v.vector::{half} <#> ?::real[]::{half} LIMIT ?"
-    )
-    found = await rows(db, sql, [*chosen, query.vector.tolist(), count])
-    return [chunk_id for (chunk_id,) in found]
+    distance = f"v.vector::{half} <#> ?::real[]::{half}"
+    sql = f"SELECT v.chunk_id, -({distance}) FROM vectors v WHERE {where} ORDER BY {distance} LIMIT ?"  # noqa: S608
+    vector = query.vector.tolist()
+    return dict(await rows(db, sql, [vector, *chosen, vector, count]))

@@ -17,21 +17,23 @@ is that a better chunk was not found: then `exact` is false.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
-from kb_engine.index.port import Candidates, IndexQuery
-from kb_engine.index.postgres.exact import any_holds, chunks_left, score_all, score_some
+from kb_engine.index.port import Candidate, Candidates, IndexQuery
+from kb_engine.index.postgres.exact import K1, any_holds, chunks_left, score_all, score_some
 from kb_engine.index.postgres.nearest import nearest
-from kb_engine.index.postgres.state import read_state
-from kb_engine.index.postgres.words import Known, Words, affordable, weighed
+from kb_engine.index.postgres.state import State, read_state
+from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
+from kb_engine.index.ranking import rank
 from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
 
 FEW_CHUNKS = 2_000
 """Filters that leave no more than these leave "few"."""
-POOL = 400
-"""So many chunks of each kind are found, to be scored again."""
+POOLS = (400, 2_000)
+"""So many chunks of each kind are found, to be scored again; the more where the fewer do not settle it."""
 
 
 async def find_candidates(
@@ -55,19 +57,49 @@ async def find_candidates(
     while rest and not few and not await any_holds(db, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
     sought = await words.exactly(db, sought, extent)
-    all_words = weighed([*sought, *rest], extent)
     if few:
+        all_words = weighed([*sought, *rest], extent)
         return await score_some(db, state, query, await chunks_left(db, query), all_words)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size
-    if not by_index and not rest:
-        return await score_all(db, state, query, all_words)
-    pool = replace(query, top=max(POOL, query.top), min_score=0.0)
-    by_words = replace(pool, mode="fts", vector=None) if by_index else pool
-    found = await score_all(db, state, by_words, weighed(sought, extent))
-    ids = {each.chunk_id for each in found.best}
+    if by_index or rest:
+        return await _best_of_pools(db, state, query, sought, rest, by_index=by_index)
+    return await score_all(db, state, query, weighed(sought, extent))
+
+
+async def _best_of_pools(
+    db: Db, state: State, query: IndexQuery, sought: list[Known], rest: list[Known], *, by_index: bool
+) -> Candidates:
+    """The best of what the words sought bring, with the nearest by the index or with all cosines."""
+    extent = state.extent
+    all_words = weighed([*sought, *rest], extent)
+    deepest = replace(query, top=max(*POOLS, query.top), min_score=0.0)
     if by_index:
-        ids.update(await nearest(db, state, query, pool.top))
-    best = await score_some(db, state, query, sorted(ids), all_words)
+        deepest = replace(deepest, mode="fts", vector=None)
+    found = await score_all(db, state, deepest, weighed(sought, extent))
+    for count in (max(each, query.top) for each in POOLS):
+        pool = found.best[:count]
+        near = await nearest(db, state, query, count) if by_index else {}
+        ids = {each.chunk_id for each in pool} | near.keys()
+        best = await score_some(db, state, query, sorted(ids), all_words)
+        if max(len(pool), len(near)) < count or _settled(query, best, pool, near, weighed(rest, extent)):
+            break
     complete = len(ids) == extent.left
     total = best.total if query.min_score else max(best.total, found.total)
     return Candidates(best.best, total, exact=complete, total_exact=complete)
+
+
+def _settled(
+    query: IndexQuery, best: Candidates, pool: Sequence[Candidate], near: dict[int, float], rest: Terms
+) -> bool:
+    """Whether a chunk that was not found, with the parts of the last one of each kind, is no better.
+
+    It may hold all the other words, each as often as counts.
+    """
+    cosine, bm25 = (pool[-1].cosine, pool[-1].bm25) if pool else (None, None)
+    if near:
+        cosine = min(near.values())
+    if query.mode != "vector":
+        bm25 = (bm25 or 0.0) + (K1 + 1) * sum(rest.weights)
+    ranked, _ = rank(best.best, query.scoring)
+    (unseen,), _ = rank([Candidate(0, cosine, bm25)], query.scoring)
+    return len(ranked) >= query.top and ranked[query.top - 1].score >= unseen.score

@@ -264,7 +264,7 @@ async def test_an_index_that_is_built_meanwhile_gets_what_was_overtaken_from_the
     server = Server()
     async with opened(database, index=RemoteIndex(server)) as one:
         assert await found(one) == []
-        server.lose_everything()
+        await server.lose_everything()
         async with overtaken(one, one):
             assert [chunk for chunk, _ in await found(one)] == [2, 3]
         assert [chunk for chunk, _ in await found(one)] == [1, 2, 3]

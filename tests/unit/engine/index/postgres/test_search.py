@@ -30,14 +30,14 @@ def clustered(seed: int, count: int) -> Vectors:
 
 @pytest.fixture
 async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
-    """2,000 chunks around some centres, half of them `even`; a tenth is found by each part."""
+    """1,000 chunks around some centres, half of them `even`; a fifth at most is found by each part."""
     monkeypatch.setattr(search, "FEW_CHUNKS", 0)
-    monkeypatch.setattr(search, "POOL", 200)
+    monkeypatch.setattr(search, "POOLS", (100, 200))
     place = await new_database()
     async with opened(place, exact_below=1_000) as base:
         await build_vector_index(base)
         rng = np.random.default_rng(1)
-        for number in range(2_000 // EACH):
+        for number in range(1_000 // EACH):
             texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(EACH)]
             tags = ["even" if number % 2 == 0 else "odd", *(["one"] if number == 7 else [])]
             vectors = list(clustered(number, EACH))

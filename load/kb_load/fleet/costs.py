@@ -101,7 +101,7 @@ def shard() -> Service:
     return Service.of(seconds("Qdrant, p50 at 10^5") * factor, seconds("Qdrant, p95 at 10^5") * factor)
 
 
-def asking() -> float:
+def search_seconds() -> float:
     """An engine's processor seconds for a search, without the index."""
     return seconds("embedding of a question") + seconds("engine, the rest of a search")
 

@@ -56,7 +56,7 @@ def curve(most: int, note: Callable[[str], None], *, searches: int = 3_000) -> l
             server, fan_out = costs.seconds("server, a call"), costs.seconds("fan-out")
             topology = Topology(
                 servers=ceil(rate * server / busy),
-                engines=ceil(rate * (costs.asking() + shards * fan_out) / cores / busy),
+                engines=ceil(rate * (costs.search_seconds() + shards * fan_out) / cores / busy),
                 engine_threads=cores,
                 shards=shards,
                 replicas=replicas,
@@ -67,7 +67,7 @@ def curve(most: int, note: Callable[[str], None], *, searches: int = 3_000) -> l
             few = min(searches, max(_FEWEST_SEARCHES, _SHARD_SEARCHES // shards))
             outcome = simulate(
                 topology,
-                Services(server=Service(server), engine=Service(costs.asking()), shard=shard),
+                Services(server=Service(server), engine=Service(costs.search_seconds()), shard=shard),
                 Load(calls=max(few, _SEARCHES_OF_A_REPLICA * replicas), rate=rate),
                 seed=_SEED,
             )

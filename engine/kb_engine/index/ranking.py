@@ -130,12 +130,12 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
 def floor(query: IndexQuery, candidates: Candidates) -> float:
     """The score below which the best of these candidates does not match well.
 
-    In mode `fts` it is what words contribute at the floor of `hybrid`.
+    In mode `fts` it is what words contribute at the floor of `hybrid`, where they have a share in it.
     """
     scoring = query.scoring
     if query.mode == "vector" or not candidates.reach:
         least = scoring.cosine_floor
-    elif query.mode == "hybrid":
+    elif query.mode == "hybrid" or scoring.weight == 1:
         least = scoring.floor
     else:
         least = (scoring.floor - scoring.weight * scoring.cosine_floor) / (1.0 - scoring.weight)

@@ -177,6 +177,25 @@ async def test_a_good_answer_is_not_weak(base: Base) -> None:
     assert (await base.find("nothing")).weak
 
 
+async def test_the_floor_of_a_good_answer_rises_with_the_passages_that_may_answer(base: Base) -> None:
+    """Filters leave fewer, and of few the best is less likely to be near by chance."""
+    await base.note("n", vectors=[between(0, 1, 0.25)], tags=["few"])
+    for number in range(40):
+        await base.note(f"far {number}", vectors=[-axis(0)])
+    assert not (await base.find("", "vector", vector=axis(0), tags=["few"])).weak
+    assert (await base.find("", "vector", vector=axis(0))).weak
+
+
+async def test_words_alone_have_a_floor_whatever_their_share(base: Base) -> None:
+    await base.note("apple tree")
+    for weight in (0.0, 0.5, 1.0):
+        scoring = replace(SCORING, weight=weight)
+        assert not (await base.find("apple", scoring=scoring)).weak
+        assert (
+            await base.find("apple granite quarry harbour ledger lantern zebra copper", scoring=scoring)
+        ).weak
+
+
 async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
     """There every bm25 is small, so that the score alone would call a good answer weak."""
     await base.note("n", vectors=[between(0, 1, 0.5)])

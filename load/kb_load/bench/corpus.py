@@ -37,6 +37,8 @@ PARTS: tuple[Part, ...] = ("hybrid", "vectors", "words")
 TEXTS = (".md", ".rst", ".txt")
 """The files that a corpus of texts is made of."""
 _WORD = re.compile("[a-z0-9]+")
+Embed = Callable[[Sequence[str]], Vectors]
+"""Texts to vectors of `DIMENSIONS` at the most, of length 1."""
 _VOCABULARY = 40_000
 _CENTRES = 300
 _SHORTEST, _LONGEST = 40, 80
@@ -130,25 +132,24 @@ class Corpus:
         return corpus
 
     @classmethod
-    def of_texts(cls, folder: Path, texts: Path, questions: int, seed: int) -> Corpus:
+    def of_texts(cls, folder: Path, texts: Path, embed: Embed, questions: int, seed: int) -> Corpus:
         """Write it from the files in `texts` (`TEXTS`): their words, in small letters, one after the other.
 
         Raises:
-            ModuleNotFoundError: the embedder is not installed.
             ValueError: there are not words enough for a document.
         """
-        embed = _static_embedder()
         files = sorted(file for file in texts.rglob("*") if file.suffix in TEXTS and file.is_file())
         read = (_WORD.findall(file.read_text("utf-8", "replace").lower()) for file in files)
-        found = np.array(list(chain.from_iterable(read)))
-        vocabulary, ranks = np.unique(found, return_inverse=True)
+        numbers: dict[str, int] = {}
+        found = (numbers.setdefault(word, len(numbers)) for word in chain.from_iterable(read))
+        ranks = np.fromiter(found, np.uint32)
         rng, corpus = np.random.default_rng(seed), cls(folder)
         size = len(ranks) // _LONGEST // PASSAGES_EACH * PASSAGES_EACH
         if not size:
             raise ValueError(f"{texts}: files in {', '.join(TEXTS)} have too few words for a document")
         folder.mkdir(parents=True)
-        corpus._keep_vocabulary(vocabulary.tolist())
-        words = ranks[: size * _LONGEST].reshape(size, _LONGEST).astype(np.uint32)
+        corpus._keep_vocabulary(list(numbers))
+        words = ranks[: size * _LONGEST].reshape(size, _LONGEST)
         np.save(folder / "words.npy", words)
         np.save(folder / "lengths.npy", np.full(size, _LONGEST, np.uint8))
         np.save(folder / "titles.npy", words[::PASSAGES_EACH, :_TITLE])
@@ -159,11 +160,11 @@ class Corpus:
         np.save(folder / "question_lengths.npy", lengths)
         vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
         for first in range(0, size, _AT_ONCE):
-            vectors[first : first + _AT_ONCE] = embed(
-                [corpus.text(row) for row in words[first : first + _AT_ONCE]]
+            vectors[first : first + _AT_ONCE] = _padded(
+                embed([corpus.text(row) for row in words[first : first + _AT_ONCE]])
             )
         meant = [corpus.text(row[:length]) for row, length in zip(asked, lengths, strict=True)]
-        np.save(folder / "question_vectors.npy", embed(meant))
+        np.save(folder / "question_vectors.npy", _padded(embed(meant)))
         return corpus
 
     def _keep_vocabulary(self, words: Sequence[str]) -> None:
@@ -310,19 +311,20 @@ def _spoken() -> list[str]:
     return [words[place] for place in np.random.default_rng(0).permutation(len(words))[:_VOCABULARY]]
 
 
-def _static_embedder() -> Callable[[Sequence[str]], Vectors]:
+def static_embedder() -> Embed:
     """WordLlama's, whose weights are in its package: the mean of the vectors of a text's tokens.
 
-    It has fewer dimensions than a passage here; the others are 0, which changes no cosine.
+    Raises:
+        ModuleNotFoundError: the package is not installed.
     """
     import wordllama
 
     # Its folder is also that of downloads, of which it needs none.
     folder = Path(wordllama.__file__).parent
     model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    return lambda texts: np.asarray(model.embed(list(texts), norm=True), np.float32)
 
-    def embed(texts: Sequence[str]) -> Vectors:
-        vectors = np.asarray(model.embed(list(texts), norm=True), np.float32)
-        return np.pad(vectors, ((0, 0), (0, DIMENSIONS - vectors.shape[1])))
 
-    return embed
+def _padded(vectors: Vectors) -> Vectors:
+    """With zeros for the dimensions that are missing, which changes no cosine."""
+    return np.pad(vectors, ((0, 0), (0, DIMENSIONS - vectors.shape[1])))

@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from kb_load.bench import Option
-from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question
+from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
 from kb_load.bench.peers import PEERS, Peer, opener
 from kb_load.bench.runner import Report
 from kb_load.report import percentile
@@ -148,7 +148,7 @@ def run(
             if texts is None:
                 corpus = Corpus.made(place, wished, questions, SEED)
             else:
-                corpus = Corpus.of_texts(place, texts, questions, SEED)
+                corpus = Corpus.of_texts(place, texts, static_embedder(), questions, SEED)
             size = corpus.size
             wanted = [key for key in peers if key not in missing and (size < FEW_FROM or key in LARGE)]
             note(f"{size} passages are made")

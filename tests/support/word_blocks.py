@@ -51,7 +51,7 @@ def scores(
     """The scores of all rows of all blocks, or of some rows of each, with the statistics of all."""
     question = Terms(terms)
     size = sum(len(block.lengths) for block in blocks)
-    average = sum(float(block.lengths.sum(dtype=np.float64)) for block in blocks) / max(size, 1)
+    average = sum(float(block.lengths.sum(dtype=np.float64)) for block in blocks) / max(size, 1) or 1.0
     counts = sum((block.frequencies(question) for block in blocks), np.zeros(len(terms), np.int64))
     found = []
     for number, block in enumerate(blocks):

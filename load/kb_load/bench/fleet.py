@@ -50,7 +50,7 @@ from kb_load.fleet import costs
 from kb_load.fleet.curve import COLUMNS, Point, curve
 from kb_load.fleet.model import Load, Service, Services, Topology, simulate, spread_of
 from kb_load.messages import MODERN, CallFailed
-from kb_load.postgres import PostgresServer
+from kb_load.postgres import own_server
 from kb_load.processes import Running
 from kb_load.report import Sheet, figures_table, median_figures
 
@@ -215,10 +215,7 @@ def _over_stub(folder: Path, compare: Callable[[str, Standings], None]) -> None:
 
 async def _over_engines(folder: Path, compare: Callable[[str, Standings], None]) -> None:
     async with AsyncExitStack() as stack:
-        # Not in `folder`, which its user may not enter.
-        postgres = PostgresServer(Path(tempfile.mkdtemp(prefix="kb-bench-")), _POSTGRES)
-        stack.callback(postgres.remove)
-        postgres.start()
+        postgres = stack.enter_context(own_server(_POSTGRES))
         opening = new_database(address_of(postgres.url("postgres")))
         url, database = await stack.enter_async_context(opening)
         texts = Texts.seeded(SEED)

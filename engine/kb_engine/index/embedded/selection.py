@@ -44,7 +44,7 @@ from kb_engine.index.ranking import Floats, fuse
 
 Originals = Callable[[Ids], Vectors]
 """The float32 vectors of these chunks, whose ids ascend."""
-Words = Callable[[], Sequence[Floats]]
+Words = Callable[[], Sequence[Floats32]]
 """For each segment the BM25 of its rows: 0 where a row holds no word of the query."""
 Places: TypeAlias = "slice | Rows | Mask"
 
@@ -83,7 +83,7 @@ def search(
     return select(segments, partial(_bm25, state, terms, allowed), query, originals, scanner)
 
 
-def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats]:
+def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats32]:
     """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
     terms = Terms(texts)
     counts = np.zeros(len(texts), np.int64)
@@ -95,12 +95,12 @@ def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) ->
     average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
-        scores = np.zeros(len(part.block.chunk_ids))
+        scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
             part.block.words.add_scores(terms, weights, average, scores)
         else:
-            of_chosen = np.zeros(len(chosen))
+            of_chosen = np.zeros(len(chosen), np.float32)
             part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
@@ -237,7 +237,7 @@ class _Search:
         self,
         segments: Sequence[Segment],
         vector: QuantisedQuery | None,
-        bm25: Sequence[Floats] | None,
+        bm25: Sequence[Floats32] | None,
         query: IndexQuery,
         originals: Originals,
         recount: int,
@@ -267,8 +267,7 @@ class _Search:
             return
         holds_word = wording = None
         if self._bm25 is not None:
-            whole = len(rows) == block.stop - block.start
-            bm25 = self._bm25[number][block if whole else rows]
+            bm25 = self._bm25[number][block if len(rows) == block.stop - block.start else rows]
             holds_word, wording = bm25 > 0, self._wording(bm25)
         all_rows = _Rows(number, rows, cosines, holds_word, wording)
         highest = cosines + error
@@ -305,10 +304,9 @@ class _Search:
         ]
         return Candidates(best, self._total, total_exact=total_exact)
 
-    def _wording(self, bm25: Floats) -> Floats32:
+    def _wording(self, bm25: Floats32) -> Floats32:
         """The words' share of the scores."""
-        wording = bm25.astype(np.float32)
-        wording /= wording + np.float32(self._query.scoring.saturation)
+        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation))
         if self._vector is not None:
             wording *= np.float32(1.0 - self._query.scoring.weight)
         return wording
@@ -318,7 +316,7 @@ class _Search:
         if self._vector is None:
             assert wording is not None, "a mode asks for one part at least"
             return wording
-        scores = np.clip(cosines, 0, 1)
+        scores = np.minimum(np.maximum(cosines, 0), 1)
         if wording is not None:
             scores *= np.float32(self._query.scoring.weight)
             scores += wording
@@ -423,7 +421,3 @@ class _Search:
 
 def _largest(values: Floats32, count: int) -> Floats32:
     return values if len(values) <= count else np.partition(values, len(values) - count)[-count:]
-
-
-def _clipped(cosines: Floats32) -> Floats32:
-    return np.clip(cosines, 0, 1, out=cosines)

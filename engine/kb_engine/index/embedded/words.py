@@ -13,11 +13,12 @@ the lower half of each row is kept, and where each stretch of 65,536 rows ends: 
 than five. A term that stands in a fifth of all rows or more is a column: a frequency for every row, mostly
 zero. That takes less room again, and a pass over it is five times as fast.
 
-Why like this: numpy adds up a list in about 3 ns a posting (`np.add.at`, a cast of the rows, a gather of the
-lengths) and a column in 0.6 ns a row, with nothing to install. A compiled loop takes 1 to 1.5 ns a posting;
-Numba would bring 64 MB of wheels and 1.2 s of import for it, SciPy's sparse product 35 MB and 0.55 s. Impacts
-in place of frequencies would save 1 ns a posting, cost three more bytes, and hold only for the average length
-that they were computed with. Frequencies are scored against lengths at the time of the question instead.
+Why like this: numpy adds up a list in about 3 ns a posting (a cast of the rows, a gather of what their
+lengths make of them, a scatter of the sums) and a column in 0.6 ns a row, with nothing to install. A
+compiled loop takes 1 to 1.5 ns a posting; Numba would bring 64 MB of wheels and 1.2 s of import for it,
+SciPy's sparse product 35 MB and 0.55 s. Impacts in place of frequencies would save 1 ns a posting, cost
+three more bytes, and hold only for the average length that they were computed with. Frequencies are scored
+against lengths at the time of the question instead.
 """
 
 from __future__ import annotations
@@ -164,16 +165,17 @@ class Postings:
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
+        lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
+        norms = np.multiply(lengths, K1 * B / average, dtype=scores.dtype)
+        norms += K1 * (1 - B)
         for term, weight in zip(self._find(terms), weights, strict=True):
             if term is None:
                 continue
-            for places, targets, found in self._all(term) if chosen is None else self._some(term, chosen):
-                frequencies = self.frequencies_at(places, scores.dtype)
-                impacts = _impacts(frequencies, self.lengths[found], float(weight), average)
-                if isinstance(targets, slice):
-                    scores[targets] += impacts
-                else:
-                    np.add.at(scores, targets, impacts)
+            for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
+                impacts = self.frequencies_at(places, scores.dtype)
+                impacts /= norms[targets] + impacts
+                impacts *= weight * (K1 + 1)
+                scores[targets] += impacts
 
     def postings(self) -> Postings:
         return self
@@ -201,12 +203,14 @@ class Postings:
         if places.start < self.short:
             return self._rows[places].astype(np.intp)
         start, stop = places.start - self.short, places.stop - self.short
+        rows = self._low_rows[start:stop].astype(np.intp)
         first = int(self._stretch_ends.searchsorted(start, "right"))
         beyond = int(self._stretch_ends.searchsorted(stop, "left")) + 1
-        ends = np.minimum(self._stretch_ends[first:beyond], stop)
-        upper = np.arange(first, first + len(ends)) % self._stretches * STRETCH
-        rows = self._low_rows[start:stop].astype(np.intp)
-        rows += np.repeat(upper, np.diff(ends, prepend=start))
+        upper = np.arange(first, beyond) % self._stretches * STRETCH
+        if len(upper) > 1:
+            ends = np.minimum(self._stretch_ends[first:beyond], stop)
+            upper = np.repeat(upper, np.diff(ends, prepend=start))
+        rows += upper
         return rows
 
     def _find(self, terms: Terms) -> list[int | None]:
@@ -217,38 +221,35 @@ class Postings:
         return [int(number) if occurs else None for number, occurs in zip(numbers, inside, strict=True)]
 
     def _count(self, term: int, chosen: _Chosen) -> int:
-        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _, _ in self._some(term, chosen))
+        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(term, chosen))
 
-    def _all(self, term: int) -> Iterator[tuple[Places, Places, Places]]:
-        """The postings of a term: their places, and twice their rows."""
+    def _all(self, term: int) -> Iterator[tuple[Places, Places]]:
+        """The postings of a term: their places, and their rows, none twice."""
         for part in _parts(self.places(term)):
             if self.is_column(term):
                 start = int(self.starts[term])
-                rows: Places = slice(part.start - start, part.stop - start)
+                yield part, slice(part.start - start, part.stop - start)
             else:
-                rows = self.rows_at(part)
-            yield part, rows, rows
+                yield part, self.rows_at(part)
 
-    def _some(self, term: int, chosen: _Chosen) -> Iterator[tuple[Places, Places, Places]]:
-        """The postings of a term in chosen rows: their places, which of the chosen, and the rows.
+    def _some(self, term: int, chosen: _Chosen) -> Iterator[tuple[Places, Places]]:
+        """The postings of a term in chosen rows: their places, and which of the chosen, none twice.
 
         Of a column they may be of frequency 0.
         """
         places = self.places(term)
         if self.is_column(term):
             for part in _parts(slice(0, len(chosen.rows))):
-                rows = chosen.rows[part]
-                yield places.start + rows, part, rows
+                yield places.start + chosen.rows[part], part
         elif chosen.bisect(int(self.counts[term])):
             listed = self.rows_at(places)
             which, found = _shared(chosen.rows, listed)
-            yield places.start + found, which, listed[found]
+            yield places.start + found, which
         else:
             for part in _parts(places):
-                rows = self.rows_at(part)
-                order = chosen.order.take(rows)
+                order = chosen.order.take(self.rows_at(part))
                 hits = np.flatnonzero(order >= 0)
-                yield part.start + hits, order[hits].astype(np.intp), rows[hits]
+                yield part.start + hits, order[hits].astype(np.intp)
 
 
 class _Chosen:
@@ -374,16 +375,6 @@ class RecentView:
         counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
         frequencies = (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         return in_memory(keys[counts > 0], counts[counts > 0], rows[inside], frequencies, self.lengths)
-
-
-def _impacts(frequencies: NDArray[Any], lengths: NDArray[Any], weight: float, average: float) -> NDArray[Any]:
-    """What each posting adds to its row, computed in the type of `frequencies` and in their place."""
-    divisor = np.multiply(lengths, K1 * B / average, dtype=frequencies.dtype)
-    divisor += K1 * (1 - B)
-    divisor += frequencies
-    frequencies *= weight * (K1 + 1)
-    frequencies /= divisor
-    return frequencies
 
 
 def _parts(whole: slice) -> Iterator[slice]:

@@ -58,6 +58,8 @@ Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 READERS = 3
 SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
 """Threads that compare vectors while those of the readers look words up."""
+SEARCHES = max(1, min(READERS, (os.cpu_count() or 1) // 2))
+"""At once: each has two threads to itself. More would take turns at the interpreter's lock, and all wait."""
 GROUP_WRITES = 64
 """So many writes are committed together at the most."""
 GROUP_CHUNKS = 256
@@ -119,6 +121,7 @@ class SqliteStore(Store):
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
+        self._searching = asyncio.Semaphore(SEARCHES)
 
     @property
     def dimensions(self) -> int:
@@ -260,7 +263,8 @@ class SqliteStore(Store):
     async def search(self, query: Query) -> Found:
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
-        return await self._readers.run(partial(self._search, query))
+        async with self._searching:
+            return await self._readers.run(partial(self._search, query))
 
     def _search(self, query: Query, db: apsw.Connection) -> Found:
         """One read transaction, and the state of the index of the same instant."""

@@ -31,7 +31,7 @@ class Kb:
 
     def __init__(self, folder: Path) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         identity = EmbedderIdentity("given", DIMENSIONS)
         self._store = self._run(open_sqlite(folder / "kb.sqlite", embedder=identity))

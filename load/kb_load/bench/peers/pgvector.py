@@ -55,7 +55,7 @@ class Pgvector:
         self._server = PostgresServer(folder, _SETTINGS)
         self._server.start()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._pool: Any = self._run(self._open())
 

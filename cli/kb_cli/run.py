@@ -18,6 +18,7 @@ from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from kb_engine.embed.context import Passage
     from kb_engine.index.port import Vectors
 
 _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -85,12 +86,17 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     settings = read(EngineSettings, options)
     import numpy as np
 
+    from kb_engine.embed.context import in_context
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
     from kb_engine.embed.registry import embedder_from
     from kb_engine.store.port import BaseRefused, EmbedderIdentity
     from kb_engine.store.sqlite.opening import reindex_sqlite
 
-    def embed_slice(texts: Sequence[str]) -> Vectors:
+    def fits(text: str) -> bool:
+        return embedder.count_tokens(text) <= embedder.max_tokens
+
+    def embed_slice(passages: Sequence[Passage]) -> Vectors:
+        texts = [in_context(passage, fits) for passage in passages]
         for wait in _WAITS:
             try:
                 return embedder.embed(texts)
@@ -98,9 +104,9 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
                 sleep(max(wait, error.retry_after))
         return embedder.embed(texts)
 
-    def embed(texts: Sequence[str]) -> Vectors:
+    def embed(passages: Sequence[Passage]) -> Vectors:
         size = embedder.batch_size
-        slices = [texts[start : start + size] for start in range(0, len(texts), size)]
+        slices = [passages[start : start + size] for start in range(0, len(passages), size)]
         return np.concatenate(list(threads.map(embed_slice, slices)))
 
     def progress(done: int, total: int) -> None:
@@ -115,7 +121,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     try:
         with ThreadPoolExecutor(settings.ingest_workers) as threads, closing(embedder):
             embedder.load()
-            identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+            identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
             if settings.address is None:
                 count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
             else:

@@ -159,7 +159,7 @@ def _index(settings: EngineSettings) -> Index | None:
 
 
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
-    identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
     store: Store
     spool: Spool
     if (address := settings.address) is None:
@@ -185,6 +185,8 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)
     embedder.expect(store.dimensions)
+    if not store.context:
+        logger.info("passages of this base are embedded without their titles; kb reindex adds them")
     ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     limits = Limits(
@@ -193,7 +195,7 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         ocr_pages=settings.ocr_pages,
         memory_bytes=settings.extract_memory_bytes,
     )
-    pipeline = Pipeline(encoder, limits)
+    pipeline = Pipeline(encoder, limits, context=store.context)
     workers = Workers(
         store=store, spool=spool, pipeline=pipeline, ends=ends, places=places(settings.ingest_workers)
     )

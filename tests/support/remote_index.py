@@ -7,10 +7,9 @@ those of the indexes in the stores' databases.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from kb_engine.index.port import (
     Selection,
 )
 from kb_engine.index.ranking import select
-from kb_engine.index.words import Analyser
+from kb_engine.index.words import Analyser, weigh
 
 K1, B = 1.2, 0.75
 
@@ -89,15 +88,15 @@ class RemoteIndex:
         of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
         ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
         cosines = bm25 = None
+        reach = 0.0
         if query.vector is not None and query.mode != "fts":
             rows = [one.vectors[list(one.chunk_ids).index(chunk_id)] for chunk_id, one in of_chunks]
             found = np.vecdot(np.array(rows, np.float32).reshape(len(rows), len(query.vector)), query.vector)
             cosines = found.astype(np.float64)
         if query.mode != "vector":
-            scores = _bm25(documents, query.text)
+            scores, reach = _bm25(documents, query.text)
             bm25 = np.array([scores.get(chunk_id, 0.0) for chunk_id in ids.tolist()])
-        found_here = select(ids, cosines, bm25, query)
-        return Candidates(found_here.best, found_here.total, generation=server.generation)
+        return replace(select(ids, cosines, bm25, query, reach), generation=server.generation)
 
     async def create(self, dimensions: int) -> None:
         server = await self._call()
@@ -117,7 +116,8 @@ class RemoteIndex:
         """The server stays."""
 
 
-def _bm25(documents: list[IndexedDocument], text: str) -> dict[int, float]:
+def _bm25(documents: list[IndexedDocument], text: str) -> tuple[dict[int, float], float]:
+    """Of each chunk that holds a word; and the reach of the query."""
     analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []
@@ -129,13 +129,13 @@ def _bm25(documents: list[IndexedDocument], text: str) -> dict[int, float]:
                 postings.setdefault(term, []).append((chunk_id, frequency, found.length))
     average = sum(lengths) / len(lengths) if lengths else 1.0
     scores: dict[int, float] = {}
-    for term in analyser.terms_of(text):
-        held = postings.get(term, [])
-        weight = math.log1p((len(lengths) - len(held) + 0.5) / (len(held) + 0.5))
-        for chunk_id, frequency, length in held:
+    terms = analyser.terms_of(text)
+    weights = weigh(terms, [len(postings.get(term, [])) for term in terms], len(lengths))
+    for term, weight in zip(terms, weights.of_terms, strict=True):
+        for chunk_id, frequency, length in postings.get(term, []):
             part = weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
             scores[chunk_id] = scores.get(chunk_id, 0.0) + part
-    return scores
+    return scores, weights.reach
 
 
 def _selected(one: IndexedDocument, wanted: Selection) -> bool:

@@ -45,7 +45,7 @@ Place = Path | Database
 DIMENSIONS = 8
 SEARCH_PATH = "kb, public"
 EMBEDDER = EmbedderIdentity("test", DIMENSIONS)
-SCORING = Scoring(weight=0.5, saturation=2.0, floor=0.3, cosine_floor=0.3)
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.3, cosine_floor=0.3)
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 

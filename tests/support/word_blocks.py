@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from kb_engine.index.embedded.array_file import ArrayFile, new_array_file
 from kb_engine.index.embedded.words import (
     DTYPES,
+    Counts,
     Postings,
     RecentView,
     RecentWords,
     Rows,
     Terms,
     WordBlock,
-    weigh,
 )
 from kb_engine.index.embedded.words_merging import Kept, MergedPostings
 from kb_engine.index.words import AnalysedChunk
@@ -45,6 +45,11 @@ def reference(chunks: Sequence[AnalysedChunk], terms: Sequence[str]) -> list[flo
     return scores
 
 
+def weigh(counts: Counts, size: int) -> list[float]:
+    """BM25's weights of terms that stand in so many of `size` chunks."""
+    return [math.log1p((size - count + 0.5) / (count + 0.5)) for count in counts.tolist()]
+
+
 def scores(
     blocks: Sequence[WordBlock], terms: Sequence[str], rows: Sequence[Rows] | None = None
 ) -> NDArray[np.float32]:
@@ -57,7 +62,7 @@ def scores(
     for number, block in enumerate(blocks):
         chosen = None if rows is None else rows[number]
         found.append(np.zeros(len(block.lengths) if chosen is None else len(chosen), np.float32))
-        block.add_scores(question, weigh(counts, size).tolist(), average, found[-1], chosen)
+        block.add_scores(question, weigh(counts, size), average, found[-1], chosen)
     return np.concatenate([np.empty(0, np.float32), *found])
 
 

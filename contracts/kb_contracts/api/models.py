@@ -235,9 +235,10 @@ class RankingParts(Response):
 class Explanation(Response):
     """How a score came about: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
 
-    `cosine` or `bm25` is null where that part had no say (mode, or no match). Where a final score was made,
-    this is how its semantic part came about, and `ranking` has all parts. `relevance` is what a reranker has
-    given instead of that score.
+    `cosine` or `bm25` is null where that part had no say (mode, or no match). `weight` and `saturation` are
+    those of the query: the saturation is in proportion to the bm25 of a passage that holds all of its words.
+    Where a final score was made, this is how its semantic part came about, and `ranking` has all parts.
+    `relevance` is what a reranker has given instead of that score.
     """
 
     cosine: float | None
@@ -249,7 +250,13 @@ class Explanation(Response):
 
 
 class SearchResult(Response):
-    """One passage that answers, best first; `truncated` when `max_chars` cut its text."""
+    """One passage that answers, best first; `truncated` when `max_chars` cut its text.
+
+    `score` is from 0 to 1: how near the passage lies by meaning, and how much of the query's words it holds,
+    where a rare word counts for more than a frequent one. So it means the same for every query and in a base
+    of any size: what answers mostly has more than 0.5 in mode `hybrid`, what is about something else less. It
+    is no probability.
+    """
 
     chunk: Chunk
     score: float

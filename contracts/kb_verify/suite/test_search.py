@@ -39,6 +39,18 @@ def test_the_same_words_match_well_by_meaning(kb: Client) -> None:
     assert not kb.search("copper lantern in the harbour office", mode="vector").weak
 
 
+def test_a_score_means_the_same_in_a_base_of_one_and_of_forty(kb: Client) -> None:
+    """A passage that answers has more than a half in both, one on another subject less."""
+    kb.note("Neural networks learn by adjusting the weights between their neurons.", title="Learning")
+    alone = kb.search("neural networks").results[0].score
+    for number in range(39):
+        kb.note(f"Cart {number} of granite left the quarry in the rain of spring.", title=f"Cart {number}")
+    among = kb.search("neural networks").results[0].score
+    assert min(alone, among) > 0.5
+    assert among == pytest.approx(alone, abs=0.15)
+    assert all(one.score < 0.5 for one in kb.search("what is the capital of Mongolia").results)
+
+
 @pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
 def test_the_best_come_first(kb: Client, mode: str) -> None:
     for number in range(5):

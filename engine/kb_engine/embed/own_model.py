@@ -7,7 +7,7 @@ of eight subjects, are embedded once at loading:
     far    median cosine of a question and a passage on another subject
     near   median cosine of a question and the passage that answers it
 
-    cosine_floor  between them, where MiniLM's lies that was measured on Cranfield
+    cosine_floor  between them, where MiniLM's lies that was measured
     w             so large that the step from far to near counts as much as with MiniLM
     k             MiniLM's: it belongs to the words
     floor         as MiniLM's follows from its cosine floor
@@ -54,12 +54,12 @@ PASSAGES = (
     "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
 )
 
-_FLOOR_SHARE = 0.6
-"""How far MiniLM's cosine floor lies on the way from far to near."""
-_BASE_STEP = 0.45
-"""From far to near with MiniLM: 0.03 to 0.48."""
+_BASE_FAR, _BASE_STEP = 0.03, 0.45
+"""With MiniLM, and from there to near."""
 _LEAST_STEP = 0.03
 _MOST_W = 0.85
+_MOST_K = 3.0
+"""Up to version 3.0 `k` was a bm25, 4 by default: such a value is refused rather than taken for a share."""
 
 
 class ModelSettings(OwnSettings, frozen=True, kw_only=True):
@@ -114,9 +114,10 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
                 found[name] = float(value)
             except ValueError:
                 raise _unscored(self.embedding_scoring, f"{value!r} is no number") from None
-            most = float("inf") if name == "k" else 1.0
-            if not 0 <= found[name] <= most or (name == "k" and not 0 < found[name] < most):
-                raise _unscored(self.embedding_scoring, f"{name} is from 0 to 1, and k is above 0")
+            most = _MOST_K if name == "k" else 1.0
+            if not 0 <= found[name] <= most or (name == "k" and not found[name]):
+                why = f"{name} is from 0 to 1, and k, a share of what the query's words reach, above 0"
+                raise _unscored(self.embedding_scoring, f"{why} to {_MOST_K:g}")
         return found
 
 
@@ -140,7 +141,7 @@ def scoring_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]
         far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
         if (step := near - far) >= _LEAST_STEP:
             w = min(_MOST_W, max(w, _BASE_STEP / (_BASE_STEP + step)))
-            cosine_floor = max(0.0, far + _FLOOR_SHARE * step)
+            cosine_floor = max(0.0, far + (base.cosine_floor - _BASE_FAR) / _BASE_STEP * step)
     w = chosen.get("w", round(w, 2))
     cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
     return Scoring(

@@ -72,22 +72,19 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The constants of the fused score, which belong to the embedder that they were measured with.
-
-    `score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`, where bm25 is positive and
-    larger is better (SQLite's `bm25()` with its sign turned), so a score lies in 0 to 1 and means the same
-    from one query to the next.
-    """
+    """The constants of the fused score, which belong to the embedder that they were measured with."""
 
     weight: float
     """The vector's share, 0 to 1; `w` in settings."""
     saturation: float
-    """The bm25 at which the keyword part reaches a half, above 0; `k` in settings."""
+    """Which share of the query's reach (`words.py`) a passage covers whose keyword part is a half, above 0;
+    `k` in settings."""
     floor: float
-    """An answer is weak when its best score is under this and no vector matches: in a base of a few documents
-    every bm25 is near 0, and a near meaning speaks against it."""
+    """An answer of mode `hybrid` from thirty passages is weak when its best score is under this; `ranking.py`
+    has what follows for other modes and sizes."""
     cosine_floor: float
-    """A vector matches from here on; below lie two texts on different subjects."""
+    """A vector matches from here on; below lie two texts on different subjects. In mode `vector` the
+    floor."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
@@ -125,14 +122,18 @@ class Candidate:
 class Candidates:
     """The best, in any order.
 
-    `total` is how many chunks match: those that hold a word of the query, or whose cosine reaches the floor,
-    with a score of `min_score` at least; where not `total_exact`, there are as many at least. `exact` says
-    that no chunk outside of `best` has a higher score than one inside. `generation` is that of the state that
-    was searched.
+    `reach` is that of the query's words in this index (`words.py`). 0: it has none, or the mode asks for
+    none; then no candidate has a BM25, in mode `hybrid` either. `size` is from how many chunks they were
+    chosen: those that the filters leave, or where that is not known all. `total` is how many chunks match:
+    those that hold a word of the query, or whose cosine reaches the floor, with a score of `min_score` at
+    least; where not `total_exact`, there are as many at least. `exact` says that no chunk outside of `best`
+    has a higher score than one inside. `generation` is that of the state that was searched.
     """
 
     best: Sequence[Candidate]
     total: int
+    reach: float = 0.0
+    size: int = 0
     exact: bool = True
     total_exact: bool = True
     generation: int = 0

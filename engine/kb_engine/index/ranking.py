@@ -1,6 +1,10 @@
 """The ranking, the same for all indexes: the score of a candidate from its two parts, and the order.
 
-    score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)
+    score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation * reach)
+
+Both constants are the embedder's; the reach is that of the query (`words.py`), so that a score means the same
+for every query and in every base. Of one query the score grows with both parts, and depends on nothing else.
+It lies between 0 and 1.
 
 All functions work on arrays with one place for each candidate; a part that the mode of the query does not ask
 for is None.
@@ -8,6 +12,7 @@ for is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,14 +24,21 @@ from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring
 
 Floats = NDArray[np.float64]
 
+FLOOR_SIZE = 30
+FLOOR_STEP = 0.05
+LARGEST_SIZE = 10_000
+"""The best of many passages on other subjects is nearer by chance than the best of few: with every tenfold
+the floor of a good answer rises by a step. Beyond the largest size it stays, where answers would be called
+weak."""
+
 DECIMALS = 6
 """Of a score: what lies beyond is noise of single precision and would order equals by chance."""
 
 
-def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring) -> Floats:
-    """The scores, between 0 and 1."""
+def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, reach: float) -> Floats:
+    """The scores; where one part is None, the other one alone."""
     meaning = np.clip(cosines, 0.0, 1.0) if cosines is not None else None
-    wording = bm25 / (bm25 + scoring.saturation) if bm25 is not None else None
+    wording = bm25 / (bm25 + scoring.saturation * reach) if bm25 is not None else None
     if meaning is None or wording is None:
         only = meaning if meaning is not None else wording
         assert only is not None, "a mode asks for one part at least"
@@ -35,12 +47,19 @@ def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring) -> Float
     return np.asarray(np.round(np.clip(mixed, 0.0, 1.0), DECIMALS), np.float64)
 
 
-def select(chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery) -> Candidates:
+def select(
+    chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery, reach: float
+) -> Candidates:
     """The best of all chunks that the filters leave, of which both parts are known.
 
-    `chunk_ids` ascend: of equal scores the earlier chunk is the better one.
+    `reach` is that of the query; without any, the words have no say. `chunk_ids` ascend: of equal scores the
+    earlier chunk is the better one.
     """
-    scores = fuse(cosines, bm25, query.scoring)
+    if not reach:
+        bm25 = None
+    if cosines is None and bm25 is None:
+        return Candidates((), 0)
+    scores = fuse(cosines, bm25, query.scoring, reach)
     matches = bm25 > 0 if bm25 is not None else np.zeros(len(scores), np.bool_)
     if cosines is not None:
         matches = matches | (cosines >= query.scoring.cosine_floor)
@@ -63,6 +82,8 @@ def select(chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: I
             for place in best
         ],
         total,
+        reach,
+        len(scores),
     )
 
 
@@ -75,15 +96,20 @@ class Ranked:
     explanation: m.Explanation
 
 
-def rank(candidates: Sequence[Candidate], scoring: Scoring) -> tuple[list[Ranked], bool]:
+def scores_of(candidates: Sequence[Candidate], scoring: Scoring, reach: float) -> list[float]:
+    """The scores of candidates with the same parts, in their order."""
+    cosines = _part([candidate.cosine for candidate in candidates])
+    bm25 = _part([candidate.bm25 for candidate in candidates])
+    found: list[float] = fuse(cosines, bm25, scoring, reach).tolist()
+    return found
+
+
+def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]:
     """The candidates with their scores, best first, ties by chunk id; and whether none matches well."""
-    if not candidates:
+    if not candidates.best:
         return [], True
-    scores = fuse(
-        _part([candidate.cosine for candidate in candidates]),
-        _part([candidate.bm25 for candidate in candidates]),
-        scoring,
-    )
+    scoring, reach = query.scoring, candidates.reach
+    weight = 0.0 if query.mode == "fts" else scoring.weight if reach else 1.0
     ranked = [
         Ranked(
             candidate.chunk_id,
@@ -91,15 +117,30 @@ def rank(candidates: Sequence[Candidate], scoring: Scoring) -> tuple[list[Ranked
             m.Explanation(
                 cosine=candidate.cosine,
                 bm25=candidate.bm25 or None,
-                weight=scoring.weight,
-                saturation=scoring.saturation,
+                weight=weight,
+                saturation=scoring.saturation * (reach or 1.0),
             ),
         )
-        for candidate, score in zip(candidates, scores.tolist(), strict=True)
+        for candidate, score in zip(candidates.best, scores_of(candidates.best, scoring, reach), strict=True)
     ]
     ranked.sort(key=lambda each: (-each.score, each.chunk_id))
-    near = any(one.cosine is not None and one.cosine >= scoring.cosine_floor for one in candidates)
-    return ranked, not near and ranked[0].score < scoring.floor
+    return ranked, ranked[0].score < floor(query, candidates)
+
+
+def floor(query: IndexQuery, candidates: Candidates) -> float:
+    """The score below which the best of these candidates does not match well.
+
+    In mode `fts` it is what words contribute at the floor of `hybrid`, where they have a share in it.
+    """
+    scoring = query.scoring
+    if query.mode == "vector" or not candidates.reach:
+        least = scoring.cosine_floor
+    elif query.mode == "hybrid" or scoring.weight == 1:
+        least = scoring.floor
+    else:
+        least = (scoring.floor - scoring.weight * scoring.cosine_floor) / (1.0 - scoring.weight)
+    size = min(max(candidates.size, 1), LARGEST_SIZE)
+    return least + FLOOR_STEP * math.log10(size / FLOOR_SIZE)
 
 
 def _part(values: Sequence[float | None]) -> Floats | None:

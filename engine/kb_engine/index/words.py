@@ -1,9 +1,21 @@
-"""Words: which stand in a chunk, and which a query asks for; the same in every index.
+"""Words: which stand in a chunk, which a query asks for, and what they weigh; the same in every index.
 
 The tokens are made by SQLite's own FTS5 tokenizer, through APSW and without a table. A term is a token, or
 two neighbouring CJK tokens with a space between them: the phrases that a query can hold.
 
-The weight of a term stays above zero in a base of three chunks, where that of FTS5 falls to nothing.
+    weight(word) = log((size + BACKGROUND + 1) / (count + 1/2))
+
+for a word in `count` of `size` chunks. That is BM25's logarithm, in a base that is larger by `BACKGROUND`
+chunks without the word: of three notes nothing can be learned about which words are rare, and without these
+chunks a word in all of them weighed nothing. In a large base they make no difference.
+
+Which words say nothing of a subject cannot be learned from a small base either, and of interrogatives not
+from a large one: *what* stands in every other question and in few passages. So an English function word
+weighs no more than a word in seven of ten chunks, however rare it is.
+
+The *reach* of a query is the BM25 of a passage of average length that holds each of its words once: the sum
+of all weights, those of words in no chunk included. BM25 over reach says how much of the query a passage
+covers, and means the same for a query of two words and of thirty, in a base of one chunk and of a million.
 """
 
 from __future__ import annotations
@@ -11,7 +23,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, islice, pairwise
 from typing import NamedTuple, cast
 
@@ -33,6 +46,19 @@ TITLE_WEIGHT = 2
 """Of a word in the title; in heading and text it is one."""
 LONGEST_TERM = 200
 """In characters; of a longer one its digest is kept, for a row of an index is short."""
+BACKGROUND = 100
+FUNCTION_WORD_SHARE = 0.7
+
+_FUNCTION_WORDS = """
+a about after all also am an and any are as at be because been before being between both but by could did do
+does doing during each either ever every few for from further had has have having he her here him his how
+however i if in into is it its itself me more most my nor not of off on once only or other our out over per
+quite rather shall she should since so some such than that the their them then there these they this those
+through thus to too under until up upon very was we were what when where whether which while who whom whose
+why with within without would yet you your
+"""
+# Not in it: can, may, will, must, us, no and the like, which are names and nouns of many a subject, too.
+
 ANALYSER = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 """Stands in every file that holds such terms: those of another analyser must not be added to it."""
 
@@ -135,6 +161,30 @@ def _bounded(term: str) -> str:
     return " " + hashlib.sha256(term.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def weight(count: int, size: int) -> float:
-    """How much a term counts that stands in `count` of `size` chunks."""
-    return math.log1p((size - count + 0.5) / (count + 0.5))
+class Weights(NamedTuple):
+    """What the terms of a query weigh, in their order; and its reach, 0 where it has no term."""
+
+    of_terms: Sequence[float]
+    reach: float
+
+
+def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
+    """The terms of a query, of which each stands in so many of `size` chunks.
+
+    A query of function words alone covers nothing whatever holds them: its reach is at least the weight of
+    one word that is nowhere.
+    """
+    most = -math.log(FUNCTION_WORD_SHARE)
+    of_terms = []
+    for term, count in zip(terms, counts, strict=True):
+        weight = math.log((size + BACKGROUND + 1) / (min(count, size) + 0.5))
+        of_terms.append(min(weight, most) if term in _function_terms() else weight)
+    reach = sum(of_terms)
+    if terms and _function_terms().issuperset(terms):
+        reach = max(reach, math.log((size + BACKGROUND + 1) / 0.5))
+    return Weights(of_terms, reach)
+
+
+@cache
+def _function_terms() -> frozenset[str]:
+    return frozenset(Analyser().terms_of(_FUNCTION_WORDS))

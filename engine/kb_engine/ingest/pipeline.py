@@ -20,6 +20,7 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.chunk import chunks
+from kb_engine.embed.context import Passage, in_context
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from kb_engine.extract import extract
 from kb_engine.index.port import Vectors
@@ -42,7 +43,8 @@ class Pipeline:
     """Prepares notes and files.
 
     A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
-    would send it again. `pause` waits, in seconds.
+    would send it again. `pause` waits, in seconds. With `context`, passages are embedded with titles and
+    headings.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Pipeline:
         encoder: Encoder,
         limits: Limits,
         *,
+        context: bool = True,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._encoder = encoder
         self._limits = limits
+        self._context = context
         self._pause = pause
         self._at_once = encoder.device.threads + 1
         # Reading one takes nearly a gigabyte, and soon ends.
@@ -100,8 +104,8 @@ class Pipeline:
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
         await steps.splitting()
         await self._retry_on_outage(self._encoder.load, steps)
-        pieces = await self._split(extraction, owner)
-        vectors = await self._vectors(pieces, steps, owner)
+        pieces, texts = await self._split(extraction, title, owner)
+        vectors = await self._vectors(pieces, texts, steps, owner)
         return Prepared(
             title=title,
             extraction_method=extraction.method,
@@ -111,7 +115,10 @@ class Pipeline:
             status_reason=extraction.remark or (None if pieces else _why_empty(extraction)),
         )
 
-    async def _split(self, extraction: Extraction, owner: Owner) -> list[PreparedChunk]:
+    async def _split(
+        self, extraction: Extraction, title: str, owner: Owner
+    ) -> tuple[list[PreparedChunk], list[str]]:
+        """The chunks, and what is embedded of each."""
         stopped = threading.Event()
 
         def count_tokens(passage: str) -> int:
@@ -120,11 +127,16 @@ class Pipeline:
                 raise LeaseVoid
             return self._encoder.embedder.count_tokens(passage)
 
-        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.embedder.max_tokens)
+        max_tokens = self._encoder.embedder.max_tokens
+        found = chunks(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
         pieces: list[PreparedChunk] = []
+        texts: list[str] = []
+
+        def fits(text: str) -> bool:
+            return count_tokens(text) <= max_tokens
 
         def next_pieces() -> list[PreparedChunk]:
-            return [
+            some = [
                 PreparedChunk(
                     text=piece.text,
                     page=piece.page,
@@ -135,21 +147,27 @@ class Pipeline:
                 )
                 for piece in islice(found, _SLICE)
             ]
+            for each in some:
+                passage = Passage(title, each.heading, each.text)
+                texts.append(in_context(passage, fits) if self._context else each.text)
+            return some
 
         try:
             while some := await self._encoder.in_background(owner, next_pieces):
                 pieces += some
-            return pieces
+            return pieces, texts
         finally:
             stopped.set()
 
-    async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps, owner: Owner) -> Vectors:
-        """The vectors, by slices. So many are ahead of the one that is waited for that no thread runs dry.
+    async def _vectors(
+        self, chunks: Sequence[PreparedChunk], texts: Sequence[str], steps: Steps, owner: Owner
+    ) -> Vectors:
+        """The vectors of the chunks' texts, by slices. So many are ahead of the one that is waited for that
+        no thread runs dry.
 
         They are waited for in the document's order, so that progress never goes back, and no more of them
         stand in line than that: what another caller brings meanwhile has its turn after one of these.
         """
-        texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.embedder.batch_size
         starts = range(0, len(texts), size)

@@ -13,7 +13,7 @@ BaseRefused
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
 Place = Path | Address
 """Where a base lies."""
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
+_IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
 ReindexProgress = Callable[[int, int], None]
 """Called with how many chunks of how many are done."""
@@ -39,14 +40,29 @@ class EmbedderIdentity:
 
     `dimensions` 0: not known yet. An endpoint may be away when the base is opened; then the name counts,
     and a new base takes the dimensions of the first vectors that it is given.
+
+    `context` says that passages are embedded with title and headings (`embed/context.py`). In a base that was
+    filled before, they go on to be embedded by their text alone, until it is embedded anew.
     """
 
     name: str
     dimensions: int
+    context: bool = False
+
+    @classmethod
+    def noted(cls, note: str, dimensions: int) -> EmbedderIdentity:
+        """The one that a base knows by its note."""
+        name = note.removesuffix(_IN_CONTEXT)
+        return cls(name, dimensions, context=name != note)
+
+    @property
+    def note(self) -> str:
+        """What a base calls it: an engine that knows no context refuses such a base instead of mixing."""
+        return self.name + _IN_CONTEXT * self.context
 
     def fits(self, stored: EmbedderIdentity) -> bool:
         """Whether vectors of this one may be compared with those of the other."""
-        return self.name == stored.name and self.dimensions in {0, stored.dimensions}
+        return self.note == stored.note and self.dimensions in {0, stored.dimensions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +276,7 @@ class EmbedderMismatch(BaseRefused):
 def described(embedder: EmbedderIdentity) -> str:
     """Its name, with the dimensions where they are known."""
     size = f" ({embedder.dimensions} dimensions)" if embedder.dimensions else ""
-    return f"{embedder.name}{size}"
+    return f"{embedder.note}{size}"
 
 
 def bound_embedder(
@@ -273,7 +289,7 @@ def bound_embedder(
     """
     if stored is None or not stored.dimensions:  # of which there never was a vector
         return wanted
-    if not wanted.fits(stored):
+    if not replace(wanted, context=stored.context).fits(stored):
         raise EmbedderMismatch(path, stored, wanted)
     return stored
 

@@ -126,6 +126,11 @@ class Store(ABC):
 
     @property
     @abstractmethod
+    def context(self) -> bool:
+        """Whether its passages are embedded with title and headings (`EmbedderIdentity`)."""
+
+    @property
+    @abstractmethod
     def dimensions(self) -> int:
         """How many numbers its vectors have; 0: there never was one, and its embedder did not tell."""
 

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from kb_engine.index.embedded.words import K1, B
 from kb_engine.index.port import Scoring, Vectors
 from kb_engine.index.ranking import fuse
-from kb_engine.index.words import TITLE_WEIGHT, Analyser, weight
+from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh
 
 DIMENSIONS = 384
 PASSAGES_EACH = 50
 TAG = "team:actuaries"
 TAGGED_EVERY = 20
 TOP = 10
-SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
 """The constants of MiniLM, whose dimensions these vectors have."""
 Part = Literal["hybrid", "vectors", "words"]
 PARTS: tuple[Part, ...] = ("hybrid", "vectors", "words")
@@ -163,10 +163,13 @@ class Corpus:
         }
         for number, question in enumerate(questions):
             cosines = (vectors @ question.vector).astype(np.float64)
-            bm25 = terms.bm25(number)
+            bm25, reach = terms.bm25(number)
             for part in PARTS:
                 scores = fuse(
-                    None if part == "words" else cosines, None if part == "vectors" else bm25, SCORING
+                    None if part == "words" else cosines,
+                    None if part == "vectors" else bm25,
+                    SCORING,
+                    reach,
                 )
                 found[part, False].append(_best(scores, np.flatnonzero(scores > 0)))
                 found[part, True].append(_best(scores, np.flatnonzero((scores > 0) & tagged)))
@@ -203,16 +206,17 @@ class _Postings:
         self._terms, self._passages = np.divmod(keys, corpus.size)
         self._lengths = np.asarray(lengths, np.float64) + _TITLE
 
-    def bm25(self, question: int) -> NDArray[np.float64]:
-        """Of all passages."""
-        lengths = self._lengths
+    def bm25(self, question: int) -> tuple[NDArray[np.float64], float]:
+        """Of all passages; and the reach of the question. No word of the vocabulary is a function word."""
+        lengths, terms = self._lengths, self._questions[question]
         sums = np.zeros(len(lengths))
-        for term in self._questions[question]:
-            own = slice(*np.searchsorted(self._terms, (term, term + 1)))
+        owned = [slice(*np.searchsorted(self._terms, (term, term + 1))) for term in terms]
+        weights = weigh([""] * len(terms), [own.stop - own.start for own in owned], len(lengths))
+        for own, weight in zip(owned, weights.of_terms, strict=True):
             passages, often = self._passages[own], self._counts[own]
             norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
-            sums[passages] += weight(len(passages), len(lengths)) * often * (K1 + 1) / (often + norm)
-        return sums
+            sums[passages] += weight * often * (K1 + 1) / (often + norm)
+        return sums, weights.reach
 
 
 def _best(scores: NDArray[np.float64], answering: NDArray[np.intp]) -> Answer:

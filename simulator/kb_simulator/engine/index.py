@@ -8,9 +8,11 @@ Words are cut and stemmed by SQLite's tokenizer, as the engine's are. Where word
 (Chinese, Japanese, Korean) each character is a word, and each pair of neighbours is one more, so that a word
 is found inside a sentence.
 
-The index scores keywords by BM25. The stand-in for meaning is the cosine between hashed bags of words: it
-depends on the two texts alone, as an embedding does, is 1 for texts of the same words and falls as fewer are
-shared. It knows no synonyms and does not pretend to.
+The index scores keywords by BM25, in which function words count little, and words weigh something in a base
+of one chunk. The reach of a query is what a passage of average length would score that holds all its words,
+so that BM25 over reach means the same for every query and base. The stand-in for meaning is the cosine
+between hashed bags of words: it depends on the two texts alone, as an embedding does, is 1 for texts of the
+same words and falls as fewer are shared. It knows no synonyms and does not pretend to.
 """
 
 from __future__ import annotations
@@ -52,6 +54,10 @@ DIMENSIONS = 4096
 """Buckets that words are hashed into."""
 _K1 = 1.2
 _B = 0.75
+_BACKGROUND = 100
+"""Chunks without any of the words, by which a base counts as larger."""
+_STOP_WEIGHT = -math.log(0.7)
+"""Of a stop word at the most: that of a word in seven of ten chunks."""
 Scores = Mapping[int, float]
 """By chunk id."""
 
@@ -184,8 +190,7 @@ def words_of_query(query: str) -> list[str]:
 def content_words(stems: list[str]) -> list[str]:
     """Those that say what a text is about; all of them where none does.
 
-    Stop words count for keywords, where their frequency weighs them, and not for meaning, where nothing else
-    would.
+    Stop words count little for keywords, and not at all for meaning.
     """
     return [word for word in stems if word not in _stop_stems()] or stems
 
@@ -255,6 +260,16 @@ class Index:
                 total[chunk_id] += score
         return total
 
+    def reach(self, query: str) -> float:
+        """The BM25 of a passage of average length that holds each word once; 0 where the query has no word.
+
+        A query of stop words alone reaches as far as one word that is nowhere, so that nothing covers it.
+        """
+        words = words_of_query(query)
+        least = math.log((len(self._entries) + _BACKGROUND + 1) / 0.5) if words else 0.0
+        total = sum(map(self._weight, words))
+        return max(total, least) if _stop_stems().issuperset(words) else total
+
     def cosines(self, query: str) -> Scores:
         """The cosine, over 0 to 1, of every chunk that shares a word with the query."""
         total: defaultdict[int, float] = defaultdict(float)
@@ -269,8 +284,7 @@ class Index:
             return known
         if not (chunks := self._words.get(word)):
             return {}
-        # The form that stays over 0, so that a word in most chunks still counts for a little.
-        idf = math.log(1 + (len(self._entries) - len(chunks) + 0.5) / (len(chunks) + 0.5))
+        idf = self._weight(word)
         average = self._total_length / len(self._entries)
         scores: dict[int, float] = {}
         self._cached[word] = scores
@@ -278,6 +292,12 @@ class Index:
             length = self._entries[chunk_id].length / average
             scores[chunk_id] = idf * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length))
         return scores
+
+    def _weight(self, word: str) -> float:
+        """Always over 0, so that a word in all chunks still counts for a little."""
+        held = len(self._words.get(word, ()))
+        weight = math.log((len(self._entries) + _BACKGROUND + 1) / (held + 0.5))
+        return min(weight, _STOP_WEIGHT) if word in _stop_stems() else weight
 
 
 def _drop(postings: dict[K, dict[int, V]], key: K, chunk_id: int) -> None:

@@ -4,8 +4,9 @@
     score = bm25 / (bm25 + saturation)                                       fts
     score = cosine                                                           vector
 
-The constants never depend on the query, so that a score is comparable from one query to the next. Where a
-search asks for `ranking`, the best are put into their final order (`kb_contracts.semantics.ranking`).
+The saturation is in proportion to the reach of the query, so that a score is comparable from one query to the
+next, and from one base to another. A query without any word is answered by meaning alone. Where a search asks
+for `ranking`, the best are put into their final order (`kb_contracts.semantics.ranking`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from kb_simulator.engine.index import Scores
 
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}
-SATURATION = 2.0
+SATURATION = 0.5
+"""The share of the query's reach at which keywords score a half."""
 FLOOR = 0.25
 """Where no score reaches this, nothing matches well."""
 TOOK_MS = 0.001
@@ -64,7 +66,8 @@ def search(
         }
     bm25 = None if mode == "vector" else documents.index.keyword_scores(request.query)
     cosines = None if mode == "fts" else documents.index.cosines(request.query)
-    scores = _mixed(bm25, cosines)
+    weight, saturation = _formula(mode, documents.index.reach(request.query))
+    scores = _mixed(bm25, cosines, weight, saturation)
     if allowed is not None:
         scores = {key: score for key, score in scores.items() if owners[key][0] in allowed}
     if (least := request.min_score) > 0:
@@ -89,8 +92,8 @@ def search(
             explanation = m.Explanation(
                 cosine=cosines.get(chunk_id, 0.0) if cosines is not None else None,
                 bm25=bm25.get(chunk_id) if bm25 is not None else None,
-                weight=_WEIGHTS[mode],
-                saturation=SATURATION,
+                weight=weight,
+                saturation=saturation,
             )
         return m.SearchResult(
             chunk=chunk,
@@ -119,14 +122,19 @@ def search(
     )
 
 
-def _mixed(bm25: Scores | None, cosines: Scores | None) -> Scores:
+def _formula(mode: m.Mode, reach: float) -> tuple[float, float]:
+    """The weight of the cosine, and the saturation."""
+    return (1.0, 1.0) if mode == "vector" or not reach else (_WEIGHTS[mode], SATURATION * reach)
+
+
+def _mixed(bm25: Scores | None, cosines: Scores | None, weight: float, saturation: float) -> Scores:
     if cosines is None:
-        return {key: words / (words + SATURATION) for key, words in (bm25 or {}).items()}
+        return {key: words / (words + saturation) for key, words in (bm25 or {}).items()}
     if bm25 is None:
         return cosines
-    scores = defaultdict(float, {key: WEIGHT * cosine for key, cosine in cosines.items()})
+    scores = defaultdict(float, {key: weight * cosine for key, cosine in cosines.items()})
     for key, words in bm25.items():
-        scores[key] += (1.0 - WEIGHT) * words / (words + SATURATION)
+        scores[key] += (1.0 - weight) * words / (words + saturation)
     return scores
 
 

@@ -112,7 +112,7 @@ class Database:
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (name, request, status, body))
 
 
-WEIGHT, SATURATION, FLOOR = 0.4, 2.0, 0.25
+WEIGHT, SATURATION, FLOOR = 0.4, 0.5, 0.25
 
 
 class Chunks:
@@ -148,9 +148,10 @@ class Chunks:
 
     def scored(self, query: str, mode: str, numbers: Sequence[int]) -> list[tuple[float, Row, Row]]:
         """All chunks of these documents that match: score, row, explanation; best first."""
-        by_words = self._bm25(words(query)) if mode != "vector" else {}
+        by_words, reach = self._bm25(words(query)) if mode != "vector" else ({}, 0.0)
         target = vector(query) if mode != "fts" else []
         weight = {"fts": 0.0, "vector": 1.0}.get(mode, WEIGHT)
+        saturation = SATURATION * (reach or 1.0)
         allowed, found = set(numbers), []
         for row in self._db.rows("SELECT * FROM chunks"):
             if row["document"] not in allowed:
@@ -160,24 +161,27 @@ class Chunks:
             if bm25 is None and (cosine is None or cosine < FLOOR):
                 continue
             near, matched = min(1.0, max(0.0, cosine or 0.0)), bm25 or 0.0
-            score = weight * near + (1 - weight) * matched / (matched + SATURATION)
-            parts = {"cosine": cosine, "bm25": bm25, "weight": weight, "saturation": SATURATION}
+            score = weight * near + (1 - weight) * matched / (matched + saturation)
+            parts = {"cosine": cosine, "bm25": bm25, "weight": weight, "saturation": saturation}
             found.append((score, row, parts))
         return sorted(found, key=lambda each: (-each[0], each[1]["id"]))
 
-    def _bm25(self, query: Mapping[str, int]) -> dict[int, float]:
+    def _bm25(self, query: Mapping[str, int]) -> tuple[dict[int, float], float]:
+        """Of the chunks that hold a word; and of one of average length that holds each word once."""
         total = self._db.count("SELECT count(*) FROM chunks")
         mean = self._db.count("SELECT sum(length) FROM chunks") / max(1, total)
         scores: dict[int, float] = {}
+        reach = 0.0
         for word in query:
             postings = self._db.rows(
                 "SELECT chunk, times, length FROM postings JOIN chunks ON id = chunk WHERE word = ?", word
             )
-            rarity = math.log(1 + (total - len(postings) + 0.5) / (len(postings) + 0.5))
+            rarity = math.log((total + 101) / (len(postings) + 0.5))
+            reach += rarity
             for row in postings:
                 damped = row["times"] + 1.2 * (0.25 + 0.75 * row["length"] / mean)
                 scores[row["chunk"]] = scores.get(row["chunk"], 0.0) + rarity * row["times"] * 2.2 / damped
-        return scores
+        return scores, reach
 
 
 def chunk_of(row: Row) -> Row:

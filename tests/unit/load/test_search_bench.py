@@ -66,14 +66,17 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(corpus: Corpus, 
     scores = {}
     for number in answering:
         counts, length, vector = passages[number]
-        bm25 = 0.0
+        bm25 = reach = 0.0
         for term in analyser.terms_of(question.text):
             inside = sum(term in other for other, _, _ in passages.values())
             norm = 1.2 * (0.25 + 0.75 * length / average)
-            rarity = math.log1p((len(passages) - inside + 0.5) / (inside + 0.5))
+            rarity = math.log((len(passages) + 101) / (inside + 0.5))
+            reach += rarity
             bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
         meaning = max(0.0, float(vector @ question.vector))
-        scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (bm25 + SCORING.saturation)
+        scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (
+            bm25 + SCORING.saturation * reach
+        )
     due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
     answer = corpus.answers()["hybrid", filtered][0]
     assert answer.equals(due)

@@ -322,8 +322,9 @@ def test_an_explanation_adds_up(quarry: Base) -> None:
     for result in search(quarry.state.documents, request, quarry.state.now()).results:
         why = result.explain
         assert why is not None
-        assert (why.weight, why.saturation) == (WEIGHT, SATURATION)
-        words = (why.bm25 or 0) / ((why.bm25 or 0) + SATURATION)
+        reach = quarry.state.documents.index.reach("granite river")
+        assert (why.weight, why.saturation) == (WEIGHT, SATURATION * reach)
+        words = (why.bm25 or 0) / ((why.bm25 or 0) + why.saturation)
         assert result.score == pytest.approx(WEIGHT * (why.cosine or 0) + (1 - WEIGHT) * words, abs=1e-6)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -38,14 +38,14 @@ from kb_engine.index.embedded.vectors import (
     Scanned,
     quantise_query,
 )
-from kb_engine.index.embedded.words import Terms, weigh
+from kb_engine.index.embedded.words import Terms
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
+from kb_engine.index.words import weigh
 
 Originals = Callable[[Ids], Vectors]
 """The float32 vectors of these chunks, whose ids ascend."""
-Words = Callable[[], Sequence[Floats32]]
-"""For each segment the BM25 of its rows: 0 where a row holds no word of the query."""
+Words = Callable[[], "WordScores"]
 Places: TypeAlias = "slice | Rows | Mask"
 
 POOL_ROWS = 65_536
@@ -62,6 +62,15 @@ _SLACK = 2e-6
 """Half a unit of the last decimal that a score is rounded to, and the roundings of float32 before it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WordScores:
+    """For each segment the BM25 of its rows, 0 where a row holds no word of the query; and the query's
+    reach."""
+
+    bm25: Sequence[Floats32]
+    reach: float
+
+
 def search(
     state: State,
     terms: Sequence[str],
@@ -75,15 +84,19 @@ def search(
     `terms` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
     of `scanner` vectors are compared while this one looks words up.
     """
+    if not terms:
+        if query.mode == "fts":
+            return Candidates((), 0)
+        query = replace(query, mode="vector")
     allowed = [part.allowed(documents) for part in state.parts]
     segments = [
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)
     ]
-    return select(segments, partial(_bm25, state, terms, allowed), query, originals, scanner)
+    return select(segments, partial(_word_scores, state, terms, allowed), query, originals, scanner)
 
 
-def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> list[Floats32]:
+def _word_scores(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> WordScores:
     """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
     terms = Terms(texts)
     counts = np.zeros(len(texts), np.int64)
@@ -91,20 +104,20 @@ def _bm25(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) ->
         counts += part.block.words.frequencies(terms)
         if len(part.removed):
             counts -= part.block.words.frequencies(terms, part.removed)
-    weights = weigh(counts, state.size).tolist()
+    weights = weigh(texts, counts.tolist(), state.size)
     average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
         scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
-            part.block.words.add_scores(terms, weights, average, scores)
+            part.block.words.add_scores(terms, weights.of_terms, average, scores)
         else:
             of_chosen = np.zeros(len(chosen), np.float32)
-            part.block.words.add_scores(terms, weights, average, of_chosen, chosen)
+            part.block.words.add_scores(terms, weights.of_terms, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
-    return found
+    return WordScores(found, weights.reach)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,14 +250,15 @@ class _Search:
         self,
         segments: Sequence[Segment],
         vector: QuantisedQuery | None,
-        bm25: Sequence[Floats32] | None,
+        words: WordScores | None,
         query: IndexQuery,
         originals: Originals,
         recount: int,
     ) -> None:
         self._segments = segments
         self._vector = vector
-        self._bm25 = bm25
+        self._bm25 = None if words is None else words.bm25
+        self._reach = 0.0 if words is None else words.reach
         self._query = query
         self._originals = originals
         self._threshold = query.min_score
@@ -302,11 +316,15 @@ class _Search:
                 self._best.ids.tolist(), self._best.cosines.tolist(), self._best.bm25.tolist(), strict=True
             )
         ]
-        return Candidates(best, self._total, total_exact=total_exact)
+        size = sum(
+            len(each.chunk_ids) if each.allowed is None else int(np.count_nonzero(each.allowed))
+            for each in self._segments
+        )
+        return Candidates(best, self._total, self._reach, size, total_exact=total_exact)
 
     def _wording(self, bm25: Floats32) -> Floats32:
         """The words' share of the scores."""
-        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation))
+        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation * self._reach))
         if self._vector is not None:
             wording *= np.float32(1.0 - self._query.scoring.weight)
         return wording
@@ -415,6 +433,7 @@ class _Search:
             None if self._vector is None else cosines,
             None if self._bm25 is None else bm25,
             self._query.scoring,
+            self._reach,
         )
         return _Scored(ids, cosines, bm25, scores)
 

@@ -94,11 +94,6 @@ class Terms:
         self.keys: Keys = np.array([key_of(text) for text in texts], KEY_TYPE)
 
 
-def weigh(counts: Counts, size: int) -> NDArray[np.float64]:
-    """How much terms weigh that stand in so many of `size` chunks; one that stands in none weighs nothing."""
-    return np.where(counts > 0, np.log1p((size - counts + 0.5) / (counts + 0.5)), 0.0)
-
-
 class WordBlock(Protocol):
     """The words of some chunks."""
 

@@ -33,7 +33,7 @@ _WORDING = "bm25 / (bm25 + ?::float8)"
 async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
     """The best by these terms and by the vector."""
     if query.mode == "fts" and not terms.terms:
-        return Candidates((), 0)
+        return Candidates((), 0, terms.reach)
     sql, values = _statement(state, query, terms)
     found = await rows(db, sql, values)
     best = [
@@ -41,7 +41,7 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
         for _, chunk_id, cosine, bm25 in found
         if chunk_id is not None
     ]
-    return Candidates(best, found[0][0])
+    return Candidates(best, found[0][0], terms.reach, state.extent.left)
 
 
 async def chunks_left(db: Db, query: IndexQuery) -> list[int]:
@@ -65,7 +65,7 @@ async def score_some(
         sql = f"{_BM25} WHERE p.chunk_id = ANY (?::bigint[]) GROUP BY p.chunk_id"
         held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, chunk_ids)))
         bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in chunk_ids], np.float64)
-    return select(np.array(chunk_ids, np.int64), cosines, bm25, query)
+    return select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.reach)
 
 
 async def any_holds(db: Db, query: IndexQuery, terms: Sequence[str]) -> bool:
@@ -82,7 +82,7 @@ def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list
     """The totals and the best: columns total, chunk_id, cosine, bm25."""
     scoring = query.scoring
     parts, values = _parts(state, query, terms)
-    score, weights = _formula(query.mode, scoring)
+    score, weights = _formula(query.mode, scoring, terms.reach)
     near = "false" if query.mode == "fts" else "cosine >= ?::float8"
     floor = [] if query.mode == "fts" else [scoring.cosine_floor]
     answering = "AND matches" if query.mode == "fts" else ""
@@ -133,10 +133,11 @@ def selected(query: IndexQuery) -> tuple[str, list[Any]]:
     return f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})", list(chosen)  # noqa: S608
 
 
-def _formula(mode: m.Mode, scoring: Scoring) -> tuple[str, list[Any]]:
+def _formula(mode: m.Mode, scoring: Scoring, reach: float) -> tuple[str, list[Any]]:
+    saturation = scoring.saturation * reach
     if mode == "fts":
-        return _WORDING, [scoring.saturation]
+        return _WORDING, [saturation]
     if mode == "vector":
         return _MEANING, []
     mixed = f"least(greatest(?::float8 * {_MEANING} + ?::float8 * {_WORDING}, 0.0), 1.0)"
-    return mixed, [scoring.weight, 1.0 - scoring.weight, scoring.saturation]
+    return mixed, [scoring.weight, 1.0 - scoring.weight, saturation]

@@ -24,8 +24,8 @@ from kb_engine.index.port import Candidate, Candidates, IndexQuery
 from kb_engine.index.postgres.exact import K1, any_holds, chunks_left, score_all, score_some
 from kb_engine.index.postgres.nearest import nearest
 from kb_engine.index.postgres.state import State, read_state
-from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
-from kb_engine.index.ranking import rank
+from kb_engine.index.postgres.words import Known, Terms, Words, affordable, reach_of, weighed
+from kb_engine.index.ranking import scores_of
 from kb_engine.index.words import Analyser
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
@@ -48,44 +48,46 @@ async def find_candidates(
     extent = state.extent
     if not extent.left:
         return Candidates((), 0)
+    terms: list[str] = []
     known: list[Known] = []
     if query.mode != "vector":
         terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
         known = await words.known(db, terms, extent)
+        if not terms and query.mode == "hybrid":
+            query = replace(query, mode="vector")
     few = extent.left <= FEW_CHUNKS
     sought, rest = affordable(known, extent)
     while rest and not few and not await any_holds(db, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
     sought = await words.exactly(db, sought, extent)
+    reach = reach_of(terms, dict(known) | dict(sought), extent)
+    first, others = weighed(sought, extent, reach), weighed(rest, extent, reach)
     if few:
-        all_words = weighed([*sought, *rest], extent)
-        return await score_some(db, state, query, await chunks_left(db, query), all_words)
+        return await score_some(db, state, query, await chunks_left(db, query), first + others)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size
-    if by_index or rest:
-        return await _best_of_pools(db, state, query, sought, rest, by_index=by_index)
-    return await score_all(db, state, query, weighed(sought, extent))
+    if by_index or others.terms:
+        return await _best_of_pools(db, state, query, first, others, by_index=by_index)
+    return await score_all(db, state, query, first)
 
 
 async def _best_of_pools(
-    db: Db, state: State, query: IndexQuery, sought: list[Known], rest: list[Known], *, by_index: bool
+    db: Db, state: State, query: IndexQuery, sought: Terms, rest: Terms, *, by_index: bool
 ) -> Candidates:
     """The best of what the words sought bring, with the nearest by the index or with all cosines."""
-    extent = state.extent
-    all_words = weighed([*sought, *rest], extent)
     deepest = replace(query, top=max(*POOLS, query.top), min_score=0.0)
     if by_index:
         deepest = replace(deepest, mode="fts", vector=None)
-    found = await score_all(db, state, deepest, weighed(sought, extent))
+    found = await score_all(db, state, deepest, sought)
     for count in (max(each, query.top) for each in POOLS):
         pool = found.best[:count]
         near = await nearest(db, state, query, count) if by_index else {}
         ids = {each.chunk_id for each in pool} | near.keys()
-        best = await score_some(db, state, query, sorted(ids), all_words)
-        if max(len(pool), len(near)) < count or _settled(query, best, pool, near, weighed(rest, extent)):
+        best = await score_some(db, state, query, sorted(ids), sought + rest)
+        if max(len(pool), len(near)) < count or _settled(query, best, pool, near, rest):
             break
-    complete = len(ids) == extent.left
+    complete = len(ids) == state.extent.left
     total = best.total if query.min_score else max(best.total, found.total)
-    return Candidates(best.best, total, exact=complete, total_exact=complete)
+    return replace(best, total=total, size=state.extent.left, exact=complete, total_exact=complete)
 
 
 def _settled(
@@ -100,6 +102,7 @@ def _settled(
         cosine = min(near.values())
     if query.mode != "vector":
         bm25 = (bm25 or 0.0) + (K1 + 1) * sum(rest.weights)
-    ranked, _ = rank(best.best, query.scoring)
-    (unseen,), _ = rank([Candidate(0, cosine, bm25)], query.scoring)
-    return len(ranked) >= query.top and ranked[query.top - 1].score >= unseen.score
+    if len(best.best) < query.top:
+        return False
+    worst = scores_of(best.best[query.top - 1 : query.top], query.scoring, rest.reach)
+    return worst >= scores_of([Candidate(0, cosine, bm25)], query.scoring, rest.reach)

@@ -39,7 +39,7 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> S
     )
     assert found is not None, "an opened base has its row"
     name, dimensions, chunks, words, generation, indexed = found
-    stored = expect_embedder(embedder, EmbedderIdentity(name, dimensions))
+    stored = expect_embedder(embedder, EmbedderIdentity.noted(name, dimensions))
     if query.vector is not None and stored.dimensions:
         expect_length(stored, len(query.vector))
     where, values = filters.condition(query.selection)

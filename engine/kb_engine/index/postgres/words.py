@@ -8,11 +8,11 @@ may answer holds any other; but they count in the scores of what is found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kb_engine.index.postgres.state import Extent
-from kb_engine.index.words import weight
+from kb_engine.index.words import weigh
 from kb_engine.store.postgres.connection import Db, rows
 
 BUDGET_CHUNKS = 10_000
@@ -40,18 +40,29 @@ def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Kn
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms, each once, with what each weighs."""
+    """Terms, each once, with what each weighs; and the reach of the query that they are of."""
 
     terms: Sequence[str] = ()
     weights: Sequence[float] = ()
+    reach: float = 0.0
+
+    def __add__(self, others: Terms) -> Terms:
+        """These and other terms of the same query."""
+        return Terms([*self.terms, *others.terms], [*self.weights, *others.weights], self.reach)
 
 
-def weighed(known: Sequence[Known], extent: Extent) -> Terms:
+def weighed(known: Sequence[Known], extent: Extent, reach: float) -> Terms:
     """The terms with their weights; a term that the query has twice weighs twice."""
     weights: dict[str, float] = {}
-    for term, count in known:
-        weights[term] = weights.get(term, 0.0) + weight(min(count, extent.size), extent.size)
-    return Terms(list(weights), list(weights.values()))
+    terms, counts = [term for term, _ in known], [count for _, count in known]
+    for term, weight in zip(terms, weigh(terms, counts, extent.size).of_terms, strict=True):
+        weights[term] = weights.get(term, 0.0) + weight
+    return Terms(list(weights), list(weights.values()), reach)
+
+
+def reach_of(terms: Sequence[str], counts: Mapping[str, int], extent: Extent) -> float:
+    """The reach of a query with these terms, of which those that occur are counted."""
+    return weigh(terms, [counts.get(term, 0) for term in terms], extent.size).reach
 
 
 class Counts:

@@ -21,7 +21,6 @@ can be counted: by their terms, as long as none matches by its meaning.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -32,8 +31,8 @@ from kb_engine.index.port import Candidates, IndexQuery
 from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
 from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, selected, share, term_number
-from kb_engine.index.ranking import Floats, fuse, select
-from kb_engine.index.words import Analyser, weight
+from kb_engine.index.ranking import Floats, fuse, scores_of, select
+from kb_engine.index.words import Analyser, weigh
 
 FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
@@ -57,10 +56,12 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query with its terms, each with its weight, and what every chunk that answers has to meet."""
+    """A query with its terms that occur, each with its weight, and what every chunk that answers has to
+    meet."""
 
     query: IndexQuery
     weights: dict[int, float]
+    reach: float
     conditions: list[q.Condition]
     average: float
 
@@ -103,7 +104,7 @@ class Searcher:
         statistics = await self._statistics_of(mark)
         question = await self._question(query, statistics)
         if question.by_words and not question.by_meaning and not question.weights:
-            return Candidates((), 0, generation=mark.generation)
+            return Candidates((), 0, question.reach, generation=mark.generation)
         compares_all = await self._compares_all(question, statistics)
         depth = max(FIRST_DEPTH, query.top)
         while True:
@@ -117,6 +118,7 @@ class Searcher:
         return replace(
             found,
             total=total,
+            size=statistics.chunks,
             exact=proven,
             total_exact=counted and compares_all,
             generation=mark.generation,
@@ -134,20 +136,22 @@ class Searcher:
     async def _question(self, query: IndexQuery, statistics: Statistics) -> Question:
         conditions = selected(query.selection)
         if query.mode == "vector":
-            return Question(query, {}, conditions, statistics.average)
+            return Question(query, {}, 0.0, conditions, statistics.average)
         terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
-        times = Counter(map(term_number, terms))
-        unknown = [term for term in times if term not in statistics.counts]
+        numbers = [term_number(term) for term in terms]
+        unknown = [number for number in dict.fromkeys(numbers) if number not in statistics.counts]
         counts = await asyncio.gather(
             *(self._collection.count(q.Filter(must=[equals("terms", term)])) for term in unknown)
         )
         statistics.counts.update(zip(unknown, counts, strict=True))
-        held = {term: count for term in times if (count := statistics.counts[term])}
-        weights = {
-            term: times[term] * weight(min(count, statistics.chunks), statistics.chunks)
-            for term, count in held.items()
-        }
-        return Question(query, weights, conditions, statistics.average)
+        weighed = weigh(terms, [statistics.counts[number] for number in numbers], statistics.chunks)
+        weights: dict[int, float] = {}
+        for number, weight in zip(numbers, weighed.of_terms, strict=True):
+            if statistics.counts[number]:
+                weights[number] = weights.get(number, 0.0) + weight
+        if not terms and query.mode == "hybrid":
+            query = replace(query, mode="vector")
+        return Question(query, weights, weighed.reach, conditions, statistics.average)
 
     async def _compares_all(self, question: Question, statistics: Statistics) -> bool:
         """Whether the vectors that may answer are few enough to be compared one by one."""
@@ -253,14 +257,14 @@ def _ranked(question: Question, seen: Seen) -> Candidates:
     ids = sorted(seen.cosines if question.by_meaning else seen.bm25)
     cosines = np.array([seen.cosines[one] for one in ids]) if question.by_meaning else None
     bm25 = np.array([seen.bm25.get(one, 0.0) for one in ids]) if question.by_words else None
-    return select(np.array(ids, np.int64), cosines, bm25, question.query)
+    return select(np.array(ids, np.int64), cosines, bm25, question.query, question.reach)
 
 
 def _best_unseen(question: Question, seen: Seen) -> float:
     """The highest score that a chunk which did not come can have."""
     cosine: Floats | None = np.array([seen.most_cosine]) if question.by_meaning else None
     bm25: Floats | None = np.array([seen.most_bm25]) if question.by_words else None
-    return float(fuse(cosine, bm25, question.query.scoring)[0])
+    return float(fuse(cosine, bm25, question.query.scoring, question.reach)[0])
 
 
 def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
@@ -272,10 +276,5 @@ def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
         return True
     if len(found.best) < question.query.top:
         return False
-    worst = found.best[-1]
-    score = fuse(
-        None if worst.cosine is None else np.array([worst.cosine]),
-        None if worst.bm25 is None else np.array([worst.bm25]),
-        question.query.scoring,
-    )
-    return unseen < float(score[0])
+    (worst,) = scores_of(found.best[-1:], question.query.scoring, question.reach)
+    return unseen < worst

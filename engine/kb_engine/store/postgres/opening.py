@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 
 from kb_engine.address import Address
+from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
 from kb_engine.index.postgres.building import remove_index
 from kb_engine.store.port import (
@@ -32,7 +33,10 @@ WAIT_SECONDS = 15.0
 _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
-_MISSING = "FROM chunks c WHERE NOT EXISTS (SELECT FROM next_vectors n WHERE n.chunk_id = c.id)"
+_MISSING = (
+    "FROM chunks c JOIN documents d ON d.id = c.document_id "
+    "WHERE NOT EXISTS (SELECT FROM next_vectors n WHERE n.chunk_id = c.id)"
+)
 
 
 async def prepare(
@@ -125,7 +129,7 @@ async def reindex_postgres(
     address: Address,
     *,
     embedder: EmbedderIdentity,
-    embed: Callable[[Sequence[str]], Vectors],
+    embed: Callable[[Sequence[Passage]], Vectors],
     progress: ReindexProgress = lambda _done, _total: None,
     wait: float = WAIT_SECONDS,
 ) -> int:
@@ -146,7 +150,7 @@ async def reindex_postgres(
             if await schema.stored_embedder(db) is None:
                 raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
             # What was begun for this embedder goes on; what was begun for another is dropped.
-            wanted = (embedder.name, embedder.dimensions)
+            wanted = (embedder.note, embedder.dimensions)
             known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
             if [tuple(one) for one in known] != [wanted]:
                 await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
@@ -161,15 +165,18 @@ async def reindex_postgres(
 
 
 async def _embed_missing(
-    db: Db, embedder: EmbedderIdentity, embed: Callable[[Sequence[str]], Vectors], progress: ReindexProgress
+    db: Db,
+    embedder: EmbedderIdentity,
+    embed: Callable[[Sequence[Passage]], Vectors],
+    progress: ReindexProgress,
 ) -> None:
-    batch = f"SELECT c.id, c.document_id, c.text {_MISSING} ORDER BY c.id LIMIT ?"
+    batch = f"SELECT c.id, c.document_id, d.title, c.heading, c.text {_MISSING} ORDER BY c.id LIMIT ?"
     while found := await rows(db, batch, (REINDEX_BATCH,)):
         progress(
             int(await value(db, "SELECT count(*) FROM next_vectors")),
             int(await value(db, "SELECT count(*) FROM chunks")),
         )
-        vectors = await asyncio.to_thread(embed, [text for _, _, text in found])
+        vectors = await asyncio.to_thread(embed, [Passage(*each) for _, _, *each in found])
         check_shape(vectors, len(found), embedder)
         await db.executemany(
             # Of a chunk that has gone meanwhile nothing is kept.

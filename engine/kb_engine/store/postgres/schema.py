@@ -355,4 +355,4 @@ async def _version(db: Db, address: Address) -> int:
 async def stored_embedder(db: Db) -> EmbedderIdentity | None:
     """The embedder that filled the base; None in a new one. Holds the row until the transaction ends."""
     name, dimensions = await row(db, "SELECT embedder, dimensions FROM base FOR UPDATE") or (None, None)
-    return None if name is None or dimensions is None else EmbedderIdentity(name, dimensions)
+    return None if name is None or dimensions is None else EmbedderIdentity.noted(name, dimensions)

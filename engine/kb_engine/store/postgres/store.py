@@ -150,6 +150,10 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
 
     @property
+    def context(self) -> bool:
+        return self._embedder.context
+
+    @property
     def dimensions(self) -> int:
         """How many numbers its vectors have; 0: there never was one, when this engine last changed it."""
         return self._embedder.dimensions

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -259,7 +260,7 @@ class PostgresWrite(PostgresRead, Write):
         if self.embedder.dimensions:
             expect_length(self.embedder, dimensions)
             return
-        self.embedder = EmbedderIdentity(self.embedder.name, dimensions)
+        self.embedder = replace(self.embedder, dimensions=dimensions)
         await set_embedder(self.db, self.embedder)
 
     async def remove_content(self, document_id: int) -> None:
@@ -336,12 +337,12 @@ async def lock_base(db: Db, *, shared: bool) -> None:
 
 async def _stored_embedder(db: Db, held: str = "") -> EmbedderIdentity:
     ((name, dimensions),) = await rows(db, f"SELECT embedder, dimensions FROM base{held}")  # noqa: S608
-    return EmbedderIdentity(name, dimensions)
+    return EmbedderIdentity.noted(name, dimensions)
 
 
 async def set_embedder(db: Db, embedder: EmbedderIdentity) -> None:
     """Note whose vectors the base holds."""
-    await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.name, embedder.dimensions))
+    await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.note, embedder.dimensions))
 
 
 async def expect_layout(db: Db, known: int) -> None:
@@ -358,7 +359,7 @@ async def expect_layout(db: Db, known: int) -> None:
 def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:
     """The one that fills the base. Raises `not_ready`: vectors of two embedders are never mixed."""
     if not wanted.fits(stored):
-        raise _of_another(f"the embedder {described(stored)}, and this engine was started with {wanted.name}")
+        raise _of_another(f"the embedder {described(stored)}, and this engine was started with {wanted.note}")
     return stored
 
 

@@ -76,7 +76,7 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
     A candidate whose chunk is gone is left out: an index of its own may not know yet.
     """
-    ranked, weak = rank(candidates.best, query.scoring)
+    ranked, weak = rank(candidates, query)
     rows = {}
     if ranked:
         sql = (

@@ -20,6 +20,7 @@ from pathlib import Path
 import apsw
 import numpy as np
 
+from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
@@ -52,7 +53,8 @@ CREATE TABLE next_vectors (
 )
 """
 _BATCH_OF_MISSING = (
-    "SELECT id, text FROM chunks WHERE id NOT IN (SELECT chunk_id FROM next_vectors) ORDER BY id LIMIT ?"
+    "SELECT c.id, d.title, c.heading, c.text FROM chunks c JOIN documents d ON d.id = c.document_id "
+    "WHERE c.id NOT IN (SELECT chunk_id FROM next_vectors) ORDER BY c.id LIMIT ?"
 )
 _SWITCH = """
 DELETE FROM vectors;
@@ -71,8 +73,8 @@ def own(path: Path) -> BaseLock:
         return BaseLock(path)
 
 
-def prepare(path: Path, embedder: EmbedderIdentity) -> EmbeddedIndex:
-    """Bring the base to today's layout, and its index to what it holds.
+def prepare(path: Path, embedder: EmbedderIdentity) -> tuple[EmbeddedIndex, EmbedderIdentity]:
+    """Bring the base to today's layout, and its index to what it holds; with the embedder that fills it.
 
     Raises:
         BaseRefused: one of its kinds.
@@ -83,7 +85,7 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> EmbeddedIndex:
         if bound is not stored:
             with transaction(db):
                 set_embedder(db, bound)
-        return EmbeddedIndex(open_index(db, path, bound.dimensions))
+        return EmbeddedIndex(open_index(db, path, bound.dimensions)), bound
 
 
 @contextmanager
@@ -202,7 +204,7 @@ def reindex_sqlite(
     path: Path,
     *,
     embedder: EmbedderIdentity,
-    embed: Callable[[Sequence[str]], Vectors],
+    embed: Callable[[Sequence[Passage]], Vectors],
     progress: ReindexProgress = lambda _done, _total: None,
 ) -> int:
     """Embed all chunks of a base again and make `embedder` its own; how many chunks. Blocks.
@@ -223,7 +225,7 @@ def reindex_sqlite(
         with latest(lock.path) as db:
             total: int = value(db, "SELECT count(*) FROM chunks")
             # What was begun for this embedder goes on; what was begun for another is dropped.
-            wanted = f"{embedder.dimensions} {embedder.name}"
+            wanted = f"{embedder.dimensions} {embedder.note}"
             if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") != wanted:
                 with transaction(db):
                     db.execute(_BEGIN)
@@ -231,10 +233,10 @@ def reindex_sqlite(
             done: int = value(db, "SELECT count(*) FROM next_vectors")
             while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
                 progress(done, total)
-                vectors = embed([text for _, text in found])
+                vectors = embed([Passage(*each) for _, *each in found])
                 check_shape(vectors, len(found), embedder)
                 raw = [vector.tobytes() for vector in np.ascontiguousarray(vectors, VECTOR_TYPE)]
-                new = [(chunk_id, vector) for (chunk_id, _), vector in zip(found, raw, strict=True)]
+                new = [(chunk_id, vector) for (chunk_id, *_), vector in zip(found, raw, strict=True)]
                 with transaction(db):
                     db.executemany("INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)", new)
                 done += len(found)

@@ -336,10 +336,10 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
 def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:
     """The embedder that filled the base; None in a new one."""
     found = dict(rows(db, "SELECT name, value FROM meta WHERE name IN ('embedder', 'dimensions')"))
-    return EmbedderIdentity(found["embedder"], int(found["dimensions"])) if found else None
+    return EmbedderIdentity.noted(found["embedder"], int(found["dimensions"])) if found else None
 
 
 def set_embedder(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
     """Note whose vectors the base holds."""
-    set_meta(db, "embedder", embedder.name)
+    set_meta(db, "embedder", embedder.note)
     set_meta(db, "dimensions", str(embedder.dimensions))

@@ -98,30 +98,42 @@ def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock)
     try:
         reserve = Reserve(lock.path)
         reserve.give()
-        index = prepare(lock.path, embedder)
+        index, bound = prepare(lock.path, embedder)
         reserve.take()
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(lock, reserve, index, max_queued, clock)
+    return SqliteStore(lock, reserve, index, max_queued, clock, context=bound.context)
 
 
 class SqliteStore(Store):
     """The store on one file; made by `open_sqlite`."""
 
     def __init__(
-        self, lock: BaseLock, reserve: Reserve, index: EmbeddedIndex, max_queued: int, clock: Clock
+        self,
+        lock: BaseLock,
+        reserve: Reserve,
+        index: EmbeddedIndex,
+        max_queued: int,
+        clock: Clock,
+        *,
+        context: bool,
     ) -> None:
         super().__init__(max_queued, clock)
         self._lock = lock
         self._reserve = reserve
         self._index = index
+        self._context = context
         self._log_pages = 0
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
         self._searching = asyncio.Semaphore(SEARCHES)
+
+    @property
+    def context(self) -> bool:
+        return self._context
 
     @property
     def dimensions(self) -> int:

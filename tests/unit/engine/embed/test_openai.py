@@ -216,9 +216,12 @@ def test_constants_of_the_score_are_measured(served: EmbeddingEndpoint) -> None:
         embedder.load()
         same = embedder.scoring
     assert before == MiniLM.scoring
-    assert (same.weight, same.saturation) == (pytest.approx(0.5, abs=0.02), 4.0)
-    assert same.cosine_floor == pytest.approx(0.3, abs=0.02)
-    assert same.floor == pytest.approx(0.35, abs=0.02)
+    assert (same.weight, same.saturation) == (
+        pytest.approx(MiniLM.scoring.weight, abs=0.02),
+        MiniLM.scoring.saturation,
+    )
+    assert same.cosine_floor == pytest.approx(MiniLM.scoring.cosine_floor, abs=0.02)
+    assert same.floor == pytest.approx(MiniLM.scoring.floor, abs=0.02)
     served.embed = shifted(1.5)
     with asking(served) as embedder:
         embedder.load()
@@ -236,10 +239,13 @@ def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpo
     with asking(served, embedding_scoring="cosine_floor=0.7, w=0.6") as embedder:
         embedder.load()
         assert (embedder.scoring.cosine_floor, embedder.scoring.weight) == (0.7, 0.6)
-        assert embedder.scoring.floor == pytest.approx(0.6 * 0.7 + 0.4 * 0.4)
-    with asking(served, embedding_scoring="floor=0.2,k=9") as embedder:
+        words = (MiniLM.scoring.floor - MiniLM.scoring.weight * MiniLM.scoring.cosine_floor) / (
+            1 - MiniLM.scoring.weight
+        )
+        assert embedder.scoring.floor == pytest.approx(0.6 * 0.7 + 0.4 * words, abs=0.01)
+    with asking(served, embedding_scoring="floor=0.2,k=1.5") as embedder:
         embedder.load()
-        assert (embedder.scoring.floor, embedder.scoring.saturation) == (0.2, 9.0)
+        assert (embedder.scoring.floor, embedder.scoring.saturation) == (0.2, 1.5)
 
 
 def test_a_model_that_tells_nothing_apart_keeps_the_constants_of_another() -> None:
@@ -290,6 +296,7 @@ def test_an_endpoint_is_a_url_and_a_model() -> None:
         ({"KB_EMBEDDING_SCORING": "w=nan"}, "KB_EMBEDDING_SCORING.*0 to 1"),
         ({"KB_EMBEDDING_SCORING": "k=0"}, "KB_EMBEDDING_SCORING.*above 0"),
         ({"KB_EMBEDDING_SCORING": "k=inf"}, "KB_EMBEDDING_SCORING.*above 0"),
+        ({"KB_EMBEDDING_SCORING": "k=4"}, "KB_EMBEDDING_SCORING.*above 0 to 3"),
     ],
 )
 def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, str], words: str) -> None:

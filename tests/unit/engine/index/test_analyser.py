@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded.words import Terms, weigh
+from kb_engine.index.embedded.words import Terms
 from kb_engine.index.words import (
     CJK_CHARACTER,
     LONGEST_TERM,
@@ -22,7 +22,7 @@ from kb_engine.index.words import (
     index_text,
     phrases,
 )
-from tests.support.word_blocks import build
+from tests.support.word_blocks import build, weigh
 
 ANALYSER = Analyser()
 ANYTHING = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
@@ -83,7 +83,7 @@ def test_scores_are_those_of_fts5(
     weights = weigh(block.frequencies(terms, rows), len(rows))
     found = np.zeros(len(rows), np.float32)
     average = float(block.lengths[rows].mean()) or 1.0
-    block.add_scores(terms, weights.tolist(), average, found, rows)
+    block.add_scores(terms, weights, average, found, rows)
     assert found.tolist() == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
 
 

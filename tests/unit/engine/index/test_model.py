@@ -37,20 +37,23 @@ class Model:
         total = 0.0
         for word, count in Counter(words).items():
             if word in query.split():
-                holding = sum(word in other for other, _, _ in self.chunks)
-                weight = math.log1p((len(self.chunks) - holding + 0.5) / (holding + 0.5))
                 length = 1 - B + B * (len(words) + 1) / self.average
-                total += weight * count * (K1 + 1) / (count + K1 * length)
+                total += self.weight(word) * count * (K1 + 1) / (count + K1 * length)
         return total
+
+    def weight(self, word: str) -> float:
+        holding = sum(word in other for other, _, _ in self.chunks)
+        return math.log((len(self.chunks) + 101) / (holding + 0.5))
 
     def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:
         found = {}
+        saturation = SCORING.saturation * sum(self.weight(word) for word in set(query.split()))
         for number, (words, tags, vector) in enumerate(self.chunks, 1):
             if tag is not None and tag not in tags:
                 continue
             cosine = max(0.0, float(np.vecdot(vector, meaning(query))))
             bm25 = self.bm25(words, query)
-            wording = bm25 / (bm25 + SCORING.saturation)
+            wording = bm25 / (bm25 + saturation)
             if mode == "fts" and not bm25:
                 continue
             mixed = SCORING.weight * cosine + (1 - SCORING.weight) * wording

@@ -11,6 +11,9 @@ from kb_contracts.api import models as m
 from kb_engine.index.port import Scoring
 from tests.support.stores import SCORING, Base, axis, between, new_file, prepared
 
+APPLE_OF_TWO = math.log(103 / 1.5)
+"""The weight of a word in one of two chunks."""
+
 
 def explained(result: m.SearchResult) -> m.Explanation:
     assert result.explain is not None
@@ -26,9 +29,10 @@ async def test_a_hybrid_score_is_the_sum_that_it_explains(base: Base) -> None:
     parts = explained(first)
     assert parts.cosine == pytest.approx(0.8)
     assert parts.bm25 is not None
-    assert first.score == pytest.approx(0.7 * 0.8 + 0.3 * parts.bm25 / (parts.bm25 + 3), abs=1e-5)
+    wording = parts.bm25 / (parts.bm25 + parts.saturation)
+    assert first.score == pytest.approx(0.7 * 0.8 + 0.3 * wording, abs=1e-5)
     assert (explained(second).bm25, second.score) == (None, pytest.approx(0.7 * 0.4, abs=1e-5))
-    assert (parts.weight, parts.saturation) == (0.7, 3.0)
+    assert (parts.weight, parts.saturation) == (0.7, pytest.approx(3.0 * APPLE_OF_TWO))
 
 
 async def test_in_mode_fts_the_words_alone_count(base: Base) -> None:
@@ -39,8 +43,9 @@ async def test_in_mode_fts_the_words_alone_count(base: Base) -> None:
     parts = explained(result)
     assert parts.cosine is None
     assert parts.bm25 is not None
-    assert result.score == pytest.approx(parts.bm25 / (parts.bm25 + SCORING.saturation), abs=1e-5)
-    assert found.total == 1
+    saturation = SCORING.saturation * APPLE_OF_TWO
+    assert result.score == pytest.approx(parts.bm25 / (parts.bm25 + saturation), abs=1e-5)
+    assert (found.total, parts.weight) == (1, 0.0)
 
 
 async def test_in_mode_vector_the_meaning_alone_counts(base: Base) -> None:
@@ -78,9 +83,29 @@ async def test_scores_lie_between_0_and_1(base: Base) -> None:
         assert 0 < result.score <= 1
 
 
-async def test_a_word_counts_in_a_base_of_one_chunk(base: Base) -> None:
-    await base.note("apple")
-    assert (await base.find("apple")).results[0].score > 0.05
+async def test_what_holds_all_words_scores_alike_in_a_base_of_any_size(base: Base) -> None:
+    await base.note("apple tree", title="-")
+    (alone,) = (await base.find("apple tree")).results
+    for number in range(40):
+        await base.note(f"pear {number}", title="-")
+    (among,) = (await base.find("apple tree")).results
+    assert alone.score > 0.6
+    assert among.score == pytest.approx(alone.score, abs=0.05)
+
+
+async def test_a_word_that_is_nowhere_is_missed_in_what_is_found(base: Base) -> None:
+    """It counts in what the query asks for, so that a part of the words is not taken for all of them."""
+    await base.note("the capital", title="-")
+    (whole,) = (await base.find("capital")).results
+    (part,) = (await base.find("what is the capital of Mongolia")).results
+    assert part.score < 0.5 < whole.score
+
+
+async def test_without_words_to_look_for_meaning_alone_counts(base: Base) -> None:
+    await base.note("apple", vectors=[between(0, 1, 0.8)])
+    (result,) = (await base.find("?", "hybrid", vector=axis(0), explain=True)).results
+    assert result.score == pytest.approx(0.8, abs=1e-5)
+    assert (explained(result).weight, explained(result).bm25) == (1.0, None)
 
 
 async def test_a_rare_word_counts_more_than_a_frequent_one(base: Base) -> None:
@@ -152,6 +177,25 @@ async def test_a_good_answer_is_not_weak(base: Base) -> None:
     assert (await base.find("nothing")).weak
 
 
+async def test_the_floor_of_a_good_answer_rises_with_the_passages_that_may_answer(base: Base) -> None:
+    """Filters leave fewer, and of few the best is less likely to be near by chance."""
+    await base.note("n", vectors=[between(0, 1, 0.25)], tags=["few"])
+    for number in range(40):
+        await base.note(f"far {number}", vectors=[-axis(0)])
+    assert not (await base.find("", "vector", vector=axis(0), tags=["few"])).weak
+    assert (await base.find("", "vector", vector=axis(0))).weak
+
+
+async def test_words_alone_have_a_floor_whatever_their_share(base: Base) -> None:
+    await base.note("apple tree")
+    for weight in (0.0, 0.5, 1.0):
+        scoring = replace(SCORING, weight=weight)
+        assert not (await base.find("apple", scoring=scoring)).weak
+        assert (
+            await base.find("apple granite quarry harbour ledger lantern zebra copper", scoring=scoring)
+        ).weak
+
+
 async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
     """There every bm25 is small, so that the score alone would call a good answer weak."""
     await base.note("n", vectors=[between(0, 1, 0.5)])
@@ -195,8 +239,8 @@ async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
 
 
 async def test_the_weight_of_a_word_is_as_documented(base: Base) -> None:
-    """BM25 with k1 = 1.2 and b = 0.75, and a logarithm that stays above zero."""
+    """BM25 with k1 = 1.2 and b = 0.75, in a base that counts as larger by a hundred chunks."""
     for text in ("apple", "pear", "plum"):
         await base.note(text, title="-")
     (result,) = (await base.find("apple", explain=True)).results
-    assert explained(result).bm25 == pytest.approx(math.log1p(2.5 / 1.5), rel=1e-4)
+    assert explained(result).bm25 == pytest.approx(math.log(104 / 1.5), rel=1e-4)

@@ -57,7 +57,7 @@ async def test_a_document_is_embedded_on_every_thread_and_its_vectors_keep_their
 ) -> None:
     prepared = await Pipeline(encoder, Limits()).note(TEXT, "title", ignore)
     assert len(prepared.chunks) == PASSAGES
-    wanted = TestEmbedder().embed([piece.text for piece in prepared.chunks])
+    wanted = TestEmbedder().embed([f"title\n{piece.text}" for piece in prepared.chunks])
     np.testing.assert_array_equal(prepared.vectors, wanted)
 
 
@@ -88,3 +88,16 @@ async def test_slices_that_failed_together_wait_once_for_the_embedder(encoder: E
 
     prepared = await Pipeline(encoder, Limits(), pause=pause).note(TEXT, "title", ignore)
     assert (len(prepared.vectors), pauses) == (PASSAGES, [RETRY_SECONDS])
+
+
+@pytest.mark.parametrize(("context", "expected"), [(True, "Bees\nWinter\nThey"), (False, "They")])
+@pytest.mark.parametrize("encoder", [TestEmbedder], indirect=True)
+async def test_a_passage_is_embedded_with_title_and_headings_but_in_an_old_base(
+    encoder: Encoder, context: bool, expected: str
+) -> None:
+    assert isinstance(encoder.embedder, TestEmbedder)
+    pipeline = Pipeline(encoder, Limits(), context=context)
+    text = "# Winter\n\n" + "They shiver. " * 70 + "\n\n" + "They eat. " * 70
+    prepared = await pipeline.note(text, "Bees", ignore)
+    assert [piece.heading for piece in prepared.chunks] == ["Winter", "Winter"]
+    assert encoder.embedder.texts[-1] == f"{expected}{prepared.chunks[-1].text[4:]}"

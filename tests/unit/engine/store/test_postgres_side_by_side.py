@@ -11,6 +11,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import CollectionRequest
+from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import connect
@@ -245,9 +246,9 @@ async def test_a_list_by_id_has_what_was_overtaken_in_its_place(one: Base, other
 async def test_a_reindex_embeds_what_was_overtaken(database: Database, one: Base, other: Base) -> None:
     embedded: list[str] = []
 
-    def embed(texts: Sequence[str]) -> Vectors:
-        embedded.extend(texts)
-        return np.array([axis(1)] * len(texts))
+    def embed(passages: Sequence[Passage]) -> Vectors:
+        embedded.extend(passage.text for passage in passages)
+        return np.array([axis(1)] * len(passages))
 
     again = EmbedderIdentity("again", EMBEDDER.dimensions)
     async with overtaken(one, other):

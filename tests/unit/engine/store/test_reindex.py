@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
 from kb_engine.store.postgres import opening as postgres
@@ -19,7 +21,7 @@ from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.remote_index import RemoteIndex, Server
-from tests.support.stores import Place, axis, new_note, opened, prepared, visit
+from tests.support.stores import EMBEDDER, Place, axis, new_note, opened, prepared, visit
 
 OTHER = EmbedderIdentity("other", 3)
 
@@ -29,8 +31,12 @@ def by_length(texts: Sequence[str]) -> Vectors:
     return np.eye(3, dtype=np.float32)[[len(text) % 3 for text in texts]]
 
 
+def embed_passages(passages: Sequence[Passage]) -> Vectors:
+    return by_length([passage.text for passage in passages])
+
+
 async def reindex(
-    place: Place, *, embedder: EmbedderIdentity = OTHER, embed: Any = by_length, **more: Any
+    place: Place, *, embedder: EmbedderIdentity = OTHER, embed: Any = embed_passages, **more: Any
 ) -> int:
     if isinstance(place, Path):
         return sqlite.reindex_sqlite(place, embedder=embedder, embed=embed, **more)
@@ -91,15 +97,15 @@ class Recorded:
     """An embedder that keeps what it was given, and is interrupted after so many batches."""
 
     def __init__(self, batches: int = 9) -> None:
-        self.texts: list[str] = []
+        self.passages: list[Passage] = []
         self._batches = batches
 
-    def __call__(self, texts: Sequence[str]) -> Vectors:
+    def __call__(self, passages: Sequence[Passage]) -> Vectors:
         if not self._batches:
             raise ZeroDivisionError
         self._batches -= 1
-        self.texts += texts
-        return by_length(texts)
+        self.passages += passages
+        return embed_passages(passages)
 
 
 async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> None:
@@ -112,7 +118,7 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> Non
         await base.note("dddd")
     again = Recorded()
     assert await reindex(filled, embed=again) == 2
-    assert again.texts == ["ccc", "dddd"]
+    assert [passage.text for passage in again.passages] == ["ccc", "dddd"]
     async with opened(filled, embedder=OTHER) as base:
         assert (await base.find("", "vector", vector=by_length(["dddd"])[0])).results[0].chunk.text == "dddd"
 
@@ -122,7 +128,28 @@ async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> 
         await reindex(filled, embed=Recorded(1))
     again = Recorded()
     assert await reindex(filled, embedder=EmbedderIdentity("third", 3), embed=again) == 3
-    assert len(again.texts) == 3
+    assert len(again.passages) == 3
+
+
+async def test_titles_and_headings_come_with_embedding_anew(filled: Place) -> None:
+    """A base of an earlier version goes on without them, and is never mixed."""
+    async with opened(filled, embedder=replace(EMBEDDER, context=True)) as base:
+        assert not base.store.context
+        assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
+    again, wanted = Recorded(), replace(OTHER, context=True)
+    await reindex(filled, embedder=wanted, embed=again)
+    assert again.passages[0] == Passage("A note", None, "a")
+    async with opened(filled, embedder=wanted) as base:
+        assert base.store.context
+    stored = EmbedderIdentity.noted(wanted.note, wanted.dimensions)
+    assert (stored, wanted.fits(stored), OTHER.fits(stored)) == (wanted, True, False)
+
+
+async def test_a_new_base_has_them_from_the_start(place: Place) -> None:
+    for _ in range(2):
+        async with opened(place, embedder=replace(EMBEDDER, context=True)) as base:
+            assert base.store.context
+            assert base.store.dimensions == EMBEDDER.dimensions
 
 
 async def test_an_embedder_of_another_size_than_it_says_is_refused(filled: Place) -> None:
@@ -157,10 +184,10 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
     """Before the switch, which is the one change that others see."""
     loop = asyncio.get_running_loop()
 
-    def embed(texts: Sequence[str]) -> Vectors:
+    def embed(passages: Sequence[Passage]) -> Vectors:
         migrated = database.execute(f"UPDATE layout SET version = {len(MIGRATIONS) + 1}")
         asyncio.run_coroutine_threadsafe(migrated, loop).result(20)
-        return by_length(texts)
+        return embed_passages(passages)
 
     with pytest.raises(BaseTooNew):
         await reindex(database, embed=embed)
@@ -177,13 +204,13 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
         loop, written = asyncio.get_running_loop(), []
         leased = await base.lease(new_note("late"))
 
-        def embed(texts: Sequence[str]) -> Vectors:
+        def embed(passages: Sequence[Passage]) -> Vectors:
             if not written:
                 # Called on a thread: the engine's own loop takes in a note before this batch is done.
                 job = new_note("meanwhile", title="meanwhile")
                 ingest = base.ingest_among_others(job, prepared("meanwhile", title=job.title))
                 written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(20))
-            return by_length(texts)
+            return embed_passages(passages)
 
         assert await reindex(database, embed=embed) == 4
         for refused in (

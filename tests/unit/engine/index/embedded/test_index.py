@@ -28,7 +28,7 @@ from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Candidate, Ids, IndexQuery, Scoring, Vectors
 
 DIMENSIONS = 4
-SCORING = Scoring(weight=0.5, saturation=2.0, floor=0.3, cosine_floor=0.3)
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.3, cosine_floor=0.3)
 WORDS = ["apple", "pear", "plum"]
 
 

@@ -17,11 +17,12 @@ from kb_contracts.api.models import Mode
 from kb_engine.index import ranking
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded import vectors as embedded_vectors
-from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, select
+from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, WordScores, select
 from kb_engine.index.embedded.vectors import quantise
 from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
 
-SCORING = Scoring(weight=0.5, saturation=4.0, floor=0.35, cosine_floor=0.3)
+REACH = 8.0
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
 MODES = get_args(Mode)
 T = TypeVar("T")
 
@@ -67,9 +68,9 @@ def selected(
         for part in parts
     ]
 
-    def words() -> list[NDArray[np.float64]]:
+    def words() -> WordScores:
         assert bm25 is not None
-        return [bm25[part].astype(np.float64) for part in parts]
+        return WordScores([bm25[part].astype(np.float64) for part in parts], REACH)
 
     return select(segments, words, query, originals or originals_of(vectors), scanner, recount)
 
@@ -88,7 +89,7 @@ def exactly(
         assert query.vector is not None
         cosines = np.vecdot(vectors[rows], query.vector).astype(np.float64)
     words = None if query.mode == "vector" else bm25[rows].astype(np.float64)
-    return ranking.select(rows + 1, cosines, words, query)
+    return ranking.select(rows + 1, cosines, words, query, REACH)
 
 
 @given(

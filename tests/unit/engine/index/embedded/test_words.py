@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb_engine.index.embedded import words, words_merging
-from kb_engine.index.embedded.words import Postings, Terms, WordBlock, weigh
+from kb_engine.index.embedded.words import Postings, Terms, WordBlock
 from kb_engine.index.words import AnalysedChunk
-from tests.support.word_blocks import build, chunk, in_file, reference, scores, view
+from tests.support.word_blocks import build, chunk, in_file, reference, scores, view, weigh
 
 TOLERANCE = {"rel": 1e-5, "abs": 1e-6}
 """Of sums in single precision."""
@@ -102,7 +102,7 @@ def test_scores_are_as_precise_as_their_sum(small_steps: None) -> None:
     chunks = [chunk(*"aab"), chunk("b")]
     found = np.zeros(2, np.float64)
     counts = build(chunks).frequencies(Terms(["a", "b"]))
-    build(chunks).add_scores(Terms(["a", "b"]), weigh(counts, 2).tolist(), 2.0, found)
+    build(chunks).add_scores(Terms(["a", "b"]), weigh(counts, 2), 2.0, found)
     assert found.tolist() == pytest.approx(reference(chunks, ["a", "b"]), rel=1e-12)
 
 
@@ -117,12 +117,6 @@ def test_a_term_of_ten_megabytes_is_a_term_like_another(tmp_path: Path) -> None:
     block = in_file(tmp_path / "file", build([chunk(long), chunk(long + "y"), chunk("x")]))
     assert block.frequencies(Terms([long, long + "y", "x", long[:-1]])).tolist() == [1, 1, 1, 0]
     assert (tmp_path / "file").stat().st_size < 2_000
-
-
-def test_a_term_of_no_chunk_weighs_nothing() -> None:
-    assert weigh(np.array([0, 1, 3]), 3).tolist() == pytest.approx(
-        [0.0, np.log1p(2.5 / 1.5), np.log1p(0.5 / 3.5)]
-    )
 
 
 def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:

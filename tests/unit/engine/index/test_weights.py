@@ -1,0 +1,45 @@
+"""What words weigh: rare ones more, function words little, and a query means the same in every base."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kb_engine.index.words import BACKGROUND, FUNCTION_WORD_SHARE, Analyser, weigh
+
+
+def test_a_weight_is_bm25s_over_a_base_that_is_larger() -> None:
+    weights = weigh(["appl", "pear", "fig"], [0, 1, 9], 9)
+    size = 9 + BACKGROUND
+    expected = [math.log1p((size - count + 0.5) / (count + 0.5)) for count in (0, 1, 9)]
+    assert weights.of_terms == pytest.approx(expected)
+    assert weights.reach == pytest.approx(sum(expected))
+
+
+@pytest.mark.parametrize("size", [1, 40, 10_000, 10_000_000])
+def test_a_word_in_every_chunk_counts(size: int) -> None:
+    assert weigh(["appl"], [size], size).of_terms[0] > 0
+
+
+@pytest.mark.parametrize("size", [1, 40, 10_000])
+def test_function_words_weigh_little_however_rare_they_are(size: int) -> None:
+    terms = Analyser().terms_of("what is the apple")
+    *function, apple = weigh(terms, [0, 1, 1, 1], size).of_terms
+    assert max(function) <= -math.log(FUNCTION_WORD_SHARE) < apple / 10
+
+
+def test_a_query_of_function_words_alone_is_covered_by_nothing() -> None:
+    """Its own words are less than one word that is nowhere."""
+    terms = Analyser().terms_of("what is it about")
+    weights = weigh(terms, [1, 1, 1, 1], 1)
+    assert weights.reach == pytest.approx(math.log((2 + BACKGROUND) / 0.5))
+    assert sum(weights.of_terms) < weights.reach / 3
+
+
+def test_a_query_without_a_word_has_no_reach() -> None:
+    assert (weigh([], [], 5).of_terms, weigh([], [], 5).reach) == ([], 0.0)
+
+
+def test_a_count_that_is_only_about_right_takes_nothing_below_zero() -> None:
+    assert weigh(["appl"], [12], 10).of_terms == weigh(["appl"], [10], 10).of_terms

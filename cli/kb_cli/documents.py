@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET
 
 from kb_cli.config import ClientSettings, engine, read
 from kb_cli.output import CliError, Exit, Output
@@ -116,6 +117,12 @@ def search(options: argparse.Namespace, out: Output) -> None:
             words = "no say" if explain.bm25 is None else f"{explain.bm25:.3f}"
             weighed = f"meaning {meaning} × {explain.weight:g}, words {words}"
             out.text(f"   {weighed} (saturation {explain.saturation:g})", style="dim")
+            if explain.relevance is not UNSET:
+                out.text(f"   reranked: {explain.relevance:.3f}", style="dim")
+            if (ranking := explain.ranking) is not UNSET:
+                shares = msgspec.structs.asdict(ranking.weights).items()
+                parts = (f"{name} {getattr(ranking, name):.3f} × {share:g}" for name, share in shares)
+                out.text(f"   {', '.join(parts)}", style="dim")
         text = chunk.text
         if not options.full and len(text) > _SHORT_CHARS:
             text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"

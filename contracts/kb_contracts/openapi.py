@@ -108,8 +108,8 @@ HEADERS: Mapping[str, Json] = {
         _header(IF_MATCH, "the version that the document must have, as its ETag", '^"?[1-9][0-9]{0,17}"?$'),
         _header(
             ragler.USER_ID,
-            "on whose behalf the call is made; limits are kept by it and jobs take turns by it, "
-            "or by the key without it",
+            "on whose behalf the call is made; limits are kept by it, jobs take turns by it and feedback is "
+            "its voice, or that of the key without it",
             ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_USER_CHARS,

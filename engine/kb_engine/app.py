@@ -50,6 +50,7 @@ from kb_engine.index.port import Index, index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
+from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store.port import EmbedderIdentity
@@ -75,7 +76,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         StartError: as listed above.
         kb_engine.store.BaseRefused: the base is another process's, of another embedder, or no base.
     """
-    for warning in settings.embedder_warnings():
+    for warning in (*settings.embedder_warnings(), *settings.rerank.warnings()):
         logger.warning(warning)
     try:
         embedder = embedder_from(settings.embedder, settings)
@@ -112,6 +113,8 @@ async def create_app(settings: EngineSettings) -> web.Application:
         await engine.kept.stop()
         await engine.workers.stop()
         await engine.encoder.close()
+        if engine.reranker is not None:
+            await engine.reranker.close()
         await engine.store.close()
 
     app.on_startup.append(start)
@@ -203,7 +206,8 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         settings.spool_folder,
     )
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, started_at)
+    reranker = reranker_from(settings.rerank)
+    return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, reranker, started_at)
 
 
 def _prepare_folders(settings: EngineSettings) -> None:

@@ -15,6 +15,8 @@ from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
 from kb_engine.index.postgres import EXACT_BELOW
 from kb_engine.index.qdrant.settings import QdrantSettings
+from kb_engine.ranking_settings import RankingSettings
+from kb_engine.rerank.settings import RerankSettings
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -62,6 +64,8 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         str, Setting("VECTOR_DB_TYPE", "the search index: qdrant, or empty for the one in the base")
     ] = ""
     qdrant: QdrantSettings = QdrantSettings()
+    ranking: RankingSettings = RankingSettings()
+    rerank: RerankSettings = RerankSettings()
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE

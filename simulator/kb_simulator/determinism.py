@@ -71,8 +71,12 @@ class Seeded:
 
 def rfc3339(microseconds: int) -> str:
     """A time as it stands on the wire; `microseconds` since 1970-01-01T00:00:00Z."""
-    moment = _UNIX + timedelta(microseconds=microseconds)
-    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    return moment_of(microseconds).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def moment_of(microseconds: int) -> datetime:
+    """The aware time that is so many microseconds after 1970-01-01T00:00:00Z."""
+    return _UNIX + timedelta(microseconds=microseconds)
 
 
 def microseconds_of(moment: datetime) -> int:

@@ -12,6 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
 from kb_simulator.engine.jobs import Answers, Retry
@@ -88,6 +89,17 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
 
 whole_query, whole_body = mount.convert_query, mount.decode_body
 """Bound before a mutant takes their places."""
+
+
+def ranked_as_usual(query: str, _ranking: m.Ranking, defaults: RankingDefaults) -> RankingPlan:
+    return ranking_plan(query, m.Ranking(), defaults)
+
+
+async def changing_the_document(incoming: Incoming, inner: Handler) -> Any:
+    answer = await inner(incoming)
+    key, state = incoming.path["document_id"], CURRENT.get().namespace.state
+    state.documents.add_tags(int(key) if key.isdecimal() else key, ["heard"], None, state.now())
+    return answer
 
 
 def mismatch_taken(self: Answers, retry: Retry, _now: int) -> Any:

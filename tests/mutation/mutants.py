@@ -6,11 +6,13 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
+from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
-from kb_simulator.engine import documents, handlers, state
+from kb_contracts.semantics import feedback, ranking
+from kb_simulator.engine import documents, handlers, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
@@ -34,7 +36,7 @@ from tests.mutation.breaking import (
 from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH = "test_jobs", "test_documents", "test_search"
-UPDATES = "test_updates"
+UPDATES, RANKING = "test_updates", "test_ranking"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -233,6 +235,41 @@ _SEARCH = [
     _m("results lose their tags", SEARCH, "a_note_is_found_by_its_words", results(lambda _: {"tags": []})),
 ]  # fmt: skip
 
+_RANKING = [
+    _m("ranking is ignored", RANKING, "a_passage_from_below_the_first_results_can_rise",
+       body("search", ranking=None)),
+    _m("weights of a request are ignored", RANKING, "without_being_asked_for_nothing_is_ranked",
+       replaced(search, "ranking_plan", mis.ranked_as_usual)),
+    _m("weights may add up to anything", RANKING, "weights_that_do_not_add_up_are_refused",
+       replaced(ranking, "misfit", mis.nothing)),
+    _m("the default weights are others", RANKING, "a_final_score_is_its_parts_by_their_weights",
+       replaced(ranking, "DEFAULT_WEIGHTS", m.RankingWeights(semantic=1.0))),
+    _m("the final score leaves feedback out", RANKING, "what_was_found_useful_comes_first",
+       replaced(documents.Documents, "votes", lambda _self: {})),
+    _m("confluence is not reputed", RANKING, "confluence_is_reputed_over_the_web_and_that_over_manual",
+       replaced(ranking, "reputation_score", lambda *_: 0.4)),
+    _m("only what is answered is ranked", RANKING, "a_passage_from_below_the_first_results_can_rise",
+       replaced(search, "pool_size", lambda top: top)),
+    _m("everything is a question", RANKING, "a_query_is_of_a_kind_by_its_form",
+       replaced(ranking, "query_kind", lambda _: "question")),
+    _m("the lack of a reranker is not told", RANKING, "a_second_look_is_taken_or_its_lack_explained",
+       says("search", rerank_failure=UNSET)),
+    _m("what is not reranked is said to be", RANKING, "nobody_has_a_second_look_who_does_not_want_it",
+       says("search", reranked=True)),
+    _m("every signal is a voice", RANKING, "a_voice_counts_once_and_its_last_rating_stands",
+       asked("giveFeedback", lambda _: {"user": str(uuid4())})),
+    _m("all are one voice", RANKING, "feedback_is_half_clicks_and_half_ratings",
+       asked("giveFeedback", lambda _: {"user": None})),
+    _m("the first rating stands", RANKING, "a_voice_counts_once_and_its_last_rating_stands",
+       replaced(documents, "voted", lambda standing, signal: standing or feedback.voted(None, signal))),
+    _m("a few voices are all", RANKING, "feedback_is_half_clicks_and_half_ratings",
+       replaced(feedback, "PRIOR", 1)),
+    _m("feedback is a change", RANKING, "feedback_changes_no_version_and_goes_with_its_document",
+       around("giveFeedback", mis.changing_the_document)),
+    _m("retried feedback is looked at again", RANKING, "a_retry_of_feedback_answers_as_it_did",
+       asked("giveFeedback", lambda _: {"idempotency_key": None})),
+]  # fmt: skip
+
 _IDEMPOTENCY = [
     _m("a key with another request is taken", IDEMPOTENCY, "a_key_with_another_request_is_a_mismatch",
        replaced(Answers, "given", mis.mismatch_taken)),
@@ -387,6 +424,7 @@ _SUCCESSES = {
     "clearDocuments": (DOCUMENTS, "clearing_removes_all"),
     "patchNote": (DOCUMENTS, "a_title_alone_is_patched"),
     "setMetadata": (DOCUMENTS, "metadata_are_replaced_whole"),
+    "giveFeedback": (RANKING, "feedback_that_does_not_fit_is_refused"),
     "addTags": (DOCUMENTS, "adding_tags_that_stand_changes_nothing"),
     "removeTag": (DOCUMENTS, "an_odd_tag_travels_in_a_path"),
     "listTags": (DOCUMENTS, "a_prefix_is_not_a_pattern"),
@@ -400,6 +438,7 @@ MUTANTS: list[Mutant] = [
     *_DOCUMENTS,
     *_SEARCH,
     *_UPDATES,
+    *_RANKING,
     *_IDEMPOTENCY,
     *_ADAPTER,
     *_UPLOADS,

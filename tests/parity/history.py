@@ -187,6 +187,7 @@ class Story:
             ("filters", {"format": ["md", "txt"]}),
             ("explain", True),
             ("neighbors", 1),
+            ("ranking", self._dice.choice(({}, {"ranking_weights": {"semantic": 0.5, "feedback": 0.5}}))),
         ):
             if self._dice.random() < 0.15:
                 body[name] = value
@@ -211,6 +212,11 @@ class Story:
             yield Step("addTags", place, {**request, "json": {"tags": tags}})
         else:
             yield Step("removeTag", {**place, "tag": self._dice.choice(TAGS)}, request)
+
+    def _feedback(self) -> Iterator[Step]:
+        signal = self._dice.choice(("useful", "not_useful", "clicked"))
+        request = {"json": {"signal": signal}, "headers": {USER_ID: self._dice.choice("abc")}}
+        yield Step("giveFeedback", {"document_id": self._document()}, request)
 
     def _remove(self) -> Iterator[Step]:
         place, headers = {"document_id": self._document()}, self._key()
@@ -267,6 +273,7 @@ class Story:
             ("filters", {"date_from": "2020-01-01", "date_to": "2999-01-01"}),
             ("filters", {"date_to": "2020-01-01"}),
             ("limit", 3),
+            ("ranking", {}),
         ):
             if self._dice.random() < 0.2:
                 body[name] = value
@@ -281,12 +288,13 @@ class Story:
         _search,
         _patch,
         _tag,
+        _feedback,
         _remove,
         _look,
         _collection,
         _vector,
     )
-    _weights = (14, 8, 10, 10, 22, 12, 12, 4, 12, 12, 14)
+    _weights = (14, 8, 10, 10, 22, 12, 12, 8, 4, 12, 12, 14)
 
 
 def refusals() -> list[Step]:
@@ -318,6 +326,8 @@ def refusals() -> list[Step]:
         {"query": "x", "filters": {"date_from": "yesterday"}},
         {"query": "x", "filters": {"date_from": "2025-02-01", "date_to": "2025-01-01"}},
         {"query": "x", "filters": {"colour": "red"}},
+        {"query": "x", "ranking": {"ranking_weights": {"semantic": 0.5}}},
+        {"query": "x", "ranking": {"ranking_weights": {"colour": 1.0}}},
     ]
     lists: list[dict[str, Any]] = [
         {"limit": 0},

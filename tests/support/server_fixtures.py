@@ -101,7 +101,7 @@ class JumpingClock:
 
 class ToolCaller:
     """Calls the tools of toolsets as hosting does. `last` is what came with the last call, its log fields
-    among it; `around` is that of the engine's client.
+    among it; `around` is that of the engine's client. The calls are made by `user`.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class ToolCaller:
         self.around = {} if client is None else client.around
         self.metrics = Metrics()
         self.last = Call()
+        self.user = ""
         self._progress = progress
         self.toolset = combine(toolsets)
         self._calls = Calls(self.toolset, self.metrics)
@@ -117,6 +118,7 @@ class ToolCaller:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         self.last = Call(correlation_id="call-1", credential="me", progress=self._progress)
+        self.last.user = self.user
         return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:

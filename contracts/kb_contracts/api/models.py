@@ -23,6 +23,10 @@ DocumentStatus = Literal["searchable", "empty"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]
 DateField = Literal["created_at", "updated_at"]
+QueryKind = Literal["exact", "keywords", "question"]
+"""What a query is by its form: names something exactly, a few words, or a question."""
+Signal = Literal["useful", "not_useful", "clicked"]
+"""What a voice says of a document: two ratings, of which the last one counts, and that it was opened."""
 
 MAX_INTEGER = 9_223_372_036_854_775_807
 MAX_NOTE_CHARS = 1_000_000
@@ -107,6 +111,52 @@ class Filters(Request):
     source_path_prefix: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
 
 
+class RankingWeights(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """The shares of a final score, which add up to 1; what is left out has none."""
+
+    semantic: Score = 0.0
+    recency: Score = 0.0
+    reputation: Score = 0.0
+    feedback: Score = 0.0
+
+
+class Ranking(Request):
+    """How results are ordered by more than how well they answer.
+
+    `score` is then `w1 * semantic + w2 * recency + w3 * reputation + w4 * feedback`, each from 0 to 1:
+
+    - semantic: the score without all this (in mode `vector` the cosine), or the one that a reranker gave
+    - recency: `exp(-decay_rate * days_since_update)`, in whole days since the document's `updated_at`
+    - reputation: `source_type_weight[source_type]`, by the document's metadata
+    - feedback: `click_rate * 0.5 + rating_avg * 0.5`, as `Feedback` has it
+
+    It orders the 100 best by `semantic`, or three times `top` where that is more; after a reranker, those
+    that this has read. `min_score`, `total` and `weak` are about the first scores. What is left out is as the
+    engine is set. A weight of 1 for `semantic` leaves the order as it is.
+    """
+
+    ranking_weights: Annotated[
+        RankingWeights,
+        Meta(
+            description="add up to 1; where none is named, semantic 0.7, recency 0.15, reputation 0.10 and "
+            "feedback 0.05, unless the engine is set to others for this kind of query"
+        ),
+    ] = RankingWeights()
+    decay_rate: (
+        Annotated[float, Meta(ge=0, le=10, description="per day; 0.01 halves a recency in 69 days")] | None
+    ) = None
+    source_type_weight: Annotated[
+        dict[str, Score],
+        Meta(
+            max_length=20,
+            description="reputations beside those of the engine, by default confluence 1, web 0.7 and manual "
+            "0.4; a source type that is not named has that of `manual`",
+        ),
+    ] = {}
+
+
 class SearchRequest(Request):
     """`POST /search`."""
 
@@ -120,6 +170,20 @@ class SearchRequest(Request):
     min_score: Score = 0.0
     filters: Filters | None = None
     explain: bool = False
+    ranking: (
+        Annotated[
+            Ranking,
+            Meta(description="order by recency, reputation and feedback too; else as the engine is set"),
+        ]
+        | None
+    ) = None
+    rerank: (
+        Annotated[
+            bool,
+            Meta(description="whether a reranker has a second look; by default where the engine has one"),
+        ]
+        | None
+    ) = None
     neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks to add before and after each result")] = 0
     max_chars: (
         Annotated[int, Meta(ge=100, le=1_000_000, description="bound on the text of all results together")]
@@ -157,17 +221,32 @@ class DocumentSummary(Response, kw_only=True):
     updated_at: str
 
 
+class RankingParts(Response):
+    """What a final score was made of; `Ranking` has the formula. `kind` is what the query was taken for."""
+
+    semantic: Score
+    recency: Score
+    reputation: Score
+    feedback: Score
+    weights: RankingWeights
+    kind: QueryKind
+
+
 class Explanation(Response):
     """How a score came about: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
 
     `cosine` or `bm25` is null where that part had no say (mode, or no match). `weight` and `saturation` are
     those of the query: the saturation is in proportion to the bm25 of a passage that holds all of its words.
+    Where a final score was made, this is how its semantic part came about, and `ranking` has all parts.
+    `relevance` is what a reranker has given instead of that score.
     """
 
     cosine: float | None
     bm25: float | None
     weight: float
     saturation: float
+    relevance: Score | msgspec.UnsetType = msgspec.UNSET
+    ranking: RankingParts | msgspec.UnsetType = msgspec.UNSET
 
 
 class SearchResult(Response):
@@ -197,6 +276,11 @@ class SearchResponse(Response):
     and scores `min_score` at least; the mode says which of the two counts. By meaning something is always
     nearest: where fewer match than `top`, the nearest of the others follow, so that there may be more results
     than `total`. `total_exact` is false where counting would take too long: as many match, or more.
+
+    `reranked` is there where a reranker was wanted. True: it has read the best candidates, all results among
+    them, and `score` is the relevance that it gave, from 0 to 1, which compares from one query to the next as
+    far as its model's does; `min_score`, `total` and `weak` are about the first scores. False: results and
+    scores are the first ones, and `rerank_failure` says why.
     """
 
     results: list[SearchResult]
@@ -206,6 +290,8 @@ class SearchResponse(Response):
     weak: bool
     omitted: Count = 0
     total_exact: bool | msgspec.UnsetType = msgspec.UNSET
+    reranked: bool | msgspec.UnsetType = msgspec.UNSET
+    rerank_failure: str | msgspec.UnsetType = msgspec.UNSET
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -371,6 +457,35 @@ class MetadataRequest(Request):
     """`PUT /documents/{id}/metadata`."""
 
     metadata: dict[str, Any]
+
+
+class FeedbackRequest(Request):
+    """`PUT /documents/{id}/feedback`."""
+
+    signal: Annotated[
+        Signal,
+        Meta(
+            description="whether it was useful for the task at hand, or that it was opened; of two ratings "
+            "the later one counts"
+        ),
+    ]
+
+
+class Feedback(Response):
+    """What all voices together say of a document. A voice counts once, however often it is heard.
+
+    `voices` gave any signal, `clicked` opened it or found it useful. `score` is
+    `click_rate * 0.5 + rating_avg * 0.5`, where four voices are added that neither opened nor rated it, so
+    that a few move it little: `click_rate = clicked / (voices + 4)`,
+    `rating_avg = (useful + 2) / (useful + not_useful + 4)`.
+    """
+
+    document_id: int
+    voices: Count
+    clicked: Count
+    useful: Count
+    not_useful: Count
+    score: Score
 
 
 class TagsRequest(Request):

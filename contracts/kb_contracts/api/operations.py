@@ -178,7 +178,7 @@ class Operation(Generic[B, R]):
     reads: bool = False
     """True: a POST that changes nothing."""
     on_behalf: bool = False
-    """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
+    """True: `X-User-ID` says for whom, so that callers take turns, and each is one voice."""
     surface: ApiSurface = ApiSurface.ENGINE
     models: Mapping[int, type[R]] = field(init=False)
     """The models of its responses by status; decided once, as what follows is, and read with each request."""
@@ -387,6 +387,19 @@ SET_METADATA: Operation[m.MetadataRequest, m.Document] = Operation(
     errors=("document_not_found", "version_conflict"),
     example={"metadata": {"source_type": "wiki", "reviewed": "2026-01-31"}},
     links=(_READ,),
+)
+
+GIVE_FEEDBACK: Operation[m.FeedbackRequest, m.Feedback] = Operation(
+    "giveFeedback",
+    Method.PUT,
+    f"{_DOCUMENT}/feedback",
+    "Say whether a document was useful, or that it was opened; it changes no version",
+    m.Feedback,
+    body=m.FeedbackRequest,
+    on_behalf=True,
+    errors=("document_not_found",),
+    example={"signal": "useful"},
+    links=(Link("getDocument", {"document_id": "/document_id"}),),
 )
 
 ADD_TAGS = _post(

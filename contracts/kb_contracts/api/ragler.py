@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kb_contracts.api.models import MAX_TAGS, Count, Query, Request, Response, Score, Tag
+from kb_contracts.api.models import MAX_TAGS, Count, Query, Ranking, Request, Response, Score, Tag
 
 USER_ID = "X-User-ID"
 """The header that says on whose behalf a call is made; rate limits are kept by it."""
@@ -130,6 +130,7 @@ class VectorSearchRequest(Request, rename="camel"):
     collection_id: CollectionId | None = None
     limit: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
     filters: VectorFilters | None = None
+    ranking: Ranking | None = None
 
 
 class VectorMetadata(Response, kw_only=True):
@@ -150,7 +151,7 @@ class VectorMetadata(Response, kw_only=True):
 
 
 class VectorResult(Response):
-    """One passage. `score` is its cosine with the query, nothing below zero.
+    """One passage. `score` is its cosine with the query, nothing below zero, or the final score of `ranking`.
 
     `source_url` is the metadata's `source_url` or `url`, else the source path, else the filename, else the
     document's uid as a URN.

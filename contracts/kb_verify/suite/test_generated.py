@@ -9,6 +9,7 @@ can express these rules:
 - `tags` and `metadata` of a form are JSON texts: what they hold is generated, not any text.
 - Each request of one of RAGler's operations comes from a new user, so that no limit hides a response.
 - Of a search's two dates the start does not come after the end.
+- The weights of a ranking add up to 1.
 - To delete a job is to cancel it: it can still be read.
 """
 
@@ -74,14 +75,18 @@ schemathesis.openapi.format(
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
-    """Another user, where the request is one to be taken: what is refused is not counted."""
-    operation = BY_ID[case.operation.definition.raw["operationId"]]
-    if (
-        operation.surface is ApiSurface.RAGLER
-        and case.meta is not None
-        and case.meta.generation.mode.is_positive
-    ):
+    """Another user and weights that add up, where the request is one to be taken.
+
+    What is refused is not counted.
+    """
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    if BY_ID[case.operation.definition.raw["operationId"]].surface is ApiSurface.RAGLER:
         case.headers.update(fresh_user())
+    if isinstance(case.body, dict) and isinstance(ranking := case.body.get("ranking"), dict):
+        weights = ranking.get("ranking_weights", {})
+        if total := sum(weights.values()):
+            ranking["ranking_weights"] = {name: weight / total for name, weight in weights.items()}
 
 
 @schemathesis.hook

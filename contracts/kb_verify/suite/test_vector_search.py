@@ -71,6 +71,18 @@ def test_scores_and_total_are_those_of_a_search_by_meaning(kb: Client) -> None:
         assert answer.total == own.total
 
 
+@pytest.mark.requirement("R27")
+def test_final_scores_are_those_of_the_engines_own_search(kb: Client) -> None:
+    for number, source_type in enumerate(("manual", "web", "confluence")):
+        kb.note(f"{QUERY} {number}", metadata={"source_type": source_type})
+    ranking = {"ranking_weights": {"semantic": 0.2, "reputation": 0.8}}
+    own = kb.search(QUERY, mode="vector", ranking=ranking)
+    answer = kb.vector(QUERY, ranking=ranking)
+    assert [each.score for each in answer.results] == [each.score for each in own.results]
+    assert [each.content for each in answer.results] == [each.chunk.text for each in own.results]
+    assert answer.results[0].metadata.source_type == "confluence"
+
+
 @pytest.mark.requirement("R11")
 def test_the_limit_is_ten_where_none_is_sent(kb: Client) -> None:
     for number in range(12):

@@ -29,7 +29,7 @@ from kb_contracts.semantics.documents import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import documents, feedback, jobs
 from kb_engine.store.repository.transaction import answer_to
 from kb_readers import ExtractionFailed, format_of
 
@@ -154,7 +154,7 @@ class JobsApi:
 
 
 def caller_of(incoming: Incoming) -> str:
-    """With whom jobs take turns: a digest of the credential and of the user that it names."""
+    """With whom jobs take turns, and whose voice it is: a digest of the credential and of its user."""
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
 
 
@@ -252,6 +252,12 @@ class DocumentsApi:
         key, request = document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(
             idempotency_of(incoming), documents.set_metadata, key, request.metadata, incoming.if_match
+        )
+
+    async def give_feedback(self, incoming: Incoming) -> m.Feedback:
+        key, signal = document_key(incoming.path["document_id"]), incoming.body.signal
+        return await self._store.once(
+            idempotency_of(incoming), feedback.give, key, caller_of(incoming), signal
         )
 
     async def add_tags(self, incoming: Incoming) -> m.Document:

@@ -21,6 +21,7 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, Workers
+from kb_engine.rerank.port import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
@@ -64,6 +65,7 @@ class Engine:
     workers: Workers
     ends: JobEnds
     kept: KeptJobs
+    reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
+from kb_contracts.semantics.ranking import (
+    NO_RERANKER,
+    RankingPlan,
+    in_final_order,
+    in_order_of_relevance,
+    pool_size,
+    ranking_plan,
+)
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
@@ -20,8 +28,11 @@ from kb_contracts.semantics.search import (
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
+from kb_engine.rerank.port import Reranker, RerankFailed
 from kb_engine.store.port import Query
-from kb_engine.store.repository import collections
+from kb_engine.store.repository import collections, feedback
+from kb_engine.store.repository import search as search_rows
+from kb_engine.store.store import Store, utc_now
 
 
 class SearchApi:
@@ -30,6 +41,8 @@ class SearchApi:
     def __init__(self, engine: Engine) -> None:
         self._store = engine.store
         self._encoder = engine.encoder
+        self._ranking = engine.settings.ranking.defaults
+        self._reranker = engine.reranker
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
         return await self.answer(incoming.body)
@@ -55,19 +68,30 @@ class SearchApi:
             date_from=date_from,
             date_to=date_to,
         )
+        ranking = request.ranking or self._ranking.for_all
+        plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
+        reranker = None if request.rerank is False else self._reranker
+        looked_at = 0 if reranker is None else max(reranker.candidates, request.top)
+        pool = max(looked_at, request.top if plan is None else pool_size(request.top))
         query = Query(
             text=request.query,
             mode=mode,
             vector=None if mode == "fts" else await self._encoder.query(request.query),
             scoring=self._encoder.embedder.scoring,
-            top=request.top,
+            top=pool,
             selection=selection,
             min_score=request.min_score,
-            neighbors=request.neighbors,
+            neighbors=request.neighbors if pool == request.top else 0,
             explain=request.explain,
         )
         found = await self._store.search(query)
-        results, omitted = found.results, 0
+        results, reranked, rerank_failure = await _second_look(reranker, request, found.results, looked_at)
+        if plan is not None:
+            results = await _in_final_order(self._store, results, plan)
+        results = results[: request.top]
+        if request.neighbors and pool > request.top:
+            await self._store.read(search_rows.add_neighbors, results, request.neighbors)
+        omitted = 0
         if request.max_chars is not None:
             results, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
@@ -78,6 +102,8 @@ class SearchApi:
             weak=found.weak,
             omitted=omitted,
             total_exact=UNSET if found.total_exact else False,
+            reranked=reranked,
+            rerank_failure=rerank_failure,
         )
 
 
@@ -87,12 +113,15 @@ class RaglerApi:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = engine.store
+        self._ranking = engine.settings.ranking.defaults
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
         started = time.perf_counter()
         request: r.VectorSearchRequest = incoming.body
         chosen = await self._chosen(request)
         selection = vector_selection_of(request.filters or r.VectorFilters(), next(iter(chosen), None))
+        ranking = request.ranking or self._ranking.for_all
+        plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
         encoder = self._engine.encoder
         found = await self._store.search(
             Query(
@@ -100,13 +129,16 @@ class RaglerApi:
                 mode="vector",
                 vector=await encoder.query(request.query),
                 scoring=encoder.embedder.scoring,
-                top=request.limit,
+                top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
             )
         )
-        ids = chosen or await self._store.read(collections.ids, first_collections(found.results))
+        results = found.results
+        if plan is not None:
+            results = (await _in_final_order(self._store, results, plan))[: request.limit]
+        ids = chosen or await self._store.read(collections.ids, first_collections(results))
         return r.VectorSearchResponse(
-            results=[vector_result(result, ids) for result in found.results],
+            results=[vector_result(result, ids) for result in results],
             total=found.total,
             query=request.query,
             execution_time=round((time.perf_counter() - started) * 1000, 3),
@@ -136,6 +168,30 @@ class RaglerApi:
         found = await self._store.read(collections.name_of, request.collection_id)
         check_same_collection(name, found)
         return {found: request.collection_id}
+
+
+async def _second_look(
+    reranker: Reranker | None, request: m.SearchRequest, results: list[m.SearchResult], most: int
+) -> tuple[list[m.SearchResult], bool | UnsetType, str | UnsetType]:
+    """The first `most` results as the reranker orders them, `reranked` and `rerank_failure`.
+
+    Where it fails, all results as they are.
+    """
+    if reranker is None:
+        return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
+    first = results[:most]
+    try:
+        relevances = await reranker.scores(request.query, [result.chunk.text for result in first])
+    except RerankFailed as error:
+        return results, False, str(error)
+    return in_order_of_relevance(first, relevances), True, UNSET
+
+
+async def _in_final_order(
+    store: Store, results: list[m.SearchResult], plan: RankingPlan
+) -> list[m.SearchResult]:
+    votes = await store.read(feedback.votes, [result.document.id for result in results])
+    return in_final_order(results, votes, plan, utc_now())
 
 
 def vector_selection_of(filters: r.VectorFilters, collection: str | None) -> Selection:

@@ -43,6 +43,9 @@ BENCHMARKS = {
     "fleet": Benchmark(
         "a simulated fleet beside real processes, and its curve to a thousand nodes", "fleet:run"
     ),
+    "feedback": Benchmark(
+        "the order of results by feedback from a simulated log, with hostile voices", "feedback:run"
+    ),
     "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),
 }
 

@@ -12,6 +12,7 @@ from kb_contracts.api.operations import (
     CANCEL_JOB,
     DELETE_DOCUMENT,
     GET_DOCUMENT,
+    GIVE_FEEDBACK,
     LIST_TAGS,
     RETRY_JOB,
     SET_METADATA,
@@ -117,6 +118,32 @@ Example: {"document_id": 42, "metadata": {"source_type": "wiki", "author": "Ann"
             if_match=arguments.expected_version,
         )
         return DocumentView(**document_members(changed))
+
+
+class KbFeedbackArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: DocumentId
+    signal: Annotated[
+        m.Signal, Meta(description="it helped, it did not, or it was only opened to be read on")
+    ]
+
+
+class KbFeedbackTool(_ExtraTool[KbFeedbackArguments, m.Feedback]):
+    name = "kb_feedback"
+    title = "Say whether a document helped"
+    description = """\
+Say whether a document that kb_search found was useful for the task. Searches that weigh feedback \
+(ranking_weights) then put what many found useful a little higher. You count once a document: of two ratings \
+the later one stands, and saying it again changes nothing.
+
+Example: {"document_id": 42, "signal": "useful"}"""
+    annotations = Annotations(idempotent=True)
+
+    async def run(self, arguments: KbFeedbackArguments, _call: Call) -> m.Feedback:
+        return await self.engine.call(
+            GIVE_FEEDBACK,
+            path={"document_id": arguments.document_id},
+            body=m.FeedbackRequest(signal=arguments.signal),
+        )
 
 
 class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -234,8 +261,8 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: move and delete documents, replace their metadata, see what "
-            "tags there are, cancel jobs and uploads, try failed jobs again."
+            "Keep a knowledge base in order: move and delete documents, replace their metadata, say which "
+            "helped, see what tags there are, cancel jobs and uploads, try failed jobs again."
         ),
         tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts.api.models import MAX_QUERY_CHARS, MAX_TAGS
+from kb_contracts.api.models import MAX_QUERY_CHARS, MAX_TAGS, Ranking, RankingWeights
 from kb_contracts.api.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
 from kb_contracts.semantics.search import longest_prefix
 from kb_server.engine_client.errors import Refused
@@ -252,6 +252,16 @@ class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
         DEFAULT_LIMIT
     )
     filters: SearchFilters | None = None
+    ranking_weights: (
+        Annotated[
+            RankingWeights,
+            Meta(
+                description="score by recency, reputation of the source and feedback too, by shares that add "
+                "up to 1; {}: 0.7 semantic, 0.15 recency, 0.10 reputation, 0.05 feedback"
+            ),
+        ]
+        | None
+    ) = None
 
 
 class FoundMetadata(PassageMetadata, kw_only=True):
@@ -294,7 +304,7 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
         call.log["query"] = sanitised(arguments.query)
         if arguments.collection_id is not None:
             call.log["collection_id"] = str(arguments.collection_id)
-        filters, backend = _filters(arguments), self.backend
+        filters, backend, weights = _filters(arguments), self.backend, arguments.ranking_weights
         within = None if arguments.collection_id is None else str(arguments.collection_id)
         began = perf_counter()
         request = VectorSearchRequest(
@@ -303,6 +313,7 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
             collection_id=within,
             limit=arguments.limit or DEFAULT_LIMIT,
             filters=filters,
+            ranking=None if weights is None else Ranking(ranking_weights=weights),
         )
         try:
             found = await backend.search(request)

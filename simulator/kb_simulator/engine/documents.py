@@ -31,6 +31,7 @@ from kb_contracts.semantics.documents import (
     text_digest,
     title_after_update,
 )
+from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
 from kb_readers import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of
@@ -161,6 +162,7 @@ class Documents:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)  # chunk id: document id, place in it
     revision: int = 0
     last_updated: int | None = None
+    _votes: dict[int, dict[str, Vote]] = field(default_factory=dict)  # by document id and voice
     _by_uid: dict[str, int] = field(default_factory=dict)
     _by_content: dict[DedupKey, list[int]] = field(default_factory=dict)
     _next_id: int = 1
@@ -173,6 +175,7 @@ class Documents:
             by_id=dict(self.by_id),
             index=self.index.copy(),
             owners=dict(self.owners),
+            _votes={number: dict(votes) for number, votes in self._votes.items()},
             _by_uid=dict(self._by_uid),
             _by_content={key: list(ids) for key, ids in self._by_content.items()},
         )
@@ -289,11 +292,23 @@ class Documents:
         kept = [each for each in stored.document.tags if each != tag]
         return self._changed(stored, stored, now, tags=kept)
 
+    def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
+        """Take down what a voice says of a document. Raises EngineError: `document_not_found`."""
+        number = self.find(key).document.id
+        votes = self._votes.setdefault(number, {})
+        votes[voice] = voted(votes.get(voice), signal)
+        return feedback_of(number, tally(votes.values()))
+
+    def votes(self) -> dict[int, Votes]:
+        """What was said of documents, by their ids."""
+        return {number: tally(votes.values()) for number, votes in self._votes.items()}
+
     def remove(self, keys: Iterable[int | str], now: int) -> m.Removed:
         """Raises EngineError: `document_not_found`."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
             self._swap(stored, None, now)
+            self._votes.pop(stored.document.id, None)
             removed.documents += 1
             removed.chunks += len(stored.chunks)
             removed.bytes += stored.document.size_bytes

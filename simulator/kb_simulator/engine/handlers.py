@@ -193,7 +193,8 @@ def handlers() -> Mapping[str, Handler]:
 
 
 async def search(incoming: Incoming) -> m.SearchResponse:
-    return find_passages(CURRENT.get().reads.documents, incoming.body)
+    state = CURRENT.get().reads
+    return find_passages(state.documents, incoming.body, state.now())
 
 
 async def create_job(incoming: Incoming) -> m.Job:
@@ -291,6 +292,12 @@ async def set_metadata(incoming: Incoming) -> m.Document:
     )
 
 
+async def give_feedback(incoming: Incoming) -> m.Feedback:
+    key, signal = document_key(incoming.path["document_id"]), incoming.body.signal
+    voice = f"{incoming.credential} {incoming.user or ''}"
+    return _change(incoming, lambda state, _now: state.documents.give_feedback(key, voice, signal))
+
+
 async def add_tags(incoming: Incoming) -> m.Document:
     key, tags = document_key(incoming.path["document_id"]), incoming.body.tags
     return _change(
@@ -325,7 +332,7 @@ async def get_readiness(_incoming: Incoming) -> m.Health:
 
 async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
     state = _limited(incoming)
-    return search_vectors(state.documents, state.collections, incoming.body)
+    return search_vectors(state.documents, state.collections, incoming.body, state.now())
 
 
 async def list_collections(incoming: Incoming) -> r.CollectionList:

@@ -5,7 +5,8 @@
     score = cosine                                                           vector
 
 The saturation is in proportion to the reach of the query, so that a score is comparable from one query to the
-next, and from one base to another. A query without any word is answered by meaning alone.
+next, and from one base to another. A query without any word is answered by meaning alone. Where a search asks
+for `ranking`, the best are put into their final order (`kb_contracts.semantics.ranking`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
+from msgspec import UNSET
+
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
@@ -25,7 +29,7 @@ from kb_contracts.semantics.search import (
     vector_result,
     within_budget,
 )
-from kb_simulator.determinism import microseconds_of
+from kb_simulator.determinism import microseconds_of, moment_of
 from kb_simulator.engine.documents import Collections, Documents, Stored
 from kb_simulator.engine.index import Scores
 
@@ -44,13 +48,17 @@ _DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
 Test = Callable[[Stored], bool]
 
 
-def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] = ()) -> m.SearchResponse:
+def search(
+    documents: Documents, request: m.SearchRequest, now: int, also: Sequence[Test] = ()
+) -> m.SearchResponse:
     """The best chunks, best first, equals by id; their documents pass the tests in `also` too.
 
     Raises:
         EngineError: `contradiction` or `invalid_parameter`.
     """
     mode, owners = mode_of(request), documents.owners
+    plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
+    pool = request.top if plan is None else pool_size(request.top)
     allowed: set[int] | None = None  # documents; None: all
     if tests := [*_tests(request), *also]:
         allowed = {
@@ -65,9 +73,9 @@ def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] 
     if (least := request.min_score) > 0:
         scores = {key: score for key, score in scores.items() if round(score, _DECIMALS) >= least}
     # Rounding all would take longer than finding them: only what can be among the best is rounded.
-    edge = min(sorted(scores.values(), reverse=True)[: request.top], default=0.0) - 10**-_DECIMALS
+    edge = min(sorted(scores.values(), reverse=True)[:pool], default=0.0) - 10**-_DECIMALS
     near = sorted((-round(score, _DECIMALS), key) for key, score in scores.items() if score >= edge)
-    best = [(-negative, key) for negative, key in near[: request.top]]
+    best = [(-negative, key) for negative, key in near[:pool]]
     if mode != "fts" and request.min_score == 0.0:
         # Chunks that share nothing with the query: by meaning, something is always the nearest.
         far = (
@@ -75,7 +83,7 @@ def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] 
             for chunk_id in sorted(owners)
             if chunk_id not in scores and (allowed is None or owners[chunk_id][0] in allowed)
         )
-        best += islice(far, request.top - len(best))
+        best += islice(far, pool - len(best))
 
     def result(chunk_id: int, score: float) -> m.SearchResult:
         stored, chunk, before, after = documents.around(chunk_id, request.neighbors)
@@ -97,10 +105,20 @@ def search(documents: Documents, request: m.SearchRequest, also: Sequence[Test] 
             explain=explanation,
         )
 
-    kept, omitted = within_budget([result(key, score) for score, key in best], request.max_chars)
+    results = [result(key, score) for score, key in best]
+    if plan is not None:
+        results = in_final_order(results, documents.votes(), plan, moment_of(now))[: request.top]
+    kept, omitted = within_budget(results, request.max_chars)
     weak = not best or best[0][0] < FLOOR
     return m.SearchResponse(
-        results=kept, total=len(scores), mode=mode, took_ms=TOOK_MS, weak=weak, omitted=omitted
+        results=kept,
+        total=len(scores),
+        mode=mode,
+        took_ms=TOOK_MS,
+        weak=weak,
+        omitted=omitted,
+        reranked=False if request.rerank else UNSET,
+        rerank_failure=NO_RERANKER if request.rerank else UNSET,
     )
 
 
@@ -153,7 +171,7 @@ def _source_type(stored: Stored) -> str | None:
 
 
 def search_vectors(
-    documents: Documents, collections: Collections, request: r.VectorSearchRequest
+    documents: Documents, collections: Collections, request: r.VectorSearchRequest, now: int
 ) -> r.VectorSearchResponse:
     """RAGler's search: a search by meaning, its results as RAGler's clients read them.
 
@@ -176,10 +194,11 @@ def search_vectors(
         tags=[r.PREFIX + name for name in chosen],
         tags_any=filters.tags,
         filters=m.Filters(date_from=filters.date_from, date_to=filters.date_to, date_field=DATE_FIELD),
+        ranking=request.ranking,
     )
     wanted = source_types(filters.source_type)
     of_source = [lambda stored: _source_type(stored) in wanted] if wanted else []
-    found = search(documents, by_meaning, of_source)
+    found = search(documents, by_meaning, now, of_source)
     ids = chosen or collections.ids(documents, first_collections(found.results))
     return r.VectorSearchResponse(
         results=[vector_result(result, ids) for result in found.results],

@@ -172,6 +172,10 @@ class Operations:
         self._documents.set_metadata(number, params["body"]["metadata"])
         return self._documents.one(number)
 
+    def give_feedback(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        return self._documents.hear(number, params["voice"], params["body"]["signal"])
+
     def add_tags(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
         self._documents.expect(number, params["version"])
@@ -258,6 +262,7 @@ class Endpoint:
         self._running.add(name)
         try:
             params["version"] = _version(headers.get("If-Match"))
+            params["voice"] = json.dumps([request.headers.get("Authorization"), headers.get("X-User-ID")])
             params["body"] = await self._requests.body(request, operation)
             return await self._once(operation, params, name if key is not None else "")
         finally:

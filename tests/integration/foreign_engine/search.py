@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from datetime import UTC, date, datetime
@@ -10,12 +11,17 @@ from .promise import Refused
 from .store import Documents, Row, chunk_of
 
 WEAK = 0.2
+USUAL = {"semantic": 0.7, "recency": 0.15, "reputation": 0.1, "feedback": 0.05}
+REPUTED = {"confluence": 1.0, "web": 0.7, "manual": 0.4}
 _SUMMARY = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata",
     "extraction_method", "version", "created_at", "updated_at",
 )  # fmt: skip
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")
+
+
+Scored = tuple[float, Row, Row]
 
 
 class Search:
@@ -30,19 +36,52 @@ class Search:
         numbers = [document["id"] for document in self._chosen(body)]
         scored = self._documents.chunks.scored(body["query"], mode, numbers)
         found = [each for each in scored if each[0] >= body["min_score"]]
+        best = found[: body["top"]]
+        if body["ranking"] is not None:
+            pool = found[: max(100, 3 * body["top"])]
+            best = self._ranked(pool, body["query"], body["ranking"])[: body["top"]]
         results, omitted, left = [], 0, body["max_chars"]
-        for score, row, explained in found[: body["top"]]:
+        for score, row, explained in best:
             if left is not None and left <= 0:
                 omitted += 1
                 continue
             result = self._result(score, row, explained if body["explain"] else None, body["neighbors"], left)
             left = None if left is None else left - len(result["chunk"]["text"])
             results.append(result)
-        return {
+        answer = {
             "results": results, "total": len(found), "mode": mode, "omitted": omitted,
             "took_ms": (time.monotonic() - began) * 1000,
             "weak": not found or found[0][0] < WEAK,
         }  # fmt: skip
+        if body["rerank"]:
+            answer |= {"reranked": False, "rerank_failure": "Nothing here reranks."}
+        return answer
+
+    def _ranked(self, found: list[Scored], query: str, ranking: Row) -> list[Scored]:
+        """The same by their final scores."""
+        weights = dict.fromkeys(USUAL, 0.0) | ranking.get("ranking_weights", {})
+        if not any(weights.values()):
+            weights = USUAL
+        if abs(math.fsum(weights.values()) - 1) > 1e-6:
+            raise Refused("invalid_parameter", "Weights add up to 1.", parameter="ranking.ranking_weights")
+        reputed = REPUTED | ranking.get("source_type_weight", {})
+        decay = ranking.get("decay_rate")
+        ranked = []
+        for score, row, explained in found:
+            document = self._documents.one(row["document"])
+            age = datetime.now(UTC) - datetime.fromisoformat(document["updated_at"])
+            source_type = document["metadata"].get("source_type")
+            known = isinstance(source_type, str) and source_type in reputed
+            parts = {
+                "semantic": min(1.0, score),
+                "recency": math.exp(-(0.01 if decay is None else decay) * max(0, age.days)),
+                "reputation": reputed[source_type if known else "manual"],
+                "feedback": self._documents.feedback(document["id"])["score"],
+            }
+            final = sum(weight * parts[name] for name, weight in weights.items())
+            explained = explained | {"ranking": {**parts, "weights": weights, "kind": kind_of(query)}}
+            ranked.append((final, row, explained))
+        return sorted(ranked, key=lambda each: -each[0])
 
     def _result(self, score: float, row: Row, explained: Row | None, around: int, left: int | None) -> Row:
         document = self._documents.one(row["document"])
@@ -84,6 +123,15 @@ class Search:
             and (not first or datetime.fromisoformat(document[field]) >= first)
             and (not last or datetime.fromisoformat(document[field]) <= last)
         ]
+
+
+def kind_of(query: str) -> str:
+    """What a query is by its form."""
+    words = query.split()
+    odd = any(re.search(r"\w[._/\\#@$:]+\w", word) for word in words)
+    if odd or '"' in query or any(re.search(r"\d", word) and re.search("[a-zA-Z]", word) for word in words):
+        return "exact"
+    return "question" if query.rstrip().endswith("?") or len(words) >= 6 else "keywords"
 
 
 def mode_of(body: Row) -> str:

@@ -41,6 +41,9 @@ CREATE TABLE IF NOT EXISTS jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, status TEXT, attempts INTEGER, request TEXT,
   answer TEXT);
 CREATE TABLE IF NOT EXISTS answers (name TEXT PRIMARY KEY, request TEXT, status INTEGER, body TEXT);
+CREATE TABLE IF NOT EXISTS voices (
+  document INTEGER, voice TEXT, opened INTEGER DEFAULT 0, rating INTEGER DEFAULT 0,
+  PRIMARY KEY (document, voice));
 CREATE TABLE IF NOT EXISTS changes (one INTEGER PRIMARY KEY CHECK (one = 1), at TEXT);
 """
 
@@ -295,7 +298,7 @@ class Documents:
             gone["chunks"] += document["chunk_count"]
             gone["bytes"] += document["size_bytes"]
             self.chunks.delete(number)
-            for table in ("tags", "sources"):
+            for table in ("tags", "sources", "voices"):
                 self._db.execute(f"DELETE FROM {table} WHERE document = ?", number)
             self._db.execute("DELETE FROM documents WHERE id = ?", number)
         self._db.changed(self._db.now())
@@ -333,6 +336,26 @@ class Documents:
         if metadata != self.one(number)["metadata"]:
             self._db.execute("UPDATE documents SET metadata = ? WHERE id = ?", json.dumps(metadata), number)
             self._raise_version(number)
+
+    def hear(self, number: int, voice: str, signal: str) -> Row:
+        """Take down what a voice says of a document; what all say."""
+        self._db.execute("INSERT OR IGNORE INTO voices (document, voice) VALUES (?, ?)", number, voice)
+        change = {"useful": "rating = 1", "not_useful": "rating = -1", "clicked": "opened = 1"}[signal]
+        self._db.execute(f"UPDATE voices SET {change} WHERE document = ? AND voice = ?", number, voice)
+        return self.feedback(number)
+
+    def feedback(self, number: int) -> Row:
+        """What all voices say of a document."""
+        said = self._db.rows("SELECT * FROM voices WHERE document = ?", number)
+        counts = {
+            "voices": len(said),
+            "clicked": sum(each["opened"] or each["rating"] == 1 for each in said),
+            "useful": sum(each["rating"] == 1 for each in said),
+            "not_useful": sum(each["rating"] == -1 for each in said),
+        }
+        clicks = counts["clicked"] / (counts["voices"] + 4)
+        rating = (counts["useful"] + 2) / (counts["useful"] + counts["not_useful"] + 4)
+        return {"document_id": number, **counts, "score": clicks / 2 + rating / 2}
 
     def add_tags(self, number: int, tags: Sequence[str]) -> None:
         before = self._db.writes

@@ -79,7 +79,8 @@ class Base:
     def found(self, query: str, **fields: Any) -> list[int]:
         """The documents that a search by words finds, best first."""
         request = m.SearchRequest(query=query, **{"mode": "fts", **fields})
-        return [result.document.id for result in search(self.state.documents, request).results]
+        answer = search(self.state.documents, request, self.state.now())
+        return [result.document.id for result in answer.results]
 
 
 API = "/api/v1"

@@ -318,9 +318,8 @@ def quarry() -> Base:
 
 
 def test_an_explanation_adds_up(quarry: Base) -> None:
-    for result in search(
-        quarry.state.documents, m.SearchRequest(query="granite river", explain=True)
-    ).results:
+    request = m.SearchRequest(query="granite river", explain=True)
+    for result in search(quarry.state.documents, request, quarry.state.now()).results:
         why = result.explain
         assert why is not None
         reach = quarry.state.documents.index.reach("granite river")
@@ -339,5 +338,13 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
 
 def test_weak_says_that_the_best_is_under_the_floor(quarry: Base) -> None:
     for query in ("granite", "river market hill winter basalt"):
-        answer = search(quarry.state.documents, m.SearchRequest(query=query))
+        answer = search(quarry.state.documents, m.SearchRequest(query=query), quarry.state.now())
         assert answer.weak == (answer.results[0].score < FLOOR)
+
+
+def test_a_copy_keeps_its_own_feedback(quarry: Base) -> None:
+    twin = quarry.state.copy()
+    quarry.state.documents.give_feedback(1, "ann", "useful")
+    twin.documents.give_feedback(1, "bob", "not_useful")
+    assert (quarry.state.documents.votes()[1].useful, twin.documents.votes()[1].useful) == (1, 0)
+    assert quarry.state.documents.votes()[1].voices == twin.documents.votes()[1].voices == 1

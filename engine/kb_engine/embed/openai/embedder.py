@@ -20,18 +20,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.embed.openai.endpoint import (
-    BadAnswer,
-    NoAnswer,
-    Reply,
-    Wire,
-    WrongLength,
-    vectors_of,
-    words_of,
-)
+from kb_engine.embed.openai.answer import BadAnswer, WrongLength, vectors_of
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
 from kb_engine.embed.own_model import as_setting, scoring_for
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
+from kb_engine.endpoint.client import EndpointThread, EndpointUnavailable, NoAnswer, Reply, words_of
 from kb_engine.index.port import Vectors
 
 logger = logging.getLogger(__name__)
@@ -74,7 +67,7 @@ class OpenAIEmbedder(Embedder):
         """Raises SettingsError where the settings name no endpoint."""
         settings.check()
         self._settings = settings
-        self._wire = Wire(settings.embeddings_url, settings.embedding_key)
+        self._endpoint = EndpointThread(settings.embeddings_url, settings.embedding_key)
         self._lock = Lock()
         self._at_once = settings.embedding_batch
         self._query_seconds = min(_QUERY_SECONDS, settings.embedding_timeout)
@@ -126,13 +119,13 @@ class OpenAIEmbedder(Embedder):
         query = self._within_window(self._settings.embedding_query_prefix, text)
         try:
             vector: NDArray[np.float32] = self._vectors([query], self._query_seconds)[0]
-        except NoAnswer as error:
+        except _Late as error:
             # The next ones would line up behind one another, each for as long.
             raise EmbedderUnavailable(str(error), retry_after=_REST_SECONDS) from error
         return vector
 
     def close(self) -> None:
-        self._wire.close()
+        self._endpoint.close()
 
     def _within_window(self, prefix: str, text: str) -> str:
         room = self.max_tokens - estimated_tokens(prefix)
@@ -148,7 +141,7 @@ class OpenAIEmbedder(Embedder):
         for batch in _batches(texts, self._at_once):
             try:
                 rows.append(self._vectors(batch, self._settings.embedding_timeout))
-            except NoAnswer:
+            except _Late:
                 self._ask_for_less(len(batch))
                 raise
             self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
@@ -213,7 +206,12 @@ class OpenAIEmbedder(Embedder):
             body["dimensions"] = self._settings.embedding_dimensions
         numbers = len(texts) * (self.dimensions or MOST_DIMENSIONS)
         most = _BYTES_BESIDE + numbers * _BYTES_A_NUMBER
-        reply = self._wire.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
+        try:
+            reply = self._endpoint.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
+        except NoAnswer as error:
+            raise _Late(str(error)) from error
+        except EndpointUnavailable as error:
+            raise EmbedderUnavailable(str(error), retry_after=error.retry_after) from error
         if reply.status != 200:
             words = words_of(reply.body, self._settings.embedding_key) if ours else ""
             raise self._fault(reply, words)
@@ -252,6 +250,10 @@ class OpenAIEmbedder(Embedder):
     def _out_of_order(self, what: str, words: str = "", rest: float = _REST_SECONDS) -> EmbedderUnavailable:
         reason = f" ({words})" if words else ""
         return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{reason}", retry_after=rest)
+
+
+class _Late(EmbedderUnavailable):
+    """Not in time: the endpoint hangs, or these texts are more than it can do meanwhile."""
 
 
 @dataclass(eq=False)

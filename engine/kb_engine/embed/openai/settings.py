@@ -6,14 +6,13 @@ They count where `KB_EMBEDDER=openai`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
 from kb_engine.embed.own_model import ModelSettings
+from kb_engine.endpoint.settings import check_key, check_url, key_warnings
 
 OPENAI = "openai"
 """The value of `KB_EMBEDDER` that names an endpoint which speaks OpenAI's API."""
@@ -52,26 +51,10 @@ class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
         ):
             if not value.strip():
                 raise SettingsError(f"KB_EMBEDDER={OPENAI} needs {variable}, for example {example}")
-        named = f"KB_EMBEDDING_URL={self.embedding_url!r}"
-        try:
-            parts = urlsplit(self.embedding_url)
-            _ = parts.port
-        except ValueError as error:
-            raise SettingsError(f"KB_EMBEDDING_URL: {error}; write it like {_EXAMPLE}") from error
-        if parts.username is not None or parts.password is not None:
-            raise SettingsError(
-                "KB_EMBEDDING_URL: holds a user or a password; put the key into OPENAI_API_KEY"
-            )
-        printable = self.embedding_url.isprintable() and " " not in self.embedding_url
-        if parts.scheme not in {"http", "https"} or not parts.hostname or not printable:
-            raise SettingsError(f"{named}: is no http or https URL; write it like {_EXAMPLE}")
-        if parts.query or parts.fragment:
-            raise SettingsError(f"{named}: ends in a query or a fragment; give the base URL alone")
+        check_url("KB_EMBEDDING_URL", self.embedding_url, key_variable="OPENAI_API_KEY", example=_EXAMPLE)
         if not self.embedding_model.isprintable():
             raise SettingsError(f"KB_EMBEDDING_MODEL={self.embedding_model!r}: is no name of a model")
-        # A header takes nothing else, and the message does not repeat the key.
-        if not (self.embedding_key.isascii() and self.embedding_key.isprintable()):
-            raise SettingsError("OPENAI_API_KEY=(secret): has a sign that no key has, such as a line's end")
+        check_key("OPENAI_API_KEY", self.embedding_key)
         _ = self.chosen_scoring
 
     @property
@@ -81,12 +64,9 @@ class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
         return base if base.endswith(_PATH) else base + _PATH
 
     def warnings(self, *, chosen: bool) -> Iterator[str]:
-        parts = urlsplit(self.embedding_url)
-        if not chosen and self.embedding_url:
+        if chosen:
+            yield from key_warnings(
+                "KB_EMBEDDING_URL", self.embedding_url, "OPENAI_API_KEY", self.embedding_key
+            )
+        elif self.embedding_url:
             yield f"KB_EMBEDDING_URL is not used: set KB_EMBEDDER={OPENAI} for that"
-        try:
-            local = ip_address(parts.hostname or "").is_loopback
-        except ValueError:
-            local = parts.hostname == "localhost"
-        if chosen and self.embedding_key and parts.scheme == "http" and not local:
-            yield "OPENAI_API_KEY is sent without encryption; give KB_EMBEDDING_URL with https"

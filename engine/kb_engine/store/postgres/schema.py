@@ -278,7 +278,27 @@ CREATE SEQUENCE chunk_ids;
 SELECT setval('document_ids', last_document + 1, false), setval('chunk_ids', last_chunk + 1, false) FROM base;
 """
 
-MIGRATIONS: Sequence[str] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
+# What voices say of documents: `opened` is 0 or 1, `rating` 1 for useful, -1 for not useful, 0 for none.
+_VERSION_7 = """
+CREATE TABLE feedback (
+  document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
+  voice text COLLATE "C" NOT NULL,
+  opened integer NOT NULL,
+  rating integer NOT NULL,
+  given_at text COLLATE "C" NOT NULL,
+  PRIMARY KEY (document_id, voice)
+);
+"""
+
+MIGRATIONS: Sequence[str] = (
+    _VERSION_1,
+    _VERSION_2,
+    _VERSION_3,
+    _VERSION_4,
+    _VERSION_5,
+    _VERSION_6,
+    _VERSION_7,
+)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -345,7 +345,7 @@ async def raise_version(write: Write, document_id: int) -> None:
 @makes_room
 async def delete(write: Write, key: int | str) -> m.Removed:
     """Raises `document_not_found`."""
-    gone = await _hold(write, key)
+    gone = await hold(write, key)
     await write.remove_content(gone.id)
     await write.rows("DELETE FROM documents WHERE id = ?", (gone.id,))
     await write.touch_base(gone.id)
@@ -372,16 +372,16 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
 
 
-async def _hold(write: Write, key: int | str) -> m.Document:
-    """A document that nobody else changes until the transaction ends."""
+async def hold(write: Write, key: int | str) -> m.Document:
+    """A document that nobody else changes until the transaction ends. Raises `document_not_found`."""
     await write.hold_base()
     standing = await find(write, key)
     return await find(write, standing.id) if await write.hold_document(standing.id) else standing
 
 
 async def _held(write: Write, key: int | str, if_match: int | None) -> m.Document:
-    """As `_hold`, if it has the expected version."""
-    standing = await _hold(write, key)
+    """As `hold`, if it has the expected version."""
+    standing = await hold(write, key)
     check_version(standing, if_match)
     return standing
 

@@ -97,19 +97,26 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
         result = m.SearchResult(
             chunk=passage, score=each.score, document=document, tags=read.read_list(row[-1])
         )
-        if query.neighbors:
-            around = await read.rows(
-                f"SELECT {CHUNK_COLUMNS} FROM chunks c "  # noqa: S608
-                "WHERE c.document_id = ? AND c.position BETWEEN ? AND ? ORDER BY c.position",
-                (document.id, passage.index - query.neighbors, passage.index + query.neighbors),
-            )
-            beside = [chunk(row) for row in around]
-            result.before = [other for other in beside if other.index < passage.index]
-            result.after = [other for other in beside if other.index > passage.index]
         if query.explain:
             result.explain = each.explanation
         results.append(result)
+    if query.neighbors:
+        await add_neighbors(read, results, query.neighbors)
     return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact)
+
+
+async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:
+    """Put the chunks before and after each result into it, `count` on either side."""
+    for result in results:
+        index = result.chunk.index
+        around = await read.rows(
+            f"SELECT {CHUNK_COLUMNS} FROM chunks c "  # noqa: S608
+            "WHERE c.document_id = ? AND c.position BETWEEN ? AND ? ORDER BY c.position",
+            (result.document.id, index - count, index + count),
+        )
+        beside = [chunk(row) for row in around]
+        result.before = [other for other in beside if other.index < index]
+        result.after = [other for other in beside if other.index > index]
 
 
 def chunk(row: Row) -> m.Chunk:

@@ -260,6 +260,18 @@ CREATE TABLE index_segments (
 ) WITHOUT ROWID;
 """
 
+# What voices say of documents: `opened` is 0 or 1, `rating` 1 for useful, -1 for not useful, 0 for none.
+_VERSION_10 = """
+CREATE TABLE feedback (
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  voice TEXT NOT NULL,
+  opened INTEGER NOT NULL,
+  rating INTEGER NOT NULL,
+  given_at TEXT NOT NULL,
+  PRIMARY KEY (document_id, voice)
+) WITHOUT ROWID;
+"""
+
 
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
@@ -294,6 +306,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_7,
     _VERSION_8,
     _VERSION_9,
+    _VERSION_10,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -79,6 +79,16 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ) = None
     neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each result")] = 0
     explain: Annotated[bool, Meta(description="parts of each score")] = False
+    ranking_weights: (
+        Annotated[
+            m.RankingWeights,
+            Meta(
+                description="score by recency, source_type and feedback too; shares add up to 1, {}: 0.7 "
+                "semantic, 0.15 recency, 0.1 reputation, 0.05 feedback"
+            ),
+        ]
+        | None
+    ) = None
     max_chars: MaxChars = DEFAULT_MAX_CHARS
 
 
@@ -173,7 +183,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
     """
-    top, top_n = arguments.top, arguments.top_n
+    top, top_n, weights = arguments.top, arguments.top_n, arguments.ranking_weights
     if top is not None and top_n is not None and top != top_n:
         raise ToolError(
             "contradiction",
@@ -197,9 +207,23 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         min_score=arguments.min_score,
         filters=None if filters == m.Filters() else filters,
         explain=arguments.explain,
+        ranking=None if weights is None else m.Ranking(ranking_weights=weights),
         neighbors=arguments.neighbors,
         max_chars=arguments.max_chars,
     )
+
+
+def explained(explanation: m.Explanation) -> dict[str, float | None]:
+    """The parts of a score by their names, those of a final score with their weights."""
+    parts = {
+        name: value
+        for name in m.Explanation.__struct_fields__
+        if name != "ranking" and (value := getattr(explanation, name)) is not UNSET
+    }
+    if (ranking := explanation.ranking) is not UNSET:
+        for name, weight in msgspec.structs.asdict(ranking.weights).items():
+            parts[name], parts[f"weight_{name}"] = getattr(ranking, name), weight
+    return parts
 
 
 def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
@@ -231,7 +255,7 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments)
     if arguments.neighbors:
         hit.before, hit.after = _passages(result.before), _passages(result.after)
     if result.explain is not None:
-        hit.explain = msgspec.structs.asdict(result.explain)
+        hit.explain = explained(result.explain)
     return hit
 
 
@@ -256,6 +280,8 @@ def _hint(
         hints.append(f"Only {response.total} match; the others are the nearest there are.")
     if response.total_exact is False:
         hints.append(f"{response.total} is how many match at least.")
+    if response.reranked is False:
+        hints.append(f"Not reranked. {response.rerank_failure or ''}".rstrip())
     if omitted:
         hints.append(
             f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."

@@ -21,16 +21,17 @@ from numpy.typing import NDArray
 from kb_config.settings import SettingsError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
+from kb_engine.embed.openai.answer import BadAnswer, vectors_of
 from kb_engine.embed.openai.embedder import (
     OpenAIEmbedder,
     cut,
     estimated_tokens,
 )
-from kb_engine.embed.openai.endpoint import MOST_RETRY_AFTER, BadAnswer, seconds_of, vectors_of, words_of
 from kb_engine.embed.openai.settings import OpenAISettings
 from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
+from kb_engine.endpoint.client import MOST_RETRY_AFTER, seconds_of, words_of
 from kb_engine.settings import EngineSettings
 from tests.support.certificates import self_signed
 from tests.support.embedding_endpoint import (

@@ -54,12 +54,23 @@ def test_there_are_exactly_three_tools_with_their_descriptions(toolset: Toolset)
 def test_what_search_knowledge_takes(toolset: Toolset) -> None:
     schema = published(toolset, "search_knowledge").input
     assert schema["required"] == ["query"]
-    assert list(schema["properties"]) == ["query", "collection_id", "limit", "filters"]
+    assert list(schema["properties"])[:4] == ["query", "collection_id", "limit", "filters"]
     taken = schema["properties"]
     assert taken["query"]["type"] == "string"
     assert (taken["collection_id"]["type"], taken["collection_id"]["format"]) == ("string", "uuid")
     limit = {key: taken["limit"][key] for key in ("type", "minimum", "maximum", "default")}
     assert limit == {"type": "integer", "minimum": 1, "maximum": 100, "default": 10}
+
+
+@pytest.mark.requirement("R27", "R30")
+async def test_ranking_weights_are_passed_on(backend: Backend, tools: RaglerTools) -> None:
+    """Weights none of which is named are the backend's own; without them nothing is asked for."""
+    for arguments in ({}, {"ranking_weights": {}}, {"ranking_weights": {"semantic": 0.5, "recency": 0.5}}):
+        await tools.ok("search_knowledge", query="authentication", **arguments)
+    without, plain, named = (each.body for each in backend.of(SEARCH))
+    assert "ranking" not in without
+    assert plain["ranking"] == {"ranking_weights": {}}
+    assert named["ranking"] == {"ranking_weights": {"semantic": 0.5, "recency": 0.5}}
 
 
 @pytest.mark.requirement("R7", "R8", "R9", "R10")

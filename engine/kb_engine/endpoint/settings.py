@@ -1,0 +1,42 @@
+"""What holds for the settings of every endpoint: its URL and its key. Importing this imports no client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from kb_config.settings import SettingsError
+
+
+def check_url(variable: str, url: str, *, key_variable: str, example: str) -> None:
+    """Raises SettingsError where this is no http or https URL, or holds more than the place."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise SettingsError(f"{variable}: {error}; write it like {example}") from error
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError(f"{variable}: holds a user or a password; put the key into {key_variable}")
+    printable = url.isprintable() and " " not in url
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not printable:
+        raise SettingsError(f"{variable}={url!r}: is no http or https URL; write it like {example}")
+    if parts.query or parts.fragment:
+        raise SettingsError(f"{variable}={url!r}: ends in a query or a fragment; give the base URL alone")
+
+
+def check_key(variable: str, key: str) -> None:
+    """Raises SettingsError where no header takes this; the message does not repeat the key."""
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError(f"{variable}=(secret): has a sign that no key has, such as a line's end")
+
+
+def key_warnings(url_variable: str, url: str, key_variable: str, key: str) -> Iterator[str]:
+    """What is wrong with sending this key there without being refused."""
+    parts = urlsplit(url)
+    try:
+        local = ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        local = parts.hostname == "localhost"
+    if key and parts.scheme == "http" and not local:
+        yield f"{key_variable} is sent without encryption; give {url_variable} with https"

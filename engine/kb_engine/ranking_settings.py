@@ -1,0 +1,98 @@
+"""The settings of the final score: what counts where a request does not say. The contract has the formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from kb_config.settings import Setting, Settings, SettingsError
+from kb_contracts.api import models as m
+from kb_contracts.semantics.ranking import (
+    DECAY_RATE,
+    DEFAULT_WEIGHTS,
+    SOURCE_TYPE_WEIGHT,
+    RankingDefaults,
+    misfit,
+)
+
+
+def _as_setting(shares: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={share:g}" for name, share in shares.items())
+
+
+_USUAL = _as_setting(msgspec.structs.asdict(DEFAULT_WEIGHTS))
+
+
+class RankingSettings(Settings, frozen=True, kw_only=True):
+    """How searches are ordered where they do not say."""
+
+    always: Annotated[
+        bool, Setting("KB_RANKING", "order every search by its final score, not only those that ask for it")
+    ] = False
+    weights: Annotated[str, Setting("KB_RANKING_WEIGHTS", "shares of a final score, which add up to 1")] = (
+        _USUAL
+    )
+    weights_exact: Annotated[
+        str,
+        Setting(
+            "KB_RANKING_WEIGHTS_EXACT",
+            "those of a query with a quoted phrase or an identifier; empty: the same",
+        ),
+    ] = ""
+    weights_question: Annotated[
+        str,
+        Setting("KB_RANKING_WEIGHTS_QUESTION", "those of a query that is a question; empty: the same"),
+    ] = ""
+    decay_rate: Annotated[
+        float,
+        Setting("KB_RANKING_DECAY_RATE", "how fast a recency decays, per day; 0.01 halves it in 69 days"),
+        msgspec.Meta(ge=0, le=10),
+    ] = DECAY_RATE
+    sources: Annotated[
+        str, Setting("KB_RANKING_SOURCES", "reputation of source types; those not named have that of manual")
+    ] = _as_setting(SOURCE_TYPE_WEIGHT)
+
+    def __post_init__(self) -> None:
+        _ = self.defaults
+
+    @property
+    def defaults(self) -> RankingDefaults:
+        """What they say. Raises SettingsError."""
+        usual = _weights("KB_RANKING_WEIGHTS", self.weights)
+        exact = _weights("KB_RANKING_WEIGHTS_EXACT", self.weights_exact or self.weights)
+        question = _weights("KB_RANKING_WEIGHTS_QUESTION", self.weights_question or self.weights)
+        return RankingDefaults(
+            for_all=m.Ranking() if self.always else None,
+            weights={"keywords": usual, "exact": exact, "question": question},
+            decay_rate=self.decay_rate,
+            source_type_weight=_shares("KB_RANKING_SOURCES", self.sources),
+        )
+
+
+def _weights(variable: str, text: str) -> m.RankingWeights:
+    shares = _shares(variable, text)
+    if unknown := shares.keys() - set(m.RankingWeights.__struct_fields__):
+        known = ", ".join(m.RankingWeights.__struct_fields__)
+        raise SettingsError(f"{variable}={text!r}: takes {known}, not {min(unknown)!r}")
+    weights = m.RankingWeights(**shares)
+    if (why := misfit(weights)) is not None:
+        raise SettingsError(f"{variable}={text!r}: the weights {why}; write them like {_USUAL}")
+    return weights
+
+
+def _shares(variable: str, text: str) -> dict[str, float]:
+    """Numbers from 0 to 1 by their names, from `name=number` between commas."""
+    shares: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise SettingsError(f"{variable}={text!r}: {part!r} is not NAME=NUMBER")
+        if not 0 <= shares[name] <= 1:
+            raise SettingsError(f"{variable}={text!r}: {name} is from 0 to 1")
+    return shares

@@ -92,11 +92,12 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     from kb_engine.store.port import BaseRefused, EmbedderIdentity
     from kb_engine.store.sqlite.opening import reindex_sqlite
 
-    def fits(text: str) -> bool:
-        return embedder.count_tokens(text) <= embedder.max_tokens
+    def text_of(passage: Passage) -> str:
+        room = embedder.max_tokens - embedder.count_tokens(passage.text)
+        return in_context(passage, lambda context: embedder.count_tokens(context) <= room)
 
     def embed_slice(passages: Sequence[Passage]) -> Vectors:
-        texts = [in_context(passage, fits) for passage in passages]
+        texts = [text_of(passage) for passage in passages]
         for wait in _WAITS:
             try:
                 return embedder.embed(texts)

@@ -23,15 +23,15 @@ class Passage(NamedTuple):
 
 
 def in_context(passage: Passage, fits: Callable[[str], bool]) -> str:
-    """The text to embed: title, headings and text, a line each; no more of these than fits with all of the
-    text.
+    """The text to embed: title, headings and text, a line each; of the first two no more than `fits` beside
+    all of the text.
 
     What the text begins with anyway, as a note does with the title that was taken from it, is not said twice.
     """
     title, heading = _line(passage.title, passage.text), _line(passage.heading or "", passage.text)
     for lines in ((title, heading), (title or heading,)):
         context = "".join(f"{line}\n" for line in lines if line)
-        if context and fits(context + passage.text):
+        if context and fits(context):
             return context + passage.text
     return passage.text
 

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -131,9 +132,14 @@ class Pipeline:
         found = chunks(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
         pieces: list[PreparedChunk] = []
         texts: list[str] = []
+        count_context = lru_cache(count_tokens)  # many passages stand under the same headings
 
-        def fits(text: str) -> bool:
-            return count_tokens(text) <= max_tokens
+        def text_of(piece: PreparedChunk) -> str:
+            if not self._context:
+                return piece.text
+            room = max_tokens - piece.tokens
+            passage = Passage(title, piece.heading, piece.text)
+            return in_context(passage, lambda context: count_context(context) <= room)
 
         def next_pieces() -> list[PreparedChunk]:
             some = [
@@ -147,9 +153,7 @@ class Pipeline:
                 )
                 for piece in islice(found, _SLICE)
             ]
-            for each in some:
-                passage = Passage(title, each.heading, each.text)
-                texts.append(in_context(passage, fits) if self._context else each.text)
+            texts.extend(map(text_of, some))
             return some
 
         try:

@@ -52,7 +52,8 @@ BENCHMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A parameter of `run` as the command line takes it: a number, or some of `names`.
+    """A parameter of `run` as the command line takes it: a number, some of `names`, or, where None is the
+    default, a folder.
 
     The bounds are inclusive.
     """
@@ -103,6 +104,9 @@ def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.Arg
     for name, parameter in signature(run).parameters.items():
         option = next((each for each in get_args(hints[name]) if isinstance(each, Option)), None)
         if option is not None:
+            if parameter.default is None:
+                parser.add_argument(f"--{name}", type=_folder, metavar="DIR", help=option.help)
+                continue
             several = isinstance(parameter.default, tuple)
             default = ",".join(map(str, parameter.default)) if several else parameter.default
             one = "NAME" if option.names else "N"
@@ -122,6 +126,12 @@ def _names(option: Option, text: str) -> list[str]:
         wanted = f"takes some of {', '.join(option.names)}, not {', '.join(unknown)!r}"
         raise argparse.ArgumentTypeError(wanted)
     return [name for name in option.names if name in given]
+
+
+def _folder(text: str) -> Path:
+    if not (folder := Path(text)).is_dir():
+        raise argparse.ArgumentTypeError(f"takes a folder, and {text!r} is none")
+    return folder
 
 
 def _several(option: Option, text: str) -> list[int]:

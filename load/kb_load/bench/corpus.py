@@ -1,16 +1,18 @@
 """The base of `kb bench search`: passages and questions by seed, and the exact answers to these.
 
 Words follow Zipf's law, vectors lie around some hundred centres, a question has the words of Zipf's law and
-a vector near that of a passage. All of it lies in files of arrays that every peer's process maps: a text is
-made of its words when a peer asks for it.
+a vector near that of a passage. Or the words are those of text files, a question is a few of them in a row,
+and the vectors are made of them by a static embedder. All of it lies in files of arrays that every peer's
+process maps: a text is made of its words when a peer asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import product
+from functools import cached_property
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +34,11 @@ SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
 Part = Literal["hybrid", "vectors", "words"]
 PARTS: tuple[Part, ...] = ("hybrid", "vectors", "words")
 
+TEXTS = (".md", ".rst", ".txt")
+"""The files that a corpus of texts is made of."""
+_WORD = re.compile("[a-z0-9]+")
+Embed = Callable[[Sequence[str]], Vectors]
+"""Texts to vectors of `DIMENSIONS` at the most, of length 1."""
 _VOCABULARY = 40_000
 _CENTRES = 300
 _SHORTEST, _LONGEST = 40, 80
@@ -94,7 +101,7 @@ class Answer:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Corpus:
     """The files of a corpus. Passage `n` is the one of document `n // PASSAGES_EACH`."""
 
@@ -108,7 +115,8 @@ class Corpus:
         folder.mkdir(parents=True)
         rng, corpus = np.random.default_rng(seed), cls(folder)
         centres = rng.standard_normal((_CENTRES, DIMENSIONS), dtype=np.float32)
-        words = _writable(folder / "words.npy", (size, _LONGEST), np.uint16)
+        corpus._keep_vocabulary(_spoken())
+        words = _writable(folder / "words.npy", (size, _LONGEST), np.uint32)
         vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
         for first in range(0, size, _AT_ONCE):
             count = min(_AT_ONCE, size - first)
@@ -122,6 +130,54 @@ class Corpus:
         meant = vectors[rng.integers(0, size, questions)] * np.float32(np.sqrt(DIMENSIONS))
         np.save(folder / "question_vectors.npy", _around(meant, 0.6, rng))
         return corpus
+
+    @classmethod
+    def of_texts(cls, folder: Path, texts: Path, embed: Embed, questions: int, seed: int) -> Corpus:
+        """Write it from the files in `texts` (`TEXTS`): their words, in small letters, one after the other.
+
+        Raises:
+            ValueError: there are not words enough for a document.
+        """
+        files = sorted(file for file in texts.rglob("*") if file.suffix in TEXTS and file.is_file())
+        read = (_WORD.findall(file.read_text("utf-8", "replace").lower()) for file in files)
+        numbers: dict[str, int] = {}
+        found = (numbers.setdefault(word, len(numbers)) for word in chain.from_iterable(read))
+        ranks = np.fromiter(found, np.uint32)
+        rng, corpus = np.random.default_rng(seed), cls(folder)
+        size = len(ranks) // _LONGEST // PASSAGES_EACH * PASSAGES_EACH
+        if not size:
+            raise ValueError(f"{texts}: files in {', '.join(TEXTS)} have too few words for a document")
+        folder.mkdir(parents=True)
+        corpus._keep_vocabulary(list(numbers))
+        words = ranks[: size * _LONGEST].reshape(size, _LONGEST)
+        np.save(folder / "words.npy", words)
+        np.save(folder / "lengths.npy", np.full(size, _LONGEST, np.uint8))
+        np.save(folder / "titles.npy", words[::PASSAGES_EACH, :_TITLE])
+        lengths = rng.integers(3, 8, questions, dtype=np.uint8)
+        starts = rng.integers(0, _LONGEST - 7, questions)[:, np.newaxis] + np.arange(7)
+        asked = words[rng.integers(0, size, questions)[:, np.newaxis], starts]
+        np.save(folder / "question_words.npy", asked)
+        np.save(folder / "question_lengths.npy", lengths)
+        vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
+        for first in range(0, size, _AT_ONCE):
+            vectors[first : first + _AT_ONCE] = _padded(
+                embed([corpus.text(row) for row in words[first : first + _AT_ONCE]])
+            )
+        meant = [corpus.text(row[:length]) for row, length in zip(asked, lengths, strict=True)]
+        np.save(folder / "question_vectors.npy", _padded(embed(meant)))
+        return corpus
+
+    def _keep_vocabulary(self, words: Sequence[str]) -> None:
+        (self.folder / "vocabulary").write_text("\n".join(words), "utf-8")
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """The words by their numbers."""
+        return (self.folder / "vocabulary").read_text("utf-8").split("\n")
+
+    def text(self, words: NDArray[np.generic]) -> str:
+        """These words."""
+        return " ".join([self.vocabulary[word] for word in words.tolist()])
 
     def array(self, name: str) -> NDArray[Any]:
         array: NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode="r")
@@ -137,15 +193,16 @@ class Corpus:
         for number, title in enumerate(titles):
             passages = slice(number * PASSAGES_EACH, (number + 1) * PASSAGES_EACH)
             texts = [
-                _text(row[:length]) for row, length in zip(words[passages], lengths[passages], strict=True)
+                self.text(row[:length])
+                for row, length in zip(words[passages], lengths[passages], strict=True)
             ]
             own = np.array(vectors[passages], np.float32)
-            yield Document(number, _text(title), texts, own, number % TAGGED_EVERY == 0)
+            yield Document(number, self.text(title), texts, own, number % TAGGED_EVERY == 0)
 
     def questions(self) -> list[Question]:
         words, lengths, vectors = map(self.array, ("question_words", "question_lengths", "question_vectors"))
         return [
-            Question(_text(row[:length]), np.array(vector, np.float32))
+            Question(self.text(row[:length]), np.array(vector, np.float32))
             for row, length, vector in zip(words, lengths, vectors, strict=True)
         ]
 
@@ -180,7 +237,10 @@ class _Postings:
     """The words of the questions in the passages, counted as the engine's analyser does."""
 
     def __init__(self, corpus: Corpus) -> None:
-        term_of = _terms()
+        numbers: dict[str, int] = {}
+        analysed = Analyser().chunks("", ((None, word) for word in corpus.vocabulary))
+        term_of = np.array([numbers.setdefault(" ".join(each.terms), len(numbers)) for each in analysed])
+        self._names = list(numbers)
         words, lengths, titles = map(corpus.array, ("words", "lengths", "titles"))
         question_words, question_lengths = corpus.array("question_words"), corpus.array("question_lengths")
         self._questions = [
@@ -207,11 +267,13 @@ class _Postings:
         self._lengths = np.asarray(lengths, np.float64) + _TITLE
 
     def bm25(self, question: int) -> tuple[NDArray[np.float64], float]:
-        """Of all passages; and the reach of the question. No word of the vocabulary is a function word."""
+        """Of all passages; and the reach of the question."""
         lengths, terms = self._lengths, self._questions[question]
         sums = np.zeros(len(lengths))
         owned = [slice(*np.searchsorted(self._terms, (term, term + 1))) for term in terms]
-        weights = weigh([""] * len(terms), [own.stop - own.start for own in owned], len(lengths))
+        weights = weigh(
+            [self._names[term] for term in terms], [own.stop - own.start for own in owned], len(lengths)
+        )
         for own, weight in zip(owned, weights.of_terms, strict=True):
             passages, often = self._passages[own], self._counts[own]
             norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
@@ -242,21 +304,27 @@ def _around(near: NDArray[np.float32], spread: float, rng: np.random.Generator) 
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
-@cache
-def _vocabulary() -> list[str]:
+def _spoken() -> list[str]:
     """Words that can be spoken, in an order that says nothing of their letters."""
     signs = "bdfgklmnprtv"
     words = ["".join(each) for each in product(signs, "aeiou", signs, "aeiou", signs)]
     return [words[place] for place in np.random.default_rng(0).permutation(len(words))[:_VOCABULARY]]
 
 
-def _text(ranks: NDArray[np.generic]) -> str:
-    vocabulary = _vocabulary()
-    return " ".join(vocabulary[rank] for rank in ranks.tolist())
+def static_embedder() -> Embed:
+    """WordLlama's, whose weights are in its package: the mean of the vectors of a text's tokens.
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+    import wordllama
+
+    # Its folder is also that of downloads, of which it needs none.
+    folder = Path(wordllama.__file__).parent
+    model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    return lambda texts: np.asarray(model.embed(list(texts), norm=True), np.float32)
 
 
-def _terms() -> NDArray[np.int64]:
-    """The number of the term that each word of the vocabulary is to the engine."""
-    numbers: dict[str, int] = {}
-    analysed = Analyser().chunks("", ((None, word) for word in _vocabulary()))
-    return np.array([numbers.setdefault(" ".join(each.terms), len(numbers)) for each in analysed])
+def _padded(vectors: Vectors) -> Vectors:
+    """With zeros for the dimensions that are missing, which changes no cosine."""
+    return np.pad(vectors, ((0, 0), (0, DIMENSIONS - vectors.shape[1])))

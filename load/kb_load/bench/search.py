@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from kb_load.bench import Option
-from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question
+from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
 from kb_load.bench.peers import PEERS, Peer, opener
 from kb_load.bench.runner import Report
 from kb_load.report import percentile
@@ -130,16 +130,27 @@ def run(
     sizes: Annotated[Sequence[int], Option("passages in the base", 50, 10_000_000)] = SIZES,
     questions: Annotated[int, Option("questions of each kind", 20, 10_000)] = 200,
     peers: Annotated[Sequence[str], Option("who is measured", names=PEERS)] = tuple(PEERS),
+    texts: Annotated[Path | None, Option("text files to make the passages of, instead of --sizes")] = None,
     note: Callable[[str], None] = print,
 ) -> SearchReport:
-    """Measure those of `peers` that are installed; the data lie in the temporary folder and are removed."""
+    """Measure those of `peers` that are installed; the data lie in the temporary folder and are removed.
+
+    Raises:
+        ModuleNotFoundError: `texts` are given, and the embedder for them is not installed.
+        ValueError: they have too few words.
+    """
     missing = [key for key in peers if not _installed(key)]
     report = SearchReport(measured=[], failed=[], missing=[PEERS[key].name for key in missing])
-    for size in sizes:
-        wanted = [key for key in peers if key not in missing and (size < FEW_FROM or key in LARGE)]
+    for wished in sizes if texts is None else (0,):
         with tempfile.TemporaryDirectory(prefix="kb-bench-search-") as folder:
             Path(folder).chmod(0o755)  # a peer's server may run as another user
-            corpus = Corpus.made(Path(folder) / "corpus", size, questions, SEED)
+            place = Path(folder) / "corpus"
+            if texts is None:
+                corpus = Corpus.made(place, wished, questions, SEED)
+            else:
+                corpus = Corpus.of_texts(place, texts, static_embedder(), questions, SEED)
+            size = corpus.size
+            wanted = [key for key in peers if key not in missing and (size < FEW_FROM or key in LARGE)]
             note(f"{size} passages are made")
             answers = corpus.answers()
             note("the exact answers are known")

@@ -69,7 +69,10 @@ CONSTANTS = {
         0.1, "ms of a core a shard", ESTIMATED + "no more than a small POST of aiohttp's client takes"
     ),
     "PostgreSQL, a passage": Constant(
-        3_000, "bytes", ESTIMATED + "text 1 KB, vector in 2 bytes a dimension, postings, rows"
+        2_700, "bytes", MEASURED + "100 words and their vector, index elsewhere"
+    ),
+    "PostgreSQL's index, a passage": Constant(
+        9_800, "bytes", MEASURED + "postings of 100 words, beside the passage itself"
     ),
     "PostgreSQL's index, a search": Constant(
         28, "ms of a core", MEASURED + "at 10^5, HNSW and words (performance, Searches on PostgreSQL)"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kb_engine.index.words import Analyser
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.index.words import Analyser, weigh
 from kb_load.bench import search
 from kb_load.bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
 from kb_load.bench.peers import PEERS, Module, fused
@@ -50,9 +52,38 @@ def test_words_are_as_frequent_as_zipf_says(corpus: Corpus) -> None:
     assert first / tenth == pytest.approx(10, rel=0.2)
 
 
+@pytest.fixture(scope="module")
+def corpus_of_texts(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("texts")
+    pages = sorted((Path(__file__).parents[3] / "docs").glob("*.md"))
+    words = " ".join(each.read_text("utf-8") for each in pages).split()
+    (folder / "read.md").write_text(" ".join(words[:10_000]), "utf-8")
+    (folder / "not read.png").write_bytes(b"words " * 8_000)
+    return Corpus.of_texts(folder / "corpus", folder, HashEmbedder().embed, QUESTIONS, SEED)
+
+
+def test_a_corpus_of_texts_has_their_words_in_order_and_asks_for_some(corpus_of_texts: Corpus) -> None:
+    documents = list(corpus_of_texts.documents())
+    text = " ".join(chain.from_iterable(each.texts for each in documents))
+    read = (corpus_of_texts.folder.parent / "read.md").read_text("utf-8").lower()
+    assert text.split() == re.findall("[a-z0-9]+", read)[: len(documents) * PASSAGES_EACH * 80]
+    assert all(each.texts[0].startswith(each.title) for each in documents)
+    assert all(f" {each.text} " in f" {text} " for each in corpus_of_texts.questions())
+
+
+def test_texts_with_too_few_words_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("few words", "utf-8")
+    with pytest.raises(ValueError, match=r"too few words"):
+        Corpus.of_texts(tmp_path / "corpus", tmp_path, HashEmbedder().embed, QUESTIONS, SEED)
+
+
 @pytest.mark.parametrize("filtered", [False, True])
-def test_the_exact_answer_is_that_of_the_formula_over_the_texts(corpus: Corpus, filtered: bool) -> None:
+@pytest.mark.parametrize("made_of", ["corpus", "corpus_of_texts"])
+def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
+    made_of: str, filtered: bool, request: pytest.FixtureRequest
+) -> None:
     """Computed once more from the texts, passage by passage, with the engine's analyser."""
+    corpus: Corpus = request.getfixturevalue(made_of)
     analyser = Analyser()
     passages, answering = {}, set()
     for each in corpus.documents():
@@ -63,19 +94,19 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(corpus: Corpus, 
             passages[each.first + offset] = (Counter(words.terms), words.length, vector)
     average = sum(length for _, length, _ in passages.values()) / len(passages)
     question = corpus.questions()[0]
+    terms = analyser.terms_of(question.text)
+    inside = [sum(term in counts for counts, _, _ in passages.values()) for term in terms]
+    weights = weigh(terms, inside, len(passages))
     scores = {}
     for number in answering:
         counts, length, vector = passages[number]
-        bm25 = reach = 0.0
-        for term in analyser.terms_of(question.text):
-            inside = sum(term in other for other, _, _ in passages.values())
-            norm = 1.2 * (0.25 + 0.75 * length / average)
-            rarity = math.log((len(passages) + 101) / (inside + 0.5))
-            reach += rarity
+        bm25 = 0.0
+        norm = 1.2 * (0.25 + 0.75 * length / average)
+        for term, rarity in zip(terms, weights.of_terms, strict=True):
             bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
         meaning = max(0.0, float(vector @ question.vector))
         scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (
-            bm25 + SCORING.saturation * reach
+            bm25 + SCORING.saturation * weights.reach
         )
     due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
     answer = corpus.answers()["hybrid", filtered][0]

@@ -255,7 +255,7 @@ class SearchResult(Response):
     `score` is from 0 to 1: how near the passage lies by meaning, and how much of the query's words it holds,
     where a rare word counts for more than a frequent one. So it means the same for every query and in a base
     of any size: what answers mostly has more than 0.5 in mode `hybrid`, what is about something else less. It
-    is no probability.
+    is no probability. After a reranker it is the relevance that this gave, with `ranking` the final score.
     """
 
     chunk: Chunk

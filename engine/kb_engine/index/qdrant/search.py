@@ -118,7 +118,8 @@ class Searcher:
         return replace(
             found,
             total=total,
-            size=statistics.chunks,
+            # Where they did not all come, how many the filters leave would take one more request.
+            size=len(seen.cosines) if question.by_meaning and seen.everything else statistics.chunks,
             exact=proven,
             total_exact=counted and compares_all,
             generation=mark.generation,

@@ -101,6 +101,8 @@ async def fill_postgres(database: Database, version: int) -> None:
         await postgres.migrate(db, database.address, postgres.MIGRATIONS[:version])
         await set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
         await db.execute("UPDATE base SET chunks = 2, words = 10, last_document = 1, last_chunk = 2")
+        if version >= 6:  # from where on ids come from sequences
+            await db.execute("SELECT setval('document_ids', 1), setval('chunk_ids', 2)")
         for table, content in CONTENT:
             await insert(db, table, content)
         for number, text in enumerate(TEXTS, 1):

@@ -155,15 +155,15 @@ class Corpus:
         np.save(folder / "titles.npy", words[::PASSAGES_EACH, :_TITLE])
         lengths = rng.integers(3, 8, questions, dtype=np.uint8)
         starts = rng.integers(0, _LONGEST - 7, questions)[:, np.newaxis] + np.arange(7)
-        asked = words[rng.integers(0, size, questions)[:, np.newaxis], starts]
-        np.save(folder / "question_words.npy", asked)
+        snippets = words[rng.integers(0, size, questions)[:, np.newaxis], starts]
+        np.save(folder / "question_words.npy", snippets)
         np.save(folder / "question_lengths.npy", lengths)
         vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
         for first in range(0, size, _AT_ONCE):
             vectors[first : first + _AT_ONCE] = _padded(
                 embed([corpus.text(row) for row in words[first : first + _AT_ONCE]])
             )
-        meant = [corpus.text(row[:length]) for row, length in zip(asked, lengths, strict=True)]
+        meant = [corpus.text(row[:length]) for row, length in zip(snippets, lengths, strict=True)]
         np.save(folder / "question_vectors.npy", _padded(embed(meant)))
         return corpus
 

@@ -131,8 +131,8 @@ class KbFeedbackTool(_ExtraTool[KbFeedbackArguments, m.Feedback]):
     name = "kb_feedback"
     title = "Say whether a document helped"
     description = """\
-Say whether a document that kb_search found was useful for the task. Searches that weigh feedback \
-(ranking_weights) then put what many found useful a little higher. You count once a document: of two ratings \
+Say whether a document that kb_search found was useful for the task. Where the engine weighs feedback, \
+searches then put what many found useful a little higher. You count once a document: of two ratings \
 the later one stands, and saying it again changes nothing.
 
 Example: {"document_id": 42, "signal": "useful"}"""

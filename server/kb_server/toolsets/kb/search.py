@@ -79,16 +79,6 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ) = None
     neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each result")] = 0
     explain: Annotated[bool, Meta(description="parts of each score")] = False
-    ranking_weights: (
-        Annotated[
-            m.RankingWeights,
-            Meta(
-                description="score by recency, source_type and feedback too; shares add up to 1, {}: 0.7 "
-                "semantic, 0.15 recency, 0.1 reputation, 0.05 feedback"
-            ),
-        ]
-        | None
-    ) = None
     max_chars: MaxChars = DEFAULT_MAX_CHARS
 
 
@@ -183,7 +173,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
     """
-    top, top_n, weights = arguments.top, arguments.top_n, arguments.ranking_weights
+    top, top_n = arguments.top, arguments.top_n
     if top is not None and top_n is not None and top != top_n:
         raise ToolError(
             "contradiction",
@@ -207,7 +197,6 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         min_score=arguments.min_score,
         filters=None if filters == m.Filters() else filters,
         explain=arguments.explain,
-        ranking=None if weights is None else m.Ranking(ranking_weights=weights),
         neighbors=arguments.neighbors,
         max_chars=arguments.max_chars,
     )

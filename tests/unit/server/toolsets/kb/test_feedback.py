@@ -1,11 +1,15 @@
-"""`kb_feedback`, and `kb_search` where it weighs feedback."""
+"""`kb_feedback`, and what `kb_search` says of a score that weighs feedback."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from kb_contracts.api import models as m
+from kb_contracts.semantics.ranking import DEFAULT_WEIGHTS
+from kb_server.toolsets.kb.search import explained
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import SimulatedEngine
 
@@ -42,29 +46,14 @@ async def test_what_does_not_fit_is_refused(
 
 
 @pytest.mark.requirement("R27", "R30")
-async def test_a_search_weighs_what_it_is_told_to(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """None named: the usual weights. The parts of a final score stand in its explanation."""
-    for number in (1, 2):
-        engine.add(text="granite quarry", dedup_scope=str(number), metadata={})
-    await tools.ok("kb_feedback", document_id=2, signal="useful")
-    plain = await tools.ok("kb_search", query="granite", explain=True)
-    assert [each["document_id"] for each in plain["results"]] == [1, 2]
-    assert "recency" not in plain["results"][0]["explain"]
-    ranked = await tools.ok("kb_search", query="granite", explain=True, ranking_weights={})
-    first, second = ranked["results"]
-    assert (first["document_id"], second["document_id"]) == (2, 1)
-    parts = first["explain"]
-    names = ("semantic", "recency", "reputation", "feedback")
-    assert [parts[f"weight_{name}"] for name in names] == [0.7, 0.15, 0.1, 0.05]
-    total = sum(parts[f"weight_{name}"] * parts[name] for name in names)
-    assert first["score"] == pytest.approx(total, abs=1e-5)
-    assert parts["feedback"] > second["explain"]["feedback"]
-
-
-async def test_weights_that_do_not_add_up_are_refused_with_their_sum(
-    engine: SimulatedEngine, tools: ToolCaller
-) -> None:
-    engine.add()
-    refused = await tools.refused("kb_search", query="x", ranking_weights={"semantic": 0.5})
-    assert refused["error"] == "invalid_parameter"
-    assert "add up to 0.5" in refused["message"]
+def test_an_explanation_has_the_parts_and_weights_of_a_final_score() -> None:
+    """Where the engine makes one; a search of this tool asks for none."""
+    plain = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=2.0)
+    parts = m.RankingParts(
+        semantic=0.5, recency=1.0, reputation=0.4, feedback=0.25, weights=DEFAULT_WEIGHTS, kind="keywords"
+    )
+    assert "recency" not in explained(plain)
+    assert explained(msgspec.structs.replace(plain, ranking=parts)) == explained(plain) | {
+        "semantic": 0.5, "weight_semantic": 0.7, "recency": 1.0, "weight_recency": 0.15,
+        "reputation": 0.4, "weight_reputation": 0.1, "feedback": 0.25, "weight_feedback": 0.05,
+    }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from random import Random
 from typing import Any, Literal
 
@@ -83,6 +84,7 @@ class Story:
                 yield Step("getStatus")
                 yield from self._note()
         yield from refused
+        yield from pairs_of_tags()
         yield Step("clearDocuments", request={"params": {"confirm": "true", "collections": "true"}})
         yield Step("listCollections")
         yield from limited()
@@ -295,6 +297,13 @@ class Story:
         _vector,
     )
     _weights = (14, 8, 10, 10, 22, 12, 12, 8, 4, 12, 12, 14)
+
+
+def pairs_of_tags() -> Iterator[Step]:
+    """Searches for what carries both: chance seldom asks for two that stand together."""
+    for tags in combinations(TAGS, 2):
+        body = {"query": " ".join(WORDS[:20]), "mode": "fts", "top": 100, "tags": list(tags)}
+        yield Step("search", request={"json": body})
 
 
 def refusals() -> list[Step]:

@@ -349,7 +349,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     caplog.set_level("INFO")
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
-        with pytest.raises((TimeoutError, ConnectionError)):
+        with pytest.raises(ConnectionError):
             await _poured(connection, flood, 10_000)
         await eventually_async(
             lambda: [record.message for record in caplog.records],
@@ -380,9 +380,10 @@ async def test_a_client_that_stops_reading_is_given_up(
     async with _unread(served) as connection:
         await loop.sock_sendall(connection, frame(TEXT, asked))
         await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-        async with asyncio.timeout(BOUND):
-            while await loop.sock_recv(connection, 1 << 16):
-                pass
+        with suppress(ConnectionError):  # after the end, what was sent before it may be lost
+            async with asyncio.timeout(BOUND):
+                while await loop.sock_recv(connection, 1 << 16):
+                    pass
 
 
 async def test_a_slow_reader_gets_every_answer(

@@ -53,7 +53,7 @@ from mcp_aiohttp.protocol.jsonrpc import (
     parse_in_thread_if_long,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets
+from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets, hang_up
 
 DEFAULT_VERSION = "2025-03-26"
 """The version of a request that names none, as the transport of 2025-06-18 and later says."""
@@ -314,7 +314,7 @@ class Channel:
         """The client left, or no longer reads; in the handshake era the work goes on without it."""
         self._ended = True
         if self._http.transport is not None:
-            self._http.transport.abort()
+            hang_up(self._http.transport)
 
     def _break_silence(self) -> None:
         self._silence = asyncio.get_running_loop().create_task(self._keep_talking())

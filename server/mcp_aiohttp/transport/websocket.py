@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from socket import SO_LINGER, SOL_SOCKET
 from time import perf_counter
 from typing import Any
 
@@ -187,6 +188,21 @@ class _Socket(web.WebSocketResponse):
         return await super().close(code=code, message=message, drain=drain)
 
 
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""`SO_LINGER`: on, for no seconds."""
+
+
+def hang_up(transport: asyncio.Transport) -> None:
+    """End the connection to a peer that does not read.
+
+    What has not left is dropped, by the system too, which would keep it while the peer's side is open; and a
+    peer that only writes would wait to be read.
+    """
+    if (connection := transport.get_extra_info("socket")) is not None:
+        connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)
+    transport.abort()
+
+
 _NEVER = 1 << 62
 """As a limit of aiohttp's writer: that it never waits. `_Outbox` does, before it writes and in one place."""
 
@@ -249,7 +265,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
             if self._draining.done():
                 self._draining = None
             elif transport.get_write_buffer_size() >= left:
-                transport.abort()
+                hang_up(transport)
                 raise anyio.BrokenResourceError
 
     async def _drained(self) -> None:
@@ -288,7 +304,7 @@ class _Connection:
         finally:
             transport = self.http.transport
             if transport is not None and transport.get_write_buffer_size():
-                transport.abort()  # it would wait for as long as its peer does not read
+                hang_up(transport)
             if transport is None:
                 # The peer has left, which cancels the handler: without this a timer of the heartbeat would
                 # hold all that belongs to the connection until it next asks whether the peer is there.

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.formats import Format
-from kb_readers import DEFAULT_LIMITS, Extraction, ExtractionFailed, Limits, read_file
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits
+from kb_readers.readers import read_file
 
 Read = Callable[[bytes], Extraction]
 """The reader of one format."""

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import no_ocr
-from kb_readers import Extraction, ExtractionFailed, Page
-from kb_readers.failures import damaged, unsafe
+from kb_readers.failures import ExtractionFailed, damaged, unsafe
 from kb_readers.markdown import escaped, one_line
-from kb_readers.model import Context
+from kb_readers.model import Context, Extraction, Page
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile

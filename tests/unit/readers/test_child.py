@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from kb_contracts.api.formats import FORMATS, Format
-from kb_readers import ExtractionFailed, Limits, child
+from kb_readers import child
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Limits
 from tests.support.documents import large_pdf, nested_pdf
 from tests.support.reading import read_path
 from tests.support.stack import own_children
@@ -227,7 +229,7 @@ def test_the_reader_dies_with_an_engine_that_is_killed(endless: tuple[Path, int]
     path, writer = endless
     program = (
         "import asyncio, sys; from kb_contracts.api.formats import FORMATS; "
-        "from kb_readers import read_file; "
+        "from kb_readers.readers import read_file; "
         "asyncio.run(read_file(open(sys.argv[1], 'rb'), FORMATS['html']))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}

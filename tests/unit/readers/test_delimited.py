@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_readers import Limits, delimited, model
+from kb_readers import delimited, model
 from kb_readers.delimited import read_delimited, separator_of
 from kb_readers.markdown import one_line
+from kb_readers.model import Limits
 from tests.support.reading import only_text, refusal
 
 text = partial(only_text, read_delimited)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_readers import ExtractionFailed
+from kb_readers.failures import ExtractionFailed
 from kb_readers.html import read_html
 from kb_readers.markdown import headings
 

@@ -13,7 +13,8 @@ from pptx import Presentation
 from pptx.util import Inches
 
 from kb_engine.chunk import chunks
-from kb_readers import ExtractionFailed, xml_files
+from kb_readers import xml_files
+from kb_readers.failures import ExtractionFailed
 from kb_readers.pptx import read_pptx
 from kb_readers.xml_files import unsound
 from tests.support.documents import LOCKED_OFFICE, encrypted, laughs, outside, rewritten, with_part

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from kb_readers import ExtractionFailed, PageBegun, PagesCounted
 from kb_readers.child import open_progress_pipe
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import PageBegun, PagesCounted
 
 
 async def test_pages_are_reported_in_order_until_the_child_has_ended() -> None:

@@ -15,7 +15,9 @@ from openpyxl import Workbook
 from pptx import Presentation
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import READERS, Extraction, ExtractionFailed
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Extraction
+from kb_readers.readers import READERS
 from tests.support.documents import docx_of, pdf_of
 from tests.support.reading import Read, read_path, refusal
 

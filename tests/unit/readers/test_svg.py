@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import ExtractionFailed, Limits
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Limits
 from kb_readers.svg import read_svg
 from tests.support.reading import only_text, read_path, refusal
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import ExtractionFailed, Limits, format_of
+from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import headings, title_of
+from kb_readers.model import Limits
+from kb_readers.readers import format_of
 from tests.support.reading import read_path
 
 TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]

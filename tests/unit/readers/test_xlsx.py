@@ -16,7 +16,9 @@ from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import ExtractionFailed, Limits, xlsx
+from kb_readers import xlsx
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Limits
 from kb_readers.xlsx import formatter, read_xlsx
 from tests.support.documents import rewritten, with_part
 from tests.support.reading import only_text, read_path, refusal

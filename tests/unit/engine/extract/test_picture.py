@@ -18,8 +18,8 @@ from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import extract
 from kb_engine.extract.pictures import MOST_PIXELS, read_picture
 from kb_load.pdf import pdf_of
-from kb_readers import Extraction, ExtractionFailed, Limits
-from kb_readers.model import Context
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Context, Extraction, Limits
 
 pytestmark = pytest.mark.process
 

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, get_args
 
 from kb_cli import VERSION
+from kb_cli.connect.clients import CLIENTS
 from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
@@ -202,6 +203,17 @@ COMMANDS = (
         _arg("--limit", type=_LIMIT, default=50, metavar="N", help="how many at the most (default 50)"),
     )),
     Command("config", "kb_cli.config:show", "every setting", (*_SETTINGS, _JSON)),
+    Command("connect", "kb_cli.connect.command:run", "tell a client of kb, or which clients there are", (
+        *_SETTINGS,
+        _JSON,
+        _arg("client", nargs="?", choices=CLIENTS, metavar="CLIENT",
+             help=f"{', '.join(CLIENTS)} (default: list them)"),
+        _arg("--endpoint", metavar="URL", help="where kb is (default: that of the settings, as of kb up)"),
+        _arg("--name", default="kb", help="what the client calls it (default kb)"),
+        _arg("--print", action="store_true", help="show what belongs into its file, and change nothing"),
+        _arg("--undo", action="store_true", help="take it out again"),
+        _arg("--yes", action="store_true", help="do not ask"),
+    ), ("server",)),
     Command("verify", "kb_cli.verify:run", "whether an engine keeps its promises", (
         *_ENGINE,
         _arg("target", nargs="?", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
 CLAUDE = "@anthropic-ai/claude-code/bin/claude.exe"
 """Called so on every system; a program of its own, not a script."""
+CODEX = "@openai/codex/bin/codex.js"
+GEMINI = "@google/gemini-cli/bundle/gemini.js"
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 _MODULES = HERE / "node_modules"
@@ -59,18 +64,65 @@ def run(
 
 
 def claude(home: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run Claude Code as a user whose home is `home`, and who has configured nothing else.
+    """Run Claude Code as a user whose home is `home`.
 
     Raises:
         NodeError: it takes longer than `seconds`.
     """
-    environment = {
+    return _bounded([str(_MODULES / CLAUDE), *arguments], home, _environment(home), seconds)
+
+
+def gemini(home: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run Gemini CLI so, in a folder that is trusted. Raises NodeError."""
+    command = [str(_MODULES / ".bin" / "node"), str(_MODULES / GEMINI), *arguments]
+    return _bounded(command, home, _environment(home) | {"GEMINI_CLI_TRUST_WORKSPACE": "true"}, seconds)
+
+
+def codex_servers(home: Path, *, seconds: float) -> list[dict[str, Any]]:
+    """The MCP servers of Codex once it has tried to connect to each, as its app server tells.
+
+    Raises:
+        NodeError: it does not tell within `seconds`.
+    """
+    messages = [
+        {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "kb", "version": "1"}}},
+        {"method": "initialized"},
+        {"id": 2, "method": "mcpServerStatus/list", "params": {}},
+    ]
+    with subprocess.Popen(
+        [str(_MODULES / ".bin" / "node"), str(_MODULES / CODEX), "app-server"],
+        cwd=home,
+        env=_environment(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stop = Timer(seconds, process.kill)
+        stop.start()
+        try:
+            process.stdin.writelines(json.dumps(message) + "\n" for message in messages)
+            process.stdin.flush()
+            for line in process.stdout:
+                answer = json.loads(line)
+                if answer.get("id") == 2:
+                    servers: list[dict[str, Any]] = answer["result"]["data"]
+                    return servers
+        finally:
+            stop.cancel()
+            process.kill()
+    raise NodeError(f"codex app-server did not name its servers within {seconds} s")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Of a user who has configured nothing yet."""
+    return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        "CLAUDE_CONFIG_DIR": str(home),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    return _bounded([str(_MODULES / CLAUDE), *arguments], home, environment, seconds)
 
 
 def _bounded(

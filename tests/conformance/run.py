@@ -1,4 +1,5 @@
-"""Holds this project's MCP servers against the protocol's own suite, inspector and client, and Claude Code.
+"""Holds this project's MCP servers against the protocol's own suite, inspector and client, and `kb connect`
+against the clients that it can be tried with.
 
     python -m tests.conformance.run
 
@@ -14,14 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import httpx
 from rich.console import Console
@@ -217,10 +220,11 @@ class Visit:
 def visits(servers: Servers) -> list[Visit]:
     """Clients with and without the key that the server asks for, or does not."""
     doors = [("open", servers.open, None), ("key", servers.keyed, KEY), ("no key", servers.keyed, None)]
+    kinds = [_all_tools, *(partial(_connect, client) for client in LISTS)]
     return [
         visit(where, f"{url}/mcp", key, let_in=where != "no key")
         for where, url, key in doors
-        for visit in (_all_tools, _claude)
+        for visit in kinds
     ]
 
 
@@ -234,17 +238,59 @@ def _all_tools(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
     return Visit("TypeScript, every tool", where, good if let_in else refused, done.stdout + done.stderr)
 
 
-def _claude(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
-    """`claude mcp add`, then `claude mcp list`, which connects."""
-    with tempfile.TemporaryDirectory() as home:
-        header = [] if key is None else ["--header", f"Authorization: Bearer {key}"]
-        add = ["mcp", "add", "--transport", "http", "kb", url, *header]
-        added = node.claude(Path(home), *add, seconds=_SHORT_SECONDS)
-        listed = node.claude(Path(home), "mcp", "list", seconds=_SHORT_SECONDS)
-    said = added.stdout + added.stderr + listed.stdout + listed.stderr
-    [line] = [line for line in listed.stdout.splitlines() if line.startswith("kb:")] or [""]
-    good = line.endswith("Connected") if let_in else "Failed to connect" in line
-    return Visit("claude mcp list", where, good, said)
+Listing: TypeAlias = Literal["connected", "failed", "absent"]
+"""How a client lists kb."""
+
+
+def _claude(home: Path) -> tuple[Listing, str]:
+    done = node.claude(home, "mcp", "list", seconds=_SHORT_SECONDS)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("kb:")] or [""]
+    return _listing(line), done.stdout + done.stderr
+
+
+def _gemini(home: Path) -> tuple[Listing, str]:
+    done = node.gemini(home, "mcp", "list", seconds=_SHORT_SECONDS)
+    said = done.stdout + done.stderr
+    [line] = [line for line in said.splitlines() if " kb:" in line] or [""]
+    return _listing(line), said
+
+
+def _listing(line: str) -> Listing:
+    return "absent" if not line else "connected" if line.rstrip().endswith(" Connected") else "failed"
+
+
+def _codex(home: Path) -> tuple[Listing, str]:
+    """It is connected where it has listed the tools."""
+    servers = node.codex_servers(home, seconds=_SHORT_SECONDS)
+    [kb] = [server for server in servers if server["name"] == "kb"] or [None]
+    return "absent" if kb is None else "connected" if "kb_search" in kb["tools"] else "failed", str(servers)
+
+
+LISTS: Mapping[str, Callable[[Path], tuple[Listing, str]]] = {
+    "claude-code": _claude,
+    "codex": _codex,
+    "gemini": _gemini,
+}
+
+
+def _connect(client: str, where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
+    """`kb connect`, then how the client lists kb, which it connects to for that; and both undone."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        said = [_kb_connect(home, client, "--endpoint", url, key=key)]
+        connected, listed = LISTS[client](home)
+        said += [listed, _kb_connect(home, client, "--undo")]
+        left, listed = LISTS[client](home)
+        said.append(listed)
+    good = (connected, left) == ("connected" if let_in else "failed", "absent")
+    return Visit(f"kb connect {client}", where, good, "\n".join(said))
+
+
+def _kb_connect(home: Path, client: str, *arguments: str, key: str | None = None) -> str:
+    command = [sys.executable, "-m", "kb_cli.main", "connect", client, "--yes", *arguments]
+    environment = {**clean_environment(), "HOME": str(home), "KB_MCP_API_KEY": key or ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def main(argv: Sequence[str] | None = None) -> int:

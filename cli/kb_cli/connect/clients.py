@@ -1,0 +1,130 @@
+"""The clients that can be connected: where each keeps its MCP servers, and what an entry looks like.
+
+The places are those of the clients' own documentation; Claude Code, Codex and Gemini are tried themselves
+(`tests/conformance`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Entry: TypeAlias = dict[str, Any]
+Format: TypeAlias = Literal["json", "toml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where somebody's configuration lies: `platform` is that of `sys`."""
+
+    home: Path
+    environ: Mapping[str, str]
+    platform: str = sys.platform
+
+    def folder(self, variable: str, default: str) -> Path:
+        """The folder that a variable names, or else one in the home folder."""
+        return Path(self.environ.get(variable) or self.home / default).expanduser()
+
+    @property
+    def applications(self) -> Path:
+        """Where desktop applications keep their settings."""
+        if self.platform == "darwin":
+            return self.home / "Library/Application Support"
+        if self.platform == "win32":
+            return self.folder("APPDATA", "AppData/Roaming")
+        return self.folder("XDG_CONFIG_HOME", ".config")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a client is told of kb's server."""
+
+    url: str
+    """Of the endpoint, as in http://127.0.0.1:3000/mcp."""
+    key: str
+    """The bearer key that it wants; empty: none."""
+    engine_url: str
+    engine_key: str
+    """For a client that starts its servers itself: `kb stdio` asks the engine."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of every request."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A program that agents run in."""
+
+    title: str
+    file: Callable[[Machine], Path]
+    entry: Callable[[Server], Entry]
+    place: tuple[str, ...] = ("mcpServers",)
+    """The members of the file in which the servers stand, the outermost first."""
+    format: Format = "json"
+
+
+def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Callable[[Server], Entry]:
+    """An entry of a client that speaks HTTP, with its names for the URL and for headers."""
+
+    def entry(server: Server) -> Entry:
+        made: Entry = {**members, url: server.url}
+        return made | {headers: server.headers} if server.headers else made
+
+    return entry
+
+
+def _over_stdio(server: Server) -> Entry:
+    """By the Python that runs this: a desktop application has not the PATH of a terminal."""
+    environment = {"KB_ENGINE_URL": server.engine_url}
+    if server.engine_key:
+        environment["KB_API_KEY"] = server.engine_key
+    return {"command": sys.executable, "args": ["-m", "kb_cli.main", "stdio"], "env": environment}
+
+
+def _claude_code(machine: Machine) -> Path:
+    return machine.folder("CLAUDE_CONFIG_DIR", ".") / ".claude.json"
+
+
+def _zed(machine: Machine) -> Path:
+    if machine.platform == "win32":
+        return machine.applications / "Zed/settings.json"
+    return machine.folder("XDG_CONFIG_HOME", ".config") / "zed/settings.json"
+
+
+CLIENTS: Mapping[str, Client] = {
+    "claude-code": Client("Claude Code", _claude_code, _over_http(type="http")),
+    "claude-desktop": Client(
+        "Claude Desktop",
+        lambda machine: machine.applications / "Claude/claude_desktop_config.json",
+        _over_stdio,
+    ),
+    "cursor": Client("Cursor", lambda machine: machine.home / ".cursor/mcp.json", _over_http()),
+    "vscode": Client(
+        "VS Code",
+        lambda machine: machine.applications / "Code/User/mcp.json",
+        _over_http(type="http"),
+        ("servers",),
+    ),
+    "codex": Client(
+        "Codex",
+        lambda machine: machine.folder("CODEX_HOME", ".codex") / "config.toml",
+        _over_http(headers="http_headers"),
+        ("mcp_servers",),
+        "toml",
+    ),
+    "gemini": Client(
+        "Gemini CLI", lambda machine: machine.home / ".gemini/settings.json", _over_http(type="http")
+    ),
+    "zed": Client("Zed", _zed, _over_http(), ("context_servers",)),
+    "windsurf": Client(
+        "Windsurf",
+        lambda machine: machine.home / ".codeium/windsurf/mcp_config.json",
+        _over_http(url="serverUrl"),
+    ),
+}
+"""By the name that `kb connect` takes."""

@@ -1,0 +1,165 @@
+"""`kb connect`: the difference, a yes, the file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from contextlib import suppress
+from difflib import unified_diff
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import httpx
+import msgspec
+import tomlkit
+
+from kb_cli.config import read
+from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server
+from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
+from kb_cli.output import CliError, Exit, Output, confirmed
+from kb_server.services import http_base
+from kb_server.settings import ServerSettings
+
+_PROBE_SECONDS = 2.0
+
+
+State: TypeAlias = Literal["connected", "not connected", "no file", "file not readable"]
+
+
+class Known(msgspec.Struct):
+    """A client, and whether its configuration names kb."""
+
+    client: str
+    state: State
+    file: str
+
+
+def run(options: argparse.Namespace, out: Output) -> None:
+    """Enter kb in a client's configuration, take it out of there, or say which clients there are."""
+    machine = Machine(Path.home(), os.environ)
+    if options.client is None:
+        _list(machine, options.name, out)
+        return
+    client = CLIENTS[options.client]
+    file = client.file(machine).resolve()  # a link stays one: what it leads to is written
+    server = _server(options)
+    entry = client.entry(server)
+    if options.print:
+        _show(client, options.name, entry, file, out)
+        return
+    before = _text_of(file)
+    try:
+        if options.undo:
+            after = without_member(before, client.format, client.place, options.name)
+        else:
+            after = with_member(before, client.format, client.place, options.name, entry)
+    except NotEditable as error:
+        hint = f"do it by hand: kb connect {options.client} --print shows what belongs there"
+        raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
+    if after != before:
+        if not out.as_json:
+            out.text(_difference(file, before, after, server))
+        if not options.yes and not confirmed(f"Change {file}?"):
+            raise CliError(Exit.FAILED, f"{file} stays as it is")
+        _write(file, before, after if after.strip("{} \t\r\n") else "")
+    known = Known(options.client, "not connected" if options.undo else "connected", str(file))
+    if not out.answered(known):
+        change = "from its next start on" if after != before else "as before"
+        knows = "does not know" if options.undo else "knows"
+        out.text(f"{client.title} {knows} {options.name} {change}.", style="green")
+    if not options.undo and server.url in entry.values() and not _answers(server.url):
+        out.note(f"Nothing answers at {server.url} yet: start it with kb up")
+
+
+def _list(machine: Machine, name: str, out: Output) -> None:
+    known = [
+        Known(key, _state(client, machine, name), str(client.file(machine)))
+        for key, client in CLIENTS.items()
+    ]
+    if not out.answered(known):
+        out.table(["client", "kb", "file"], [[each.client, each.state, each.file] for each in known])
+
+
+def _state(client: Client, machine: Machine, name: str) -> State:
+    try:
+        text = _text_of(client.file(machine))
+        if not text:
+            return "no file"
+        found = member_of(text, client.format, client.place, name)
+    except (CliError, NotEditable):
+        return "file not readable"
+    return "not connected" if found is None else "connected"
+
+
+def _server(options: argparse.Namespace) -> Server:
+    settings = read(ServerSettings, options)
+    return Server(
+        options.endpoint or f"{http_base(settings)}/mcp",
+        settings.api_key,
+        settings.engine_url,
+        settings.engine_api_key,
+    )
+
+
+def _show(client: Client, name: str, entry: Entry, file: Path, out: Output) -> None:
+    """What a person enters by hand, with the key."""
+    value: Entry = {name: entry}
+    for key in reversed(client.place):
+        value = {key: value}
+    if not out.answered(value):
+        text = tomlkit.dumps(value) if client.format == "toml" else json.dumps(value, indent=2)
+        out.text(f"{file}:\n\n{text.rstrip()}")
+
+
+def _difference(file: Path, before: str, after: str, server: Server) -> str:
+    """Without the keys: a terminal may be seen, and what it shows is kept."""
+    lines = "".join(unified_diff(before.splitlines(True), after.splitlines(True), str(file), str(file), n=2))
+    for key in filter(None, (server.key, server.engine_key)):
+        lines = lines.replace(key, "…")
+    return lines
+
+
+def _text_of(file: Path) -> str:
+    """The file's text; empty where there is none."""
+    try:
+        return file.read_bytes().decode()  # line ends stay
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise CliError(Exit.FAILED, f"{file}: {error}") from error
+
+
+def _write(file: Path, before: str, text: str) -> None:
+    """Put the text in the file's place at once, or remove the file where there is none.
+
+    Raises:
+        CliError: another program changed it meanwhile, or it cannot be written; it is as it was.
+    """
+    try:
+        if _text_of(file) != before:
+            raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
+        if not text:
+            file.unlink()
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as folder:
+            new = Path(folder, file.name)
+            new.touch(0o600)  # it may hold a key
+            with suppress(FileNotFoundError):
+                new.chmod(file.stat().st_mode & 0o777)
+            with new.open("wb") as opened:
+                opened.write(text.encode())
+                opened.flush()
+                os.fsync(opened.fileno())
+            new.replace(file)
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
+
+
+def _answers(url: str) -> bool:
+    with suppress(httpx.HTTPError):
+        httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False)
+        return True
+    return False

@@ -1,0 +1,254 @@
+"""One member of a configuration file put in, or taken out, with every other character left as it was.
+
+JSON may have comments and trailing commas, as editors' settings do. It is parsed for its places alone, and
+the text is cut there: written anew it would lose its comments and its layout. What comes of it is read again
+before it is answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import json5
+import tomlkit
+from json5.loader import ModelLoader
+from json5.loader import loads as model_of
+from json5.model import JSONObject, Node
+from json5.tokenizer import tokenize
+from tomlkit.exceptions import ParseError
+
+from kb_cli.connect.clients import Format
+
+_MARK = "\ufeff"
+
+
+class NotEditable(ValueError):
+    """The text is not of its format, or something else stands where the member belongs."""
+
+
+def value_of(text: str, form: Format) -> dict[str, Any]:
+    """What a file says; an empty one says nothing.
+
+    Raises:
+        NotEditable: the text is not of the format, or no object.
+    """
+    if not text.removeprefix(_MARK).strip():
+        return {}
+    try:
+        found = json5.loads(text.removeprefix(_MARK)) if form == "json" else tomlkit.parse(text).unwrap()
+    except (ValueError, ParseError) as error:
+        raise NotEditable(f"is no {form.upper()}: {error}") from error
+    if not isinstance(found, dict):
+        raise NotEditable("has no object at its root")
+    return found
+
+
+def member_of(text: str, form: Format, place: Sequence[str], name: str) -> object:
+    """What stands under a name at a place; None where nothing does. Raises NotEditable."""
+    found: Any = value_of(text, form)
+    for key in (*place, name):
+        if not isinstance(found, dict):
+            raise NotEditable(f"has something else than an object at {'.'.join(place)}")
+        found = found.get(key)
+        if found is None:
+            return None
+    return found
+
+
+def with_member(text: str, form: Format, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
+    """The text with a member at a place, which is made where there is none; one of that name is replaced.
+
+    Raises:
+        NotEditable: see there.
+    """
+    wanted = deepcopy(value_of(text, form))
+    member_of(text, form, place, name)  # refuses a place that is no object
+    inner = wanted
+    for key in place:
+        inner = inner.setdefault(key, {})
+    inner[name] = value
+    edited = (_put_into_json if form == "json" else _put_into_toml)(text, place, name, value)
+    return _checked(edited, form, wanted)
+
+
+def without_member(text: str, form: Format, place: Sequence[str], name: str) -> str:
+    """The text without a member of a place, and without the place where it held nothing else.
+
+    Raises:
+        NotEditable: see there.
+    """
+    if member_of(text, form, place, name) is None:
+        return text
+    wanted = deepcopy(value_of(text, form))
+    _drop(wanted, (*place, name))
+    return _checked(
+        (_cut_from_json if form == "json" else _cut_from_toml)(text, (*place, name)), form, wanted
+    )
+
+
+def _drop(found: dict[str, Any], keys: Sequence[str]) -> None:
+    """Remove a member, and each object that held nothing else."""
+    key, *rest = keys
+    if rest:
+        _drop(found[key], rest)
+    if not rest or not found[key]:
+        del found[key]
+
+
+def _checked(edited: str, form: Format, wanted: dict[str, Any]) -> str:
+    if value_of(edited, form) != wanted:
+        raise NotEditable("cannot be edited without changing what else it says")
+    return edited
+
+
+# --- TOML -----------------------------------------------------------------------------------------
+
+
+def _put_into_toml(text: str, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
+    document = tomlkit.parse(text)
+    table: Any = document
+    for key in place:
+        if key not in table:
+            table[key] = tomlkit.table(is_super_table=True)
+        table = table[key]
+    table[name] = value
+    return tomlkit.dumps(document)
+
+
+def _cut_from_toml(text: str, keys: Sequence[str]) -> str:
+    document = tomlkit.parse(text)
+    _drop(document, keys)
+    return tomlkit.dumps(document)
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _put_into_json(text: str, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
+    keys = (*place, name)
+    if not text.removeprefix(_MARK).strip():
+        return json.dumps(_nested(keys, value), indent=2, ensure_ascii=False) + "\n"
+    layout = _Layout(text)
+    found = layout.root
+    for depth, key in enumerate(keys):
+        if key not in (names := layout.names(found)):
+            return layout.inserted(found, key, _nested(keys[depth + 1 :], value))
+        inner = found.values[names.index(key)]
+        if depth == len(keys) - 1:
+            return layout.replaced(inner, value)
+        assert isinstance(inner, JSONObject)
+        found = inner
+    raise AssertionError(keys)
+
+
+def _nested(keys: Sequence[str], value: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _cut_from_json(text: str, keys: Sequence[str]) -> str:
+    layout = _Layout(text)
+    found, holder, last = layout.root, layout.root, keys[0]
+    for key in keys:
+        if len(found.keys) > 1:
+            holder, last = found, key
+        inner = found.values[layout.names(found).index(key)]
+        if isinstance(inner, JSONObject):
+            found = inner
+    return layout.cut(holder, last)
+
+
+class _Layout:
+    """Where things stand in a text of JSON."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        bare = text.removeprefix(_MARK)
+        self._mark = len(text) - len(bare)
+        root = model_of(bare, loader=ModelLoader()).value
+        assert isinstance(root, JSONObject)
+        self.root = root
+        self._lines = [0, *(place + 1 for place, each in enumerate(bare) if each == "\n")]
+        self._commas = [token.index + self._mark for token in tokenize(bare) if token.type == "COMMA"]
+        self._newline = "\r\n" if "\r\n" in text else "\n"
+        self._on_one_line = bool(root.keys) and "\n" not in text.strip()
+
+    @staticmethod
+    def names(found: JSONObject) -> list[str]:
+        """Of its members; a name is a string, or as in JavaScript a word."""
+        return [str(getattr(key, "characters", None) or getattr(key, "name", "")) for key in found.keys]
+
+    def replaced(self, node: Node, value: Mapping[str, Any]) -> str:
+        """The text with another value in a node's place."""
+        start, end = self._span(node)
+        return self._text[:start] + self._written(value, self._indentation(start)) + self._text[end:]
+
+    def inserted(self, found: JSONObject, name: str, value: Mapping[str, Any]) -> str:
+        """The text with one more member at the end of an object."""
+        start, end = self._span(found)
+        outer = self._indentation(start)
+        inner = self._indentation(self._span(found.keys[0])[0]) if found.keys else outer
+        if inner == outer:
+            inner += self._unit()
+        member = f"{json.dumps(name, ensure_ascii=False)}: {self._written(value, inner)}"
+        member += "," if found.trailing_comma else ""
+        closing = self._text[: end - 1].rstrip(" \t\r\n")
+        if self._on_one_line:
+            added = f" {member}" if found.keys else member
+        else:
+            added = self._newline + inner + member
+            if "\n" not in self._text[len(closing) : end - 1]:
+                added += self._newline + outer
+        edited = closing + added + self._text[len(closing) :]
+        if found.keys and not found.trailing_comma:
+            last = self._span(found.values[-1])[1]
+            edited = edited[:last] + "," + edited[last:]
+        return edited
+
+    def cut(self, found: JSONObject, name: str) -> str:
+        """The text without a member of an object."""
+        place = self.names(found).index(name)
+        start, end = self._span(found.keys[place])[0], self._span(found.values[place])[1]
+        _, closing = self._span(found)
+        following = self._span(found.keys[place + 1])[0] if place + 1 < len(found.keys) else closing
+        leading = self._span(found.values[place - 1])[1] if place else start
+        after = [comma for comma in self._commas if end <= comma < following]
+        before = [comma for comma in self._commas if leading <= comma < start]
+        if after:
+            end = after[0] + 1
+        if self._on_one_line:
+            start = before[0] if before and not after else start
+            end += bool(after) and self._text[end : end + 1] == " "
+            return self._text[:start] + self._text[end:]
+        line = self._text.rfind("\n", 0, start)
+        alone = not self._text[line + 1 : start].strip() and self._text[end:].lstrip(" \t\r").startswith("\n")
+        if alone and line >= 0:
+            start = line - self._text[:line].endswith("\r")  # the whole line goes
+        text = self._text[:start] + self._text[end:]
+        return text[: before[0]] + text[before[0] + 1 :] if before and not after else text
+
+    def _written(self, value: Mapping[str, Any], indentation: str) -> str:
+        indent = None if self._on_one_line else self._unit()
+        lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")
+        return (self._newline + indentation).join(lines)
+
+    def _unit(self) -> str:
+        """What one more level is indented by."""
+        own = self._indentation(self._span(self.root.keys[0])[0]) if self.root.keys else ""
+        return own or "  "
+
+    def _indentation(self, place: int) -> str:
+        """The blanks at the beginning of the line of a place."""
+        line = self._text[self._text.rfind("\n", 0, place) + 1 : place].removeprefix(_MARK)
+        return line[: len(line) - len(line.lstrip(" \t"))]
+
+    def _span(self, node: Node) -> tuple[int, int]:
+        assert node.lineno is not None and node.col_offset is not None  # noqa: PT018 - it was parsed
+        assert node.end_lineno is not None and node.end_col_offset is not None  # noqa: PT018
+        start = self._lines[node.lineno - 1] + node.col_offset
+        end = self._lines[node.end_lineno - 1] + node.end_col_offset
+        return start + self._mark, end + self._mark

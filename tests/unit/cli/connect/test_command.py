@@ -1,0 +1,176 @@
+"""`kb connect` changes one member of one file, after a yes, and says what it did."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kb_cli.connect import command
+from kb_cli.connect.clients import CLIENTS, Machine
+from kb_cli.output import Exit
+from tests.unit.cli.conftest import Kb, RunningEngine
+
+KEY = "a-key-for-agents"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without any client."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KB_MCP_API_KEY", "KB_MCP_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+def file_of(client: str, home: Path) -> Path:
+    return CLIENTS[client].file(Machine(home, {}))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str) -> None:
+    file = file_of(client, home)
+    status, out, _ = kb("connect", client, "--yes")
+    assert status == Exit.OK
+    assert f"+++ {file}" in out
+    assert f"{CLIENTS[client].title} knows kb" in out
+    text = file.read_text()
+    found = (tomllib if client == "codex" else json).loads(text)
+    for key in (*CLIENTS[client].place, "kb"):
+        found = found[key]
+    if client == "claude-desktop":
+        assert found["args"] == ["-m", "kb_cli.main", "stdio"]
+        assert found["command"] == sys.executable
+    else:
+        assert "http://127.0.0.1:3000/mcp" in found.values()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert kb("connect", client, "--yes")[:2] == (Exit.OK, f"{CLIENTS[client].title} knows kb as before.\n")
+    assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
+    assert not file.exists()
+
+
+def test_the_key_is_written_and_not_shown(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KB_MCP_API_KEY", KEY)
+    status, out, err = kb("connect", "cursor", "--yes", "--endpoint", "https://kb.example.org/mcp")
+    assert (status, KEY in out, KEY in err) == (Exit.OK, False, False)
+    assert json.loads(file_of("cursor", home).read_text()) == {
+        "mcpServers": {
+            "kb": {"url": "https://kb.example.org/mcp", "headers": {"Authorization": f"Bearer {KEY}"}}
+        }
+    }
+
+
+def test_what_else_is_in_the_file_stays(kb: Kb, home: Path) -> None:
+    file = file_of("zed", home)
+    file.parent.mkdir(parents=True)
+    before = (
+        '// mine\n{\n  "theme": "One", // a comment\n  "context_servers": {"x": {"url": "http://x"}},\n}\n'
+    )
+    file.write_text(before)
+    file.chmod(0o640)
+    kb("connect", "zed", "--yes")
+    assert "// a comment" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    kb("connect", "zed", "--undo", "--yes")
+    assert file.read_text().replace("\n  }", "}") == before
+
+
+def test_a_link_stays_a_link(kb: Kb, home: Path, tmp_path: Path) -> None:
+    """Settings are often kept elsewhere, and linked to."""
+    file = file_of("gemini", home)
+    file.parent.mkdir(parents=True)
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    file.symlink_to(kept)
+    kb("connect", "gemini", "--yes")
+    assert file.is_symlink()
+    assert "kb" in json.loads(kept.read_text())["mcpServers"]
+
+
+def test_without_a_yes_nothing_is_written(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "confirmed", lambda _question: False)
+    status, out, err = kb("connect", "cursor")
+    assert (status, "+++" in out, "stays as it is" in err) == (Exit.FAILED, True, True)
+    assert not home.exists()
+
+
+def test_where_nobody_can_be_asked_it_says_how(kb: Kb, home: Path) -> None:
+    status, _, err = kb("connect", "cursor")
+    assert (status, "--yes" in err) == (Exit.USAGE, True)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"mcpServers": 3}', b"\xff\xfe{}"])
+def test_a_file_that_is_none_is_left_alone(kb: Kb, home: Path, content: bytes) -> None:
+    file = file_of("cursor", home)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    status, _, err = kb("connect", "cursor", "--yes")
+    assert (status, str(file) in err, file.read_bytes()) == (Exit.FAILED, True, content)
+    assert ["cursor", "file not readable"] in [[each["client"], each["state"]] for each in kb.json("connect")]
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients write their configuration too."""
+    file = file_of("cursor", home)
+
+    def agreed(_question: str) -> bool:
+        file.parent.mkdir(parents=True)
+        file.write_text('{"a": 1}')
+        return True
+
+    monkeypatch.setattr(command, "confirmed", agreed)
+    status, _, err = kb("connect", "cursor")
+    assert (status, "changed meanwhile" in err, file.read_text()) == (Exit.FAILED, True, '{"a": 1}')
+
+
+def test_what_belongs_into_the_file_is_shown(kb: Kb, home: Path) -> None:
+    status, out, _ = kb("connect", "codex", "--print")
+    assert status == Exit.OK
+    assert '[mcp_servers.kb]\nurl = "http://127.0.0.1:3000/mcp"' in out
+    assert kb.json("connect", "vscode", "--print") == {
+        "servers": {"kb": {"type": "http", "url": "http://127.0.0.1:3000/mcp"}}
+    }
+    assert not home.exists()
+
+
+def test_the_clients_are_listed(kb: Kb, home: Path) -> None:
+    kb("connect", "vscode", "--yes", "--name", "notes")
+    states = {each["client"]: each["state"] for each in kb.json("connect", "--name", "notes")}
+    assert states == {name: "connected" if name == "vscode" else "no file" for name in CLIENTS}
+    assert kb.json("connect")[list(CLIENTS).index("vscode")]["state"] == "not connected"
+
+
+def test_it_says_whether_anything_answers_there(kb: Kb, engine: RunningEngine) -> None:
+    _, _, silent = kb("connect", "cursor", "--yes", "--endpoint", "http://127.0.0.1:9/mcp")
+    _, _, answered = kb("connect", "gemini", "--yes", "--endpoint", f"{engine.url}/mcp")
+    assert ("kb up" in silent, answered) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("platform", "file"),
+    [
+        ("linux", "/home/me/.config/Code/User/mcp.json"),
+        ("darwin", "/home/me/Library/Application Support/Code/User/mcp.json"),
+    ],
+)
+def test_settings_of_applications_lie_where_the_system_has_them(platform: str, file: str) -> None:
+    assert CLIENTS["vscode"].file(Machine(Path("/home/me"), {}, platform)) == Path(file)
+
+
+def test_variables_of_the_clients_name_other_folders() -> None:
+    machine = Machine(
+        Path("/home/me"), {"CODEX_HOME": "/c", "CLAUDE_CONFIG_DIR": "/d", "APPDATA": "/a"}, "win32"
+    )
+    names = ("codex", "claude-code", "zed")
+    assert [str(CLIENTS[name].file(machine)) for name in names] == [
+        "/c/config.toml",
+        "/d/.claude.json",
+        "/a/Zed/settings.json",
+    ]

@@ -58,7 +58,8 @@ class QdrantServer:
         self.fault = "unavailable" if broken else None
 
     def settings(self, **changes: Any) -> QdrantSettings:
-        return QdrantSettings(**{"url": self.url, "timeout": 1, "api_key": self.key, **changes})
+        """With the patience of tests, which share two cores with others."""
+        return QdrantSettings(**{"url": self.url, "timeout": 30, "api_key": self.key, **changes})
 
     def index(self, **changes: Any) -> QdrantIndex:
         return QdrantIndex(self.settings(**changes))
@@ -209,7 +210,7 @@ def qdrant() -> Iterator[QdrantSettings]:
     """Where engines find one: the real one that `QDRANT_URL` names, else the core behind this small one."""
     if not REAL_URL:
         with served(EdgeCore()) as server:
-            yield server.settings()
+            yield server.settings(timeout=QdrantSettings().timeout)  # who waits for the dead waits two of them
         return
     settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")
     try:

@@ -12,6 +12,8 @@ from tests.support.qdrant import API_KEY, Fault, QdrantServer, serving
 from tests.support.qdrant_cores import LocalCore
 from tests.support.stores import SCORING, axis
 
+pytestmark = pytest.mark.process
+
 QUERY = IndexQuery("apple", "hybrid", axis(0), SCORING, top=3)
 
 
@@ -38,7 +40,6 @@ async def index(server: QdrantServer) -> AsyncIterator[QdrantIndex]:
         ("torn", "cannot be reached"),
         ("garbage", "none of its protocol"),
         ("empty", "none of its protocol"),
-        ("silent", "did not answer within 1 s"),
         ("busy", "takes no more requests now"),
         ("denied", "does not accept QDRANT_API_KEY"),
     ],
@@ -53,6 +54,14 @@ async def test_a_fault_has_its_reason(
     assert API_KEY not in str(caught.value)
     server.fault = None
     assert (await index.search(QUERY)).generation == 5
+
+
+async def test_silence_ends_with_the_time_of_a_request(server: QdrantServer) -> None:
+    server.fault = "silent"
+    index = server.index(timeout=1)
+    with pytest.raises(IndexUnavailable, match=f"{server.url} did not answer within 1 s"):
+        await index.search(QUERY)
+    await index.close()
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "cut", "torn"])

@@ -18,6 +18,8 @@ from tests.support.qdrant import QdrantServer, serving
 from tests.support.qdrant_cores import EdgeCore
 from tests.support.stores import SCORING
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def server() -> AsyncIterator[QdrantServer]:
@@ -60,7 +62,7 @@ async def test_changes_of_several_at_once_come_one_after_the_other(server: Qdran
 async def test_who_died_while_it_wrote_is_followed_by_another(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mark, "LEASE", 0.2)
+    monkeypatch.setattr(mark, "LEASE", 0.01)
     async with engines(server) as (dead, living):
         server.breaks_after = 1
         with pytest.raises(IndexUnavailable):
@@ -152,7 +154,7 @@ async def test_who_waited_for_another_to_make_the_index_does_not_make_it_again(s
 async def test_half_an_index_is_written_by_its_maker_alone(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mark, "LEASE", 0.2)
+    monkeypatch.setattr(mark, "LEASE", 0.01)
     maker, other = server.index(), server.index()
     await maker.create(8)
     await maker.apply(Changes(upserts=[document(1, "apple")]), 0)

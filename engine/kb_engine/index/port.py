@@ -97,7 +97,8 @@ class Scoring:
 class IndexQuery:
     """What an index is asked for: the `top` best by the score of `scoring`.
 
-    `vector` is None in mode `fts`; `text` has no say in mode `vector`.
+    `vector` is None in mode `fts`; `text` has no say in mode `vector`. `languages` are those of the documents
+    in the base, and are filled in by the store.
     """
 
     text: str
@@ -107,6 +108,7 @@ class IndexQuery:
     top: int
     selection: Selection = field(default_factory=Selection)
     min_score: float = 0.0
+    languages: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class IndexedDocument:
     headings: Sequence[str | None]
     texts: Sequence[str]
     vectors: Vectors
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

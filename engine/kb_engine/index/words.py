@@ -1,7 +1,12 @@
 """Words: which stand in a chunk, which a query asks for, and what they weigh; the same in every index.
 
 The tokens are made by SQLite's own FTS5 tokenizer, through APSW and without a table. A term is a token, or
-two neighbouring CJK tokens with a space between them: the phrases that a query can hold.
+two neighbouring CJK tokens with a space between them: the phrases that a query can hold. In a document whose
+language is known and is not English a token is stemmed by that language's rules (`languages.py`); in one of
+a language without spaces each letter is a token, as a CJK character is.
+
+A word of a query is looked for in each form that it has in the languages of the base. So it is found
+wherever it stands, inflected or not, and the forms together weigh as one word in as many chunks as hold any.
 
     weight(word) = log((size + BACKGROUND + 1) / (count + 1/2))
 
@@ -23,12 +28,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import apsw
+
+from kb_engine.index.languages import STEMMERS, UNSPACED, stemmer
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_PHRASES = 256
@@ -41,6 +48,11 @@ _CJK = (
 """Han, kana, bopomofo and Hangul: written without spaces, or with particles grown on to the words."""
 CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _CJK_RUN = re.compile(f"[{_CJK}]+")
+_UNSPACED = "".join(UNSPACED.values())
+_UNSPACED_CHARACTER = re.compile(f"[{_CJK}{_UNSPACED}]")
+_UNSPACED_RUN = re.compile(f"[{_CJK}{_UNSPACED}]+")
+_WITH_MARKS = ("unicode61", ["remove_diacritics", "0", "categories", "L* N* Co Mn Mc"])
+"""Of languages that are stemmed: their rules know accents, and words of Hindi are not cut at vowel signs."""
 
 TITLE_WEIGHT = 2
 """Of a word in the title; in heading and text it is one."""
@@ -63,13 +75,13 @@ ANALYSER = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 """Stands in every file that holds such terms: those of another analyser must not be added to it."""
 
 
-def index_text(text: str) -> str:
-    """The text as FTS5 is to read it: each CJK character a word of its own.
+def index_text(text: str, alone: re.Pattern[str] = CJK_CHARACTER) -> str:
+    """The text as FTS5 is to read it: each CJK character, or what else is to stand alone, a word of its own.
 
     unicode61 takes a run of CJK characters for one word, so that a word inside a sentence is never
     found. The index keeps no text, so this changes nothing that anybody reads.
     """
-    return CJK_CHARACTER.sub(r" \g<0> ", _valid(text)).replace("\0", " ")
+    return alone.sub(r" \g<0> ", _valid(text)).replace("\0", " ")
 
 
 def phrases(db: apsw.Connection, query: str) -> list[str]:
@@ -116,40 +128,82 @@ class AnalysedChunk(NamedTuple):
     """In tokens, each once: pairs are not counted, and a title counts like any other text."""
 
 
+Word: TypeAlias = tuple[str, ...]
+"""A word of a query: the terms that it is in documents of different languages, that of English first."""
+
+
 class Analyser:
     """Used by one thread, with a connection of its own or one that it is given for its tokenizers alone."""
 
     def __init__(self, db: apsw.Connection | None = None) -> None:
         self._db = db or apsw.Connection(":memory:")
         self._tokenizer = self._db.fts5_tokenizer("porter", TOKENIZER.split()[1:])
+        self._with_marks = self._db.fts5_tokenizer(*_WITH_MARKS)
+
+    def words_of(self, query: str, languages: Iterable[str] = ()) -> list[Word]:
+        """The words of a query to documents in these languages, in English, and in no known language."""
+        stemmed = [language for language in languages if language in STEMMERS]
+        unspaced = any(language in UNSPACED for language in languages)
+        if not stemmed and not unspaced:
+            return [(term,) for term in self.terms_of(query)]
+        query = _valid(query).replace("\0", " ")
+        runs = _UNSPACED_RUN if unspaced else _CJK_RUN
+        spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
+        words = [self._forms(token, stemmed) for token in dict.fromkeys(spaced)]
+        for run in runs.findall(query):
+            words += self._pairs(run)
+        return list(dict.fromkeys(filter(None, words)))[:MAX_PHRASES]
+
+    def _forms(self, token: str, languages: Sequence[str]) -> Word:
+        plain = self._tokens(token, apsw.FTS5_TOKENIZE_QUERY)
+        stems = [stemmer(language)([token])[0] for language in languages]
+        return tuple(dict.fromkeys(map(_bounded, [*plain, *stems])))
+
+    def _pairs(self, run: str) -> list[Word]:
+        """Its pairs of neighbouring letters. With the first one goes what the run is where its language was
+        not known."""
+        letters = self._tokens(_UNSPACED_CHARACTER.sub(r" \g<0> ", run), apsw.FTS5_TOKENIZE_QUERY)
+        pairs = [" ".join(pair) for pair in pairwise(letters)] or letters
+        whole = self._tokens(run, apsw.FTS5_TOKENIZE_QUERY)
+        return [tuple(dict.fromkeys([pairs[0], *whole])), *((pair,) for pair in pairs[1:])] if pairs else []
 
     def terms_of(self, query: str) -> list[str]:
         """The terms of a query, one for each of its phrases; a phrase without a word has none."""
         found = (self._tokens(phrase, apsw.FTS5_TOKENIZE_QUERY) for phrase in phrases(self._db, query))
         return [_bounded(" ".join(tokens)) for tokens in found if tokens]
 
-    def chunks(self, title: str, chunks: Iterable[tuple[str | None, str]]) -> Iterator[AnalysedChunk]:
+    def chunks(
+        self, title: str, chunks: Iterable[tuple[str | None, str]], language: str | None = None
+    ) -> Iterator[AnalysedChunk]:
         """The words of a document's chunks, each of which has a heading and a text."""
-        titled = self._analysed(title)
+        titled = self._analysed(title, language)
         for heading, text in chunks:
-            parts = [titled, self._analysed(heading or ""), self._analysed(text)]
+            parts = [titled, self._analysed(heading or "", language), self._analysed(text, language)]
             terms = list(chain(titled.terms * (TITLE_WEIGHT - 1), *(part.terms for part in parts)))
             yield AnalysedChunk(terms, sum(part.length for part in parts))
 
-    def _analysed(self, text: str) -> AnalysedChunk:
-        tokens = self._tokens(text if text.isascii() else index_text(text), apsw.FTS5_TOKENIZE_DOCUMENT)
+    def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
+        character = _UNSPACED_CHARACTER if language in UNSPACED else CJK_CHARACTER
+        raw = text if text.isascii() else index_text(text, character)
+        if language in STEMMERS:
+            found = self._tokens(raw, apsw.FTS5_TOKENIZE_DOCUMENT, self._with_marks)
+            tokens = stemmer(language)(found)
+        else:
+            tokens = self._tokens(raw, apsw.FTS5_TOKENIZE_DOCUMENT)
         terms = tokens
         if not text.isascii():
-            cjk = [CJK_CHARACTER.match(token) is not None for token in tokens]
-            pairs = pairwise(zip(tokens, cjk, strict=True))
+            alone = [character.match(token) is not None for token in tokens]
+            pairs = pairwise(zip(tokens, alone, strict=True))
             terms = tokens + [f"{first} {second}" for (first, a), (second, b) in pairs if a and b]
         if max(map(len, terms), default=0) > LONGEST_TERM:
             terms = [_bounded(term) for term in terms]
         return AnalysedChunk(terms, len(tokens))
 
-    def _tokens(self, text: str, reason: int) -> list[str]:
+    def _tokens(self, text: str, reason: int, tokenizer: apsw.FTS5Tokenizer | None = None) -> list[str]:
         raw = text.encode("utf-8", "replace")
-        found = self._tokenizer(raw, reason, None, include_offsets=False, include_colocated=False)
+        found = (tokenizer or self._tokenizer)(
+            raw, reason, None, include_offsets=False, include_colocated=False
+        )
         return cast("list[str]", found)
 
 
@@ -183,6 +237,23 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
     if terms and _function_terms().issuperset(terms):
         reach = max(reach, math.log((size + BACKGROUND + 1) / 0.5))
     return Weights(of_terms, reach)
+
+
+def weigh_words(
+    words: Sequence[Word], counts: Mapping[str, int], size: int
+) -> tuple[dict[str, float], float]:
+    """What each term of a query's words weighs, and the query's reach; terms without a count are nowhere.
+
+    The forms of a word weigh what a word weighs in as many chunks as hold any of them. A term that is in two
+    words weighs for both.
+    """
+    together = [sum(counts.get(term, 0) for term in word) for word in words]
+    weights = weigh([word[0] for word in words], together, size)
+    of_terms: dict[str, float] = {}
+    for word, weight in zip(words, weights.of_terms, strict=True):
+        for term in word:
+            of_terms[term] = of_terms.get(term, 0.0) + weight
+    return of_terms, weights.reach
 
 
 @cache

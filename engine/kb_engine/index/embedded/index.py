@@ -128,7 +128,7 @@ class State:
             parts = parts[:-1]
         else:
             tail = Tail(dimensions)
-        tail.append(batch, analyser.chunks(batch.title, batch.texts))
+        tail.append(batch, analyser.chunks(batch.title, batch.texts, batch.language))
         if alive is not None:
             alive = np.concatenate([alive, np.ones(rows, np.bool_)])
         return State(dimensions, (*parts, Part(tail.view(len(tail)), alive=alive)), tail)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -41,7 +42,7 @@ from kb_engine.index.embedded.vectors import (
 from kb_engine.index.embedded.words import Terms
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
-from kb_engine.index.words import weigh
+from kb_engine.index.words import Word, weigh_words
 
 Originals = Callable[[Ids], Vectors]
 """The float32 vectors of these chunks, whose ids ascend."""
@@ -73,7 +74,7 @@ class WordScores:
 
 def search(
     state: State,
-    terms: Sequence[str],
+    words: Sequence[Word],
     documents: Ids | None,
     query: IndexQuery,
     originals: Originals,
@@ -81,10 +82,10 @@ def search(
 ) -> Candidates:
     """The best chunks of these documents (None: of all) by the exact score, best first.
 
-    `terms` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
+    `words` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
     of `scanner` vectors are compared while this one looks words up.
     """
-    if not terms:
+    if not words:
         if query.mode == "fts":
             return Candidates((), 0)
         query = replace(query, mode="vector")
@@ -93,31 +94,33 @@ def search(
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)
     ]
-    return select(segments, partial(_word_scores, state, terms, allowed), query, originals, scanner)
+    return select(segments, partial(_word_scores, state, words, allowed), query, originals, scanner)
 
 
-def _word_scores(state: State, texts: Sequence[str], allowed: Sequence[Mask | None]) -> WordScores:
+def _word_scores(state: State, words: Sequence[Word], allowed: Sequence[Mask | None]) -> WordScores:
     """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+    texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
     counts = np.zeros(len(texts), np.int64)
     for part in state.parts:
         counts += part.block.words.frequencies(terms)
         if len(part.removed):
             counts -= part.block.words.frequencies(terms, part.removed)
-    weights = weigh(texts, counts.tolist(), state.size)
+    weights, reach = weigh_words(words, dict(zip(texts, counts.tolist(), strict=True)), state.size)
+    of_terms = [weights[text] for text in texts]
     average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
         scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
-            part.block.words.add_scores(terms, weights.of_terms, average, scores)
+            part.block.words.add_scores(terms, of_terms, average, scores)
         else:
             of_chosen = np.zeros(len(chosen), np.float32)
-            part.block.words.add_scores(terms, weights.of_terms, average, of_chosen, chosen)
+            part.block.words.add_scores(terms, of_terms, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
-    return WordScores(found, weights.reach)
+    return WordScores(found, reach)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,6 +28,7 @@ class Batch:
     chunk_ids: Ids
     texts: Sequence[tuple[str | None, str]]
     vectors: Vectors
+    language: str | None = None
 
 
 class Tail:

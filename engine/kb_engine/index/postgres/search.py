@@ -19,14 +19,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from kb_engine.index.port import Candidate, Candidates, IndexQuery
 from kb_engine.index.postgres.exact import K1, any_holds, chunks_left, score_all, score_some
 from kb_engine.index.postgres.nearest import nearest
 from kb_engine.index.postgres.state import State, read_state
-from kb_engine.index.postgres.words import Known, Terms, Words, affordable, reach_of, weighed
+from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
 from kb_engine.index.ranking import scores_of
-from kb_engine.index.words import Analyser
+from kb_engine.index.words import Analyser, Word, weigh_words
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
 
@@ -48,20 +49,20 @@ async def find_candidates(
     extent = state.extent
     if not extent.left:
         return Candidates((), 0)
-    terms: list[str] = []
+    found: Sequence[Word] = ()
     known: list[Known] = []
     if query.mode != "vector":
-        terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
-        known = await words.known(db, terms, extent)
-        if not terms and query.mode == "hybrid":
+        found = await asyncio.to_thread(lambda: Analyser().words_of(query.text, state.languages))
+        known = await words.known(db, list(dict.fromkeys(chain.from_iterable(found))), extent)
+        if not found and query.mode == "hybrid":
             query = replace(query, mode="vector")
     few = extent.left <= FEW_CHUNKS
     sought, rest = affordable(known, extent)
     while rest and not few and not await any_holds(db, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
     sought = await words.exactly(db, sought, extent)
-    reach = reach_of(terms, dict(known) | dict(sought), extent)
-    first, others = weighed(sought, extent, reach), weighed(rest, extent, reach)
+    weights, reach = weigh_words(found, dict(known) | dict(sought), extent.size)
+    first, others = weighed(sought, weights, reach), weighed(rest, weights, reach)
     if few:
         return await score_some(db, state, query, await chunks_left(db, query), first + others)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kb_engine.index.postgres.state import Extent
-from kb_engine.index.words import weigh
 from kb_engine.store.postgres.connection import Db, rows
 
 BUDGET_CHUNKS = 10_000
@@ -51,18 +50,10 @@ class Terms:
         return Terms([*self.terms, *others.terms], [*self.weights, *others.weights], self.reach)
 
 
-def weighed(known: Sequence[Known], extent: Extent, reach: float) -> Terms:
-    """The terms with their weights; a term that the query has twice weighs twice."""
-    weights: dict[str, float] = {}
-    terms, counts = [term for term, _ in known], [count for _, count in known]
-    for term, weight in zip(terms, weigh(terms, counts, extent.size).of_terms, strict=True):
-        weights[term] = weights.get(term, 0.0) + weight
-    return Terms(list(weights), list(weights.values()), reach)
-
-
-def reach_of(terms: Sequence[str], counts: Mapping[str, int], extent: Extent) -> float:
-    """The reach of a query with these terms, of which those that occur are counted."""
-    return weigh(terms, [counts.get(term, 0) for term in terms], extent.size).reach
+def weighed(known: Sequence[Known], weights: Mapping[str, float], reach: float) -> Terms:
+    """These of a query's terms, all of which have their weights."""
+    terms = [term for term, _ in known]
+    return Terms(terms, [weights[term] for term in terms], reach)
 
 
 class Counts:

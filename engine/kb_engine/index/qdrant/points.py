@@ -76,7 +76,9 @@ def terms_of(documents: Iterable[IndexedDocument]) -> dict[int, Terms]:
     found: dict[int, Terms] = {}
     for one in documents:
         texts = zip(one.headings, one.texts, strict=True)
-        for chunk_id, chunk in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+        for chunk_id, chunk in zip(
+            one.chunk_ids, analyser.chunks(one.title, texts, one.language), strict=True
+        ):
             found[chunk_id] = Terms(Counter(map(term_number, chunk.terms)), chunk.length)
     return found
 

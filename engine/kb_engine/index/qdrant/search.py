@@ -32,7 +32,7 @@ from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
 from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, selected, share, term_number
 from kb_engine.index.ranking import Floats, fuse, scores_of, select
-from kb_engine.index.words import Analyser, weigh
+from kb_engine.index.words import Analyser, weigh_words
 
 FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
@@ -138,21 +138,22 @@ class Searcher:
         conditions = selected(query.selection)
         if query.mode == "vector":
             return Question(query, {}, 0.0, conditions, statistics.average)
-        terms = await asyncio.to_thread(lambda: Analyser().terms_of(query.text))
-        numbers = [term_number(term) for term in terms]
-        unknown = [number for number in dict.fromkeys(numbers) if number not in statistics.counts]
+        words = await asyncio.to_thread(lambda: Analyser().words_of(query.text, query.languages))
+        numbers = {term: term_number(term) for word in words for term in word}
+        unknown = [number for number in dict.fromkeys(numbers.values()) if number not in statistics.counts]
         counts = await asyncio.gather(
             *(self._collection.count(q.Filter(must=[equals("terms", term)])) for term in unknown)
         )
         statistics.counts.update(zip(unknown, counts, strict=True))
-        weighed = weigh(terms, [statistics.counts[number] for number in numbers], statistics.chunks)
+        counted = {term: statistics.counts[number] for term, number in numbers.items()}
+        of_terms, reach = weigh_words(words, counted, statistics.chunks)
         weights: dict[int, float] = {}
-        for number, weight in zip(numbers, weighed.of_terms, strict=True):
-            if statistics.counts[number]:
-                weights[number] = weights.get(number, 0.0) + weight
-        if not terms and query.mode == "hybrid":
+        for term, weight in of_terms.items():
+            if counted[term]:
+                weights[numbers[term]] = weights.get(numbers[term], 0.0) + weight
+        if not words and query.mode == "hybrid":
             query = replace(query, mode="vector")
-        return Question(query, weights, weighed.reach, conditions, statistics.average)
+        return Question(query, weights, reach, conditions, statistics.average)
 
     async def _compares_all(self, question: Question, statistics: Statistics) -> bool:
         """Whether the vectors that may answer are few enough to be compared one by one."""

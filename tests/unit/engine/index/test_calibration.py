@@ -48,7 +48,7 @@ def answered(
     index = EmbeddedIndex(State(model.dimensions))
     query = IndexQuery(question, mode, model.embed_query(question), model.scoring, 10)
     state = index.stage(Changes(added=batches))
-    found = search(state, Analyser().terms_of(question), None, query, lambda chunks: vectors[chunks - 1])
+    found = search(state, Analyser().words_of(question), None, query, lambda chunks: vectors[chunks - 1])
     return rank(found, query)
 
 

@@ -19,6 +19,8 @@ from tests.support.qdrant_cores import EdgeCore
 from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import SCORING, between, meaning
 
+pytestmark = pytest.mark.process
+
 WORDS = ("apple", "pear", "plum", "fig", "kiwi", "lime", "nut", "rice")
 SHALLOW = 4
 """So few of each kind are asked for at first."""

@@ -1,0 +1,90 @@
+"""Words are found in any of their forms, in a base of documents in several languages."""
+
+from __future__ import annotations
+
+import pytest
+
+from kb_engine.index.languages import STEMMERS, UNSPACED, language_of, stemmer
+from kb_engine.index.words import Analyser, Word, weigh, weigh_words
+from tests.support.stores import Base, new_note, prepared
+
+TEXTS = {
+    "de": "Die alten Häuser am Fluss wurden im Frühling verkauft.",
+    "fr": "Les chevaux mangeaient de l'herbe derrière les maisons.",
+    "ru": "Старые книги лежали на деревянных полках библиотеки.",
+    "hi": "किताबें पुरानी अलमारियों में रखी हुई थीं।",
+    "th": "แมวนอนหลับอยู่บนหลังคาบ้าน",
+    "en": "The old houses by the river were sold in spring.",
+}
+
+
+async def add(base: Base, language: str | None, text: str) -> None:
+    job = new_note(text, title="-", dedup_scope=str(language))
+    await base.ingest(job, prepared(text, title="-", language=language))
+
+
+@pytest.mark.parametrize(
+    ("query", "language"),
+    [
+        ("Haus", "de"), ("haeuser häuser", "de"), ("Flusses", "de"), ("FRUHLING", "de"),
+        ("mangeait", "fr"), ("maison", "fr"), ("книга", "ru"), ("деревянная полка", "ru"),
+        ("किताब", "hi"), ("หลังคา", "th"), ("แมว", "th"), ("house", "en"), ("selling rivers", "en"),
+    ],
+)  # fmt: skip
+async def test_inflected_forms_are_found_in_a_mixed_base(base: Base, query: str, language: str) -> None:
+    for one, text in TEXTS.items():
+        await add(base, one, text)
+    found = (await base.find(query)).results
+    assert found[0].chunk.text == TEXTS[language]
+
+
+@pytest.mark.parametrize("language", TEXTS)
+async def test_a_word_as_it_stands_is_found_whatever_the_languages(base: Base, language: str) -> None:
+    """Also in a document of before, whose language nobody found."""
+    for one, text in TEXTS.items():
+        await add(base, one, text)
+        await add(base, None, text)
+    for word in TEXTS[language].rstrip(".।").split():
+        texts = [result.chunk.text for result in (await base.find(word)).results]
+        assert texts.count(TEXTS[language]) == 2, word
+
+
+async def test_a_verbatim_question_scores_the_same_in_every_language(base: Base) -> None:
+    for one, text in TEXTS.items():
+        await add(base, one, text)
+    for one, text in TEXTS.items():
+        best = (await base.find(text)).results[0]
+        assert (best.chunk.text, best.score > 0.5) == (text, True), one
+
+
+def test_without_other_languages_a_query_is_what_it_was() -> None:
+    analyser = Analyser()
+    query = "What is naïve 中国旅 running C++?"
+    assert analyser.words_of(query, ["en"]) == [(term,) for term in analyser.terms_of(query)]
+
+
+def test_the_forms_of_a_word_weigh_as_one_word() -> None:
+    words: list[Word] = [("hauser", "haus"), ("appl",)]
+    weights, reach = weigh_words(words, {"haus": 3, "hauser": 1}, 20)
+    together = weigh(["hauser", "appl"], [4, 0], 20)
+    assert weights == dict(
+        zip(("hauser", "haus", "appl"), (together.of_terms[0], *together.of_terms), strict=True)
+    )
+    assert reach == together.reach
+
+
+@pytest.mark.parametrize("language", [*TEXTS, None])
+def test_the_language_of_a_document_is_found(language: str | None) -> None:
+    text = "12 34 -- 56" if language is None else TEXTS[language]
+    assert language_of("-", [text]) == language
+
+
+def test_a_few_words_are_not_taken_for_a_language() -> None:
+    for text in ("kb reindex --store sqlite", "Hive", "def main(): return 1", "TODO buy milk"):
+        assert language_of("", [text]) in (None, "en")
+
+
+@pytest.mark.parametrize("language", STEMMERS)
+def test_every_language_has_its_stemmer(language: str) -> None:
+    assert len(stemmer(language)(["a", "foo", "fóo"])) == 3
+    assert language not in UNSPACED

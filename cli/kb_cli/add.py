@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 
-Outcome = Literal["added", "already there", "empty", "submitted", "skipped", "failed"]
+Outcome = Literal["added", "replaced", "already there", "empty", "submitted", "skipped", "failed"]
 
 _STYLES: dict[Outcome, str] = {
     "added": "green",
+    "replaced": "green",
     "already there": "green",
     "submitted": "green",
     "empty": "yellow",
@@ -277,7 +278,11 @@ class Adding:
         if document is not None and document.status == "empty":  # a scan must not read as success
             return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
         outcome: Outcome = "already there" if job.deduplicated else "added"
-        return Result(path, outcome, job.document_id, job.id, status_reason)
+        if job.outcome == "replaced":
+            outcome = "replaced"
+        own = f"its own is kept: {', '.join(job.left_out)}" if job.left_out else None
+        notes = "; ".join(filter(None, (status_reason, own))) or None
+        return Result(path, outcome, job.document_id, job.id, notes)
 
     def _end(self, result: Result) -> None:
         if self.force_ocr and result.job_id and not _takes_ocr(Path(result.path)):
@@ -298,7 +303,8 @@ def status_of(results: list[Result]) -> Exit:
     failed = [result for result in results if result.outcome in ("failed", "empty")]
     if not failed:
         return Exit.OK
-    done = [result for result in results if result.outcome in ("added", "already there", "submitted")]
+    good = ("added", "replaced", "already there", "submitted")
+    done = [result for result in results if result.outcome in good]
     return Exit.PARTLY if done else Exit.FAILED
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import ClientSettings, engine, read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CREATE_JOB,
@@ -249,12 +249,8 @@ async def _move(options: argparse.Namespace) -> m.Document:
 
 
 def _confirmed(client: EngineClient, key: str) -> bool:
-    if not sys.stdin.isatty():
-        raise CliError(Exit.USAGE, "removing asks for a yes on a terminal; elsewhere say --yes")
     document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
-    out = Output(stdout=sys.stderr)
-    out.note(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks? [y/N]")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return confirmed(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks?")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:
@@ -317,6 +313,8 @@ def _report_job(job: m.Job, out: Output) -> int:
     elif job.status == "completed":
         collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""
+        if job.outcome == "replaced":
+            same += "; what its source had before is replaced"
         out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
     elif job.error is None:
         out.text(f"Job {job.id} is {job.status}.")

@@ -64,6 +64,19 @@ class CliError(Exception):
         self.message = message
 
 
+def confirmed(question: str) -> bool:
+    """Whether the person at the terminal says yes.
+
+    Raises:
+        CliError: there is none.
+    """
+    if not sys.stdin.isatty():
+        raise CliError(Exit.USAGE, "this asks for a yes on a terminal; elsewhere say --yes")
+    sys.stderr.write(printable_line(question) + " [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def printable_text(value: str) -> str:
     """`value` without control characters but newline and tab; CRLF counts as a newline."""
     return _IN_TEXT.sub(_escape, value.replace("\r\n", "\n"))

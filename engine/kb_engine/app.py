@@ -58,7 +58,7 @@ from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
 from kb_engine.turns import places
-from kb_readers import Limits
+from kb_readers.model import Limits
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")

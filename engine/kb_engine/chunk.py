@@ -10,8 +10,8 @@ from typing import TypeAlias
 import msgspec
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-from kb_readers import Extraction
 from kb_readers.markdown import Heading, headings
+from kb_readers.model import Extraction
 
 CHUNK_CHARS = 1000
 """Characters of a chunk at most: about 230 tokens of English, under MiniLM's 256."""

@@ -145,6 +145,11 @@ class Encoder:
         await self.load()
         return await self._run(partial(self._pool(owner).submit, owner.caller), self.embedder.embed, texts)
 
+    async def with_tokenizer(self, work: Callable[[Callable[[str], int]], T]) -> T:
+        """Do, at the priority of queries, what counts the tokens of texts. Raises as `query`."""
+        await self.load()
+        return await self._run(self._queries.submit, work, self.embedder.count_tokens)
+
     async def probe(self) -> bool:
         """Whether the embedder takes a plain short text."""
         try:

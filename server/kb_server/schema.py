@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -28,8 +29,9 @@ class SchemaError(TypeError):
     """A model or a schema cannot be understood by every client; the message names the path."""
 
 
+@cache
 def input_schema(model: type[msgspec.Struct]) -> Schema:
-    """The portable schema of a tool's arguments.
+    """The portable schema of a tool's arguments, made once: not to be changed.
 
     An optional field `X | None` reads as X: leaving it out is how a caller says none. (The validator
     takes null as well.) `additionalProperties: false` stands wherever a model forbids unknown fields.
@@ -42,8 +44,9 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
     return schema
 
 
+@cache
 def output_schema(model: type[msgspec.Struct]) -> Schema:
-    """The schema of a tool's result.
+    """The schema of a tool's result, made once: not to be changed.
 
     A nullable object or array is `anyOf` itself and `null`, which clients that build types and those that
     validate read alike; a nullable scalar has no type. Objects are open: a newer server may answer with more.
@@ -57,15 +60,26 @@ def output_schema(model: type[msgspec.Struct]) -> Schema:
 
 
 def types_alone(schema: Schema) -> Schema:
-    """The schema of a result without descriptions, bounds, defaults and `required`: half of its size."""
+    """The schema of a result without descriptions, bounds, defaults and `required`: a third of its size.
+
+    Members are named of the result, and of the items of its lists; what lies deeper is an object of any.
+    """
+    return _types_of(schema, named=True, listed=True)
+
+
+def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:
+    """`named`: with the members of an object; `listed`: with those of the objects in a list."""
     types = {keyword: schema[keyword] for keyword in _TYPES if keyword in schema}
-    if "properties" in types:
-        types["properties"] = {name: types_alone(child) for name, child in types["properties"].items()}
-    for keyword in ("items", "additionalProperties"):
-        if keyword in types:
-            types[keyword] = types_alone(types[keyword])
+    if (properties := types.pop("properties", None)) and named:
+        types["properties"] = {
+            name: _types_of(child, named=False, listed=listed) for name, child in properties.items()
+        }
+    if "items" in types:
+        types["items"] = _types_of(types["items"], named=listed, listed=False)
+    if types.get("additionalProperties"):
+        types["additionalProperties"] = _types_of(types["additionalProperties"], named=False, listed=False)
     if "anyOf" in schema:
-        types["anyOf"] = [types_alone(each) for each in schema["anyOf"]]
+        types["anyOf"] = [_types_of(each, named=named, listed=listed) for each in schema["anyOf"]]
     return types
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,13 +16,42 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
+from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
 from kb_simulator.engine.jobs import Answers, Retry
 from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
+
+
+def hash_of_another_kind(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def found_in_its_place_alone(
+    citation: m.Citation, text: str, *, begins_at: int = 0, **_: Any
+) -> Quote | None:
+    return find_quote(citation, text, begins_at=begins_at)
+
+
+def last_first(text: str, words: str, _start: int) -> Iterator[int]:
+    place = text.rfind(words)
+    while place >= 0:
+        yield place
+        place = text.rfind(words, 0, place + len(words) - 1)
+
+
+def few_of_each(results: Sequence[m.SearchResult], _top: int, most: int) -> list[m.SearchResult]:
+    counts: Counter[int] = Counter()
+    kept = []
+    for result in results:
+        counts[result.document.id] += 1
+        if counts[result.document.id] <= most:
+            kept.append(result)
+    return kept
 
 
 async def job_as_it_is(incoming: Incoming, _inner: Handler) -> m.Job:
@@ -205,6 +238,30 @@ def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
 
 def united_in_nothing(_self: Any, stored: Any, *_args: Any) -> Any:
     return stored
+
+
+def none(*_: Any) -> list[Any]:
+    return []
+
+
+def one_scope(*_: Any) -> str:
+    return ""
+
+
+def scope_as_sent(dedup_scope: str, _tags: Any) -> str:
+    return dedup_scope
+
+
+def plan_that_takes_shared_documents(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
+    return plan(path, twin, [replace(each, source_paths=[path or ""]) for each in holders])
+
+
+def plan_that_forgets_the_unsourced(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
+    return plan(path, twin, [replace(each, unsourced=False) for each in holders])
+
+
+def plan_that_removes_nothing(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
+    return replace(plan(path, twin, holders), removed=())
 
 
 _replace_note = Documents.replace_note

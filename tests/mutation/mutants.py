@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,8 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
-from kb_contracts.semantics import feedback, ranking
+from kb_contracts.semantics import citations, diversity, feedback, ranking
+from kb_contracts.semantics import documents as semantic_documents
 from kb_simulator.engine import documents, handlers, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
@@ -36,7 +38,8 @@ from tests.mutation.breaking import (
 from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH = "test_jobs", "test_documents", "test_search"
-UPDATES, RANKING = "test_updates", "test_ranking"
+UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
+SOURCES = "test_sources"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -53,6 +56,27 @@ _JOBS = [
        replaced(documents.Documents, "_united", mis.united_in_nothing)),
     _m("a duplicate is not told", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
        says("getJob", deduplicated=False)),
+    _m("a source gathers documents", SOURCES, "a_source_sent_again_is_replaced",
+       replaced(documents.Documents, "_holders", mis.none)),
+    _m("the same source is told as replaced", SOURCES, "a_source_sent_again_as_it_was_is_unchanged",
+       says("getJob", outcome="replaced")),
+    _m("a path is one in all collections", SOURCES,
+       "the_same_path_in_another_collection_is_another_source",
+       replaced(documents, "source_scope", mis.one_scope)),
+    _m("a shared document is changed", SOURCES, "two_sources_of_the_same_text_share_a_document",
+       replaced(documents, "plan", mis.plan_that_takes_shared_documents)),
+    _m("a document outlives its last source", SOURCES, "a_document_goes_with_its_last_source",
+       replaced(documents, "plan", mis.plan_that_removes_nothing)),
+    _m("what has no source goes with one", SOURCES, "without_a_source_path_nothing_is_replaced",
+       replaced(documents, "plan", mis.plan_that_forgets_the_unsourced)),
+    _m("a move loses the source", SOURCES, "a_source_moves_with_its_document",
+       replaced(documents, "scope_after_tags", mis.scope_as_sent)),
+    _m("what is left out is not told", SOURCES, "what_was_not_taken_is_named",
+       says("getJob", left_out=[])),
+    _m("a replaced document loses its metadata", SOURCES, "a_replaced_document_keeps_what_was_not_sent",
+       says("getDocument", metadata={})),
+    _m("tags are united without a bound", SOURCES, "what_was_not_taken_is_named",
+       replaced(semantic_documents, "MAX_TAGS", 1_000)),
     _m("metadata is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", metadata={})),
     _m("the title is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", title="x")),
     _m("the source path is lost", JOBS, "a_note_keeps_what_came_with_it",
@@ -212,6 +236,11 @@ _SEARCH = [
        says("search", omitted=0)),
     _m("max_chars cuts in silence", SEARCH, "max_chars_bounds_the_text_and_says_what_is_missing",
        results(lambda _: {"truncated": False})),
+    _m("max_tokens is ignored", SEARCH, "max_tokens_bounds_the_text_too", body("search", max_tokens=None)),
+    _m("max_chars is forgotten over max_tokens", SEARCH, "of_two_bounds_the_tighter_one_rules",
+       asked("search", lambda i: {"body": msgspec.structs.replace(
+           i.body, max_chars=None if i.body.max_tokens else i.body.max_chars)})),
+    _m("locations have text", SEARCH, "locations_are_results_without_text", body("search", detail="full")),
     _m("neighbors is ignored", SEARCH, "neighbors_come_in_order_around_a_result",
        body("search", neighbors=0)),
     _m("neighbors change sides", SEARCH, "neighbors_come_in_order_around_a_result",
@@ -233,6 +262,43 @@ _SEARCH = [
     _m("nothing is ever weak", SEARCH, "an_empty_base_answers_nothing", says("search", weak=False)),
     _m("everything is weak", SEARCH, "the_same_words_match_well_by_meaning", says("search", weak=True)),
     _m("results lose their tags", SEARCH, "a_note_is_found_by_its_words", results(lambda _: {"tags": []})),
+]  # fmt: skip
+
+_CONTEXT = [
+    _m("results are not cited", CONTEXT, "a_citation_names_document_place_and_quote",
+       body("search", citations=False)),
+    _m("citations come unasked", CONTEXT, "nothing_is_cited_unasked", body("search", citations=True)),
+    _m("a citation hashes something else", CONTEXT, "a_citation_names_document_place_and_quote",
+       replaced(citations, "quote_hash", mis.hash_of_another_kind)),
+    _m("a citation is of the whole chunk", CONTEXT, "what_is_cited_is_what_was_answered",
+       results(lambda r: {"citation": r.citation and msgspec.structs.replace(r.citation, end=r.chunk.end)})),
+    _m("every quote is there", CONTEXT, "a_quote_in_other_words_is_changed",
+       says("checkCitation", status="there")),
+    _m("nothing moves", CONTEXT, "a_quote_that_has_moved_is_found_in_its_new_place",
+       replaced(documents, "find_quote", mis.found_in_its_place_alone)),
+    _m("the last place is the new one", CONTEXT, "of_several_places_the_nearest_is_the_new_one",
+       replaced(citations, "_occurrences", mis.last_first)),
+    _m("a checked citation keeps its version", CONTEXT, "a_quote_is_there_until_it_is_changed",
+       answers("checkCitation", lambda a: {
+           "citation": a.citation and msgspec.structs.replace(a.citation, version=1)})),
+    _m("nothing collapses", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
+       replaced(diversity, "collapse_duplicates", list)),
+    _m("duplicates go in silence", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
+       results(lambda _: {"duplicates": UNSET})),
+    _m("collapse comes unasked", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
+       body("search", collapse=True)),
+    _m("figures are words like others", CONTEXT, "another_figure_makes_no_duplicate",
+       replaced(diversity, "_FIGURE", re.compile("(?!)"))),
+    _m("neighbours stay apart", CONTEXT, "neighbouring_results_become_one",
+       replaced(diversity, "merge_neighbors", lambda results, _top: results)),
+    _m("merged neighbours are lost", CONTEXT, "neighbouring_results_become_one",
+       results(lambda _: {"before": [], "after": []})),
+    _m("per_document is ignored", CONTEXT, "one_document_does_not_fill_a_page_while_others_compare",
+       body("search", per_document=None)),
+    _m("per_document leaves room", CONTEXT, "one_document_fills_a_page_where_nothing_else_compares",
+       replaced(diversity, "limit_documents", mis.few_of_each)),
+    _m("what is gone has changed", CONTEXT, "a_quote_of_a_removed_document_is_gone",
+       answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status})),
 ]  # fmt: skip
 
 _RANKING = [
@@ -413,6 +479,7 @@ _CODES = {
 }
 _SUCCESSES = {
     "search": (SEARCH, "an_empty_base_answers_nothing"),
+    "checkCitation": (CONTEXT, "a_quote_of_a_removed_document_is_gone"),
     "createJob": (JOBS, "a_note_is_accepted_as_a_job"),
     "listJobs": (JOBS, "jobs_are_listed_newest_first_page_by_page"),
     "getJob": (JOBS, "a_completed_job_names_its_document"),
@@ -437,6 +504,7 @@ MUTANTS: list[Mutant] = [
     *_JOBS,
     *_DOCUMENTS,
     *_SEARCH,
+    *_CONTEXT,
     *_UPDATES,
     *_RANKING,
     *_IDEMPOTENCY,

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from faker import Faker
 
 from kb_contracts.api.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
+from kb_contracts.semantics.citations import quote_hash
 from kb_verify.files import locked_pdf
 
 _VOCABULARY = """
@@ -189,11 +190,29 @@ class Story:
             ("filters", {"format": ["md", "txt"]}),
             ("explain", True),
             ("neighbors", 1),
+            ("max_tokens", 1_000_000),
+            ("collapse", True),
+            ("per_document", 1),
+            ("citations", True),
+            ("detail", "locations"),
             ("ranking", self._dice.choice(({}, {"ranking_weights": {"semantic": 0.5, "feedback": 0.5}}))),
         ):
             if self._dice.random() < 0.15:
                 body[name] = value
         yield Step("search", request={"json": body})
+
+    def _citation(self) -> Iterator[Step]:
+        """Of some text in some document: there in one, changed in another, gone with a third."""
+        text, start = self._dice.choice(self._texts), self._dice.choice((0, 0, 3))
+        citation = {
+            "document": Given("uid", self._any_slot()),
+            "version": 1,
+            "start": start,
+            "end": start + len(text),
+            "begins": text[:9],
+            "hash": quote_hash(text),
+        }
+        yield Step("checkCitation", request={"json": citation})
 
     def _patch(self) -> Iterator[Step]:
         slot = self._dice.choice(self._notes) if self._dice.random() < 0.9 else self._any_slot()
@@ -288,6 +307,7 @@ class Story:
         _read,
         _list,
         _search,
+        _citation,
         _patch,
         _tag,
         _feedback,
@@ -296,7 +316,7 @@ class Story:
         _collection,
         _vector,
     )
-    _weights = (14, 8, 10, 10, 22, 12, 12, 8, 4, 12, 12, 14)
+    _weights = (14, 8, 10, 10, 22, 10, 12, 12, 8, 4, 12, 12, 14)
 
 
 def pairs_of_tags() -> Iterator[Step]:
@@ -332,6 +352,8 @@ def refusals() -> list[Step]:
         {"query": "x", "fts_only": True, "mode": "vector"},
         {"query": "x", "min_score": 2},
         {"query": "x", "max_chars": 5},
+        {"query": "x", "max_tokens": 5},
+        {"query": "x", "detail": "titles"},
         {"query": "x", "filters": {"date_from": "yesterday"}},
         {"query": "x", "filters": {"date_from": "2025-02-01", "date_to": "2025-01-01"}},
         {"query": "x", "filters": {"colour": "red"}},

@@ -145,8 +145,11 @@ class Side:
         }
         if body["mode"] == "fts":
             found = {self._name("document", each["document"]["id"]): each for each in results}
-            seen |= {"matched": sorted(found), "total": body["total"]}
-            seen["tags"] = {name: each["tags"] for name, each in found.items()}
+            same = [twin["document_id"] for each in results for twin in each.get("duplicates", ())]
+            seen |= {"matched": sorted({*found, *(self._name("document", each) for each in same)})}
+            seen |= {"total": body["total"]}
+            if not same:  # else either side may have kept another one
+                seen["tags"] = {name: each["tags"] for name, each in found.items()}
         return seen
 
     def _named(self, value: Any, inside: str = "") -> Any:

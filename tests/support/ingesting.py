@@ -24,7 +24,7 @@ from kb_engine.store.port import EmbedderIdentity, NewJob
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
-from kb_readers import Limits
+from kb_readers.model import Limits
 from tests.support.stores import new_file, new_note
 
 HELD = "held"

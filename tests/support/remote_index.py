@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from kb_engine.index.port import (
     Selection,
 )
 from kb_engine.index.ranking import select
-from kb_engine.index.words import Analyser, weigh
+from kb_engine.index.words import Analyser, weigh_words
 
 K1, B = 1.2, 0.75
 
@@ -94,7 +94,7 @@ class RemoteIndex:
             found = np.vecdot(np.array(rows, np.float32).reshape(len(rows), len(query.vector)), query.vector)
             cosines = found.astype(np.float64)
         if query.mode != "vector":
-            scores, reach = _bm25(documents, query.text)
+            scores, reach = _bm25(documents, query.text, query.languages)
             bm25 = np.array([scores.get(chunk_id, 0.0) for chunk_id in ids.tolist()])
         return replace(select(ids, cosines, bm25, query, reach), generation=server.generation)
 
@@ -116,26 +116,30 @@ class RemoteIndex:
         """The server stays."""
 
 
-def _bm25(documents: list[IndexedDocument], text: str) -> tuple[dict[int, float], float]:
+def _bm25(
+    documents: list[IndexedDocument], text: str, languages: Sequence[str]
+) -> tuple[dict[int, float], float]:
     """Of each chunk that holds a word; and the reach of the query."""
     analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []
     for one in documents:
         texts = zip(one.headings, one.texts, strict=True)
-        for chunk_id, found in zip(one.chunk_ids, analyser.chunks(one.title, texts), strict=True):
+        for chunk_id, found in zip(
+            one.chunk_ids, analyser.chunks(one.title, texts, one.language), strict=True
+        ):
             lengths.append(found.length)
             for term, frequency in Counter(found.terms).items():
                 postings.setdefault(term, []).append((chunk_id, frequency, found.length))
     average = sum(lengths) / len(lengths) if lengths else 1.0
     scores: dict[int, float] = {}
-    terms = analyser.terms_of(text)
-    weights = weigh(terms, [len(postings.get(term, [])) for term in terms], len(lengths))
-    for term, weight in zip(terms, weights.of_terms, strict=True):
+    counts = {term: len(found) for term, found in postings.items()}
+    weights, reach = weigh_words(analyser.words_of(text, languages), counts, len(lengths))
+    for term, weight in weights.items():
         for chunk_id, frequency, length in postings.get(term, []):
             part = weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
             scores[chunk_id] = scores.get(chunk_id, 0.0) + part
-    return scores, weights.reach
+    return scores, reach
 
 
 def _selected(one: IndexedDocument, wanted: Selection) -> bool:

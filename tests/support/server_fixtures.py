@@ -7,11 +7,12 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import jsonschema
+from jsonschema import Draft202012Validator
 
 from kb_contracts.api import models as m
 from kb_server.hosting.calls import Calls
@@ -127,7 +128,7 @@ class ToolCaller:
         assert result["isError"] is False, result
         answer = _json(result)
         assert result["structuredContent"] == answer
-        jsonschema.validate(answer, self._results[name])
+        _validator(json.dumps(self._results[name])).validate(answer)
         return answer
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
@@ -138,6 +139,12 @@ class ToolCaller:
         assert isinstance(answer["message"], str)
         assert answer["message"]
         return answer
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
+    Draft202012Validator.check_schema(json.loads(schema))
+    return Draft202012Validator(json.loads(schema))
 
 
 def _json(result: dict[str, Any]) -> dict[str, Any]:

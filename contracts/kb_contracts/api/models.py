@@ -20,11 +20,17 @@ JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 FINAL_STATUSES: frozenset[JobStatus] = frozenset({"completed", "failed", "cancelled"})
 """The statuses that a job does not leave."""
 DocumentStatus = Literal["searchable", "empty"]
+SourceOutcome = Literal["created", "unchanged", "replaced"]
+"""What became of a source: it was not known before, it has this content already, or it had another."""
+LeftOut = Literal["title", "tags", "metadata"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]
 DateField = Literal["created_at", "updated_at"]
+Detail = Literal["full", "locations"]
+"""How much of each result a search gives: all, or its title and its place without any text."""
 QueryKind = Literal["exact", "keywords", "question"]
 """What a query is by its form: names something exactly, a few words, or a question."""
+CitationStatus = Literal["there", "moved", "changed", "gone"]
 Signal = Literal["useful", "not_useful", "clicked"]
 """What a voice says of a document: two ratings, of which the last one counts, and that it was opened."""
 
@@ -33,6 +39,10 @@ MAX_NOTE_CHARS = 1_000_000
 MAX_QUERY_CHARS = 4_000
 MAX_TITLE_CHARS = 500
 MAX_TAGS = 64
+MAX_NEIGHBORS = 5
+MAX_QUOTE_CHARS = 20_000
+MAX_CITATION_CHARS = 1_000
+"""Of a citation that is written as one line."""
 
 NOT_BLANK = r"[^\s\x1c-\x1f\x85\ufeff]"
 """The pattern of a text that has something to be seen in it; what any dialect calls blank is blank."""
@@ -68,7 +78,14 @@ Query = Annotated[
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
 Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
-SourcePath = Annotated[str, Meta(min_length=1, max_length=1_000, description="where the text came from")]
+SourcePath = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=1_000,
+        description="where the text came from; sent again in the same collection it replaces what is there",
+    ),
+]
 Score = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -184,11 +201,95 @@ class SearchRequest(Request):
         ]
         | None
     ) = None
-    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks to add before and after each result")] = 0
+    neighbors: Annotated[
+        int, Meta(ge=0, le=MAX_NEIGHBORS, description="chunks to add before and after each result")
+    ] = 0
+    collapse: Annotated[
+        bool,
+        Meta(
+            description="near duplicates of a better result become its `duplicates`, and results that stand "
+            "beside a better one its `before` and `after`; those behind move up"
+        ),
+    ] = False
+    per_document: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=100,
+                description="how many results of one document a page has at the most, as long as others "
+                "score at least half as much as its best",
+            ),
+        ]
+        | None
+    ) = None
     max_chars: (
         Annotated[int, Meta(ge=100, le=1_000_000, description="bound on the text of all results together")]
         | None
     ) = None
+    max_tokens: (
+        Annotated[
+            int,
+            Meta(
+                ge=50,
+                le=1_000_000,
+                description="the same bound in tokens, an estimate: as the engine's model counts them, each "
+                "text by itself; a reader's model counts others. Of two bounds the tighter one rules",
+            ),
+        ]
+        | None
+    ) = None
+    detail: Annotated[
+        Detail,
+        Meta(description="`locations`: titles and places only, every text empty, and no neighbours"),
+    ] = "full"
+    citations: Annotated[
+        bool, Meta(description="cite each result, so that it can be checked later (`checkCitation`)")
+    ] = False
+
+
+class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A quote and where it stood: `text[start:end]` of the document's text in this `version`.
+
+    `hash` is over exactly these characters: the first 32 hexadecimal digits of their SHA-256 in UTF-8.
+    `begins` are the first of them, by which they are found where they have moved. `page` and `heading` are
+    for readers.
+    """
+
+    document: Annotated[
+        str,
+        Meta(
+            pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
+            description="its uid",
+            examples=["3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"],
+        ),
+    ]
+    version: Version
+    page: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
+    heading: str | None = None
+    start: Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+    end: Annotated[int, Meta(ge=0, le=MAX_INTEGER, description="20,000 characters after `start` at most")]
+    begins: Annotated[str, Meta(min_length=1, max_length=100)]
+    hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)", examples=["5f2c" * 8])]
+
+
+class CitationCheck(Response):
+    """What has become of a quote.
+
+    - there: it stands where it was cited; where the document has changed elsewhere, `version` says so
+    - moved: it stands in another place of the document now, of several the nearest to the old one
+    - changed: the document is there and the quote is not, at least not in these words
+    - gone: the document was removed
+
+    `citation` is the one to use from now on, and `text` the quote, where it is there or has moved.
+    `document_id` and `version` are those of the document as it is; all are null where there is none.
+    """
+
+    status: CitationStatus
+    document_id: int | None
+    version: int | None
+    citation: Citation | None
+    text: str | None
 
 
 class Chunk(Response):
@@ -249,8 +350,15 @@ class Explanation(Response):
     ranking: RankingParts | msgspec.UnsetType = msgspec.UNSET
 
 
+class Duplicate(Response):
+    """Where a result's text stands too, or one that is nearly the same."""
+
+    document_id: int
+    chunk_id: int
+
+
 class SearchResult(Response):
-    """One passage that answers, best first; `truncated` when `max_chars` cut its text.
+    """One passage that answers, best first; `truncated` when `max_chars` or `max_tokens` cut its text.
 
     `score` is from 0 to 1: how near the passage lies by meaning, and how much of the query's words it holds,
     where a rare word counts for more than a frequent one. So it means the same for every query and in a base
@@ -266,16 +374,21 @@ class SearchResult(Response):
     before: list[Chunk] = []
     after: list[Chunk] = []
     explain: Explanation | None = None
+    citation: Citation | msgspec.UnsetType = msgspec.UNSET
+    duplicates: list[Duplicate] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SearchResponse(Response):
     """`total` counts the chunks that pass the filters and match, however many were asked for; `omitted` those
-    results cut by `max_chars`.
+    results cut by `max_chars` or `max_tokens`.
 
     A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near,
     and scores `min_score` at least; the mode says which of the two counts. By meaning something is always
     nearest: where fewer match than `top`, the nearest of the others follow, so that there may be more results
     than `total`. `total_exact` is false where counting would take too long: as many match, or more.
+
+    `collapse` and `per_document` choose among three times as many results as `top`, or 30; `total` counts
+    all.
 
     `reranked` is there where a reranker was wanted. True: it has read the best candidates, all results among
     them, and `score` is the relevance that it gave, from 0 to 1, which compares from one query to the next as
@@ -338,8 +451,14 @@ class Job(Response):
     """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
 
     Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
-    those that the note had then. The last three came later than the others: clients do without them where an
-    engine leaves them out.
+    those that the note had then. `retryable`, `elapsed_seconds` and `estimated_seconds` came later than the
+    others: clients do without them where an engine leaves them out.
+
+    A source is a collection (without one, the `dedup_scope`) and a `source_path`, and has one document. Jobs
+    of a source follow one another in the order of acceptance, and the last one stays. Until such a job has
+    completed the earlier text answers; then the new one does, in the same document where no other source has
+    it and nobody sent it without a source path. That document's title follows the new text, tags are united,
+    and metadata are replaced where some were sent. A document goes with its last source.
     """
 
     id: str
@@ -374,6 +493,26 @@ class Job(Response):
             "null: it has ended, or nothing is known yet"
         ),
     ] = None
+    outcome: (
+        Annotated[
+            SourceOutcome,
+            Meta(
+                description="of a completed job: whether the source is new, has this text already, or had "
+                "another one; without a source path, whether the text is new"
+            ),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    left_out: (
+        Annotated[
+            list[LeftOut],
+            Meta(
+                description="of a completed job: what was sent and not taken, because the document has a "
+                f"title or metadata of its own, or {MAX_TAGS} tags"
+            ),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 class JobList(Response):

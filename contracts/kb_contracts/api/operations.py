@@ -280,6 +280,24 @@ SEARCH = _post(
     example={"query": "pension revaluation", "top": 5},
 )
 
+CHECK_CITATION = _post(
+    "checkCitation",
+    f"{BASE}/citations/check",
+    "Whether what was cited still stands there, has moved, was changed or is gone",
+    m.Citation,
+    m.CitationCheck,
+    reads=True,
+    links=(Link("getDocument", {"document_id": "/document_id"}),),
+    example={
+        "document": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11",
+        "version": 1,
+        "start": 0,
+        "end": 17,
+        "begins": "Pensions are",
+        "hash": "5f2c" * 8,
+    },
+)
+
 CREATE_JOB = _post(
     "createJob",
     _JOBS,

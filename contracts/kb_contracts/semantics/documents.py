@@ -10,7 +10,7 @@ import msgspec
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
-from kb_contracts.api.models import MAX_INTEGER, Document, FileFields, NotePatch
+from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, Document, FileFields, NotePatch
 from kb_contracts.api.ragler import PREFIX
 
 MAX_METADATA_BYTES = 65_536
@@ -107,12 +107,12 @@ def text_digest(text: str) -> tuple[str, int]:
 
 
 def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
-    """Which tags a duplicate adds to the document that is there, in their order: no second collection, no
-    tag twice."""
+    """Which tags a further submission adds to the document that is there, in their order: no second
+    collection, no tag twice, and none beyond as many as one submission may have."""
     united = list(present)
     for tag in further:
         second = tag.startswith(PREFIX) and any(known.startswith(PREFIX) for known in united)
-        if tag not in united and not second:
+        if tag not in united and not second and len(united) < MAX_TAGS:
             united.append(tag)
     return united[len(present) :]
 

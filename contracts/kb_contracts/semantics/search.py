@@ -1,12 +1,13 @@
-"""What a search asks for and how its answer is made up: modes, dates, a bound on characters, RAGler's form.
+"""What a search asks for and how its answer is made up: modes, dates, bounds on its text, RAGler's form.
 
 `mode` and `fts_only` are two ways to ask for one thing. Dates come as RFC 3339 and become moments in UTC.
-`max_chars` bounds the text of an answer.
+`max_chars` and `max_tokens` bound the text of an answer; `detail` may leave it out.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any, TypeVar
@@ -17,8 +18,11 @@ from msgspec import UNSET
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Filters, Mode, SearchRequest, SearchResult
+from kb_contracts.semantics.citations import with_citations
 
 T = TypeVar("T")
+CountTokens = Callable[[str], int]
+"""How many tokens a text has, by itself."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
@@ -85,29 +89,72 @@ def longest_prefix(items: Sequence[T], size: Callable[[T], int], budget: int) ->
     return list(items)
 
 
-def within_budget(results: Sequence[SearchResult], max_chars: int | None) -> tuple[list[SearchResult], int]:
-    """The results that fit into `max_chars` characters of text, and how many were left out.
+def presented(
+    results: Sequence[SearchResult], request: SearchRequest, count_tokens: CountTokens = len
+) -> tuple[list[SearchResult], int]:
+    """The results with as much of their text as is wanted, and how many were left out for that.
+
+    `count_tokens` is called only where `max_tokens` bounds texts.
+    """
+    cite = with_citations if request.citations else list
+    if request.detail == "locations":
+        return without_text(cite(results)), 0
+    kept, omitted = within_budget(results, request.max_chars, request.max_tokens, count_tokens)
+    return cite(kept), omitted
+
+
+def within_budget(
+    results: Sequence[SearchResult],
+    max_chars: int | None,
+    max_tokens: int | None = None,
+    count_tokens: CountTokens = len,
+) -> tuple[list[SearchResult], int]:
+    """The results whose text fits into both bounds, and how many were left out; None: no such bound.
 
     The best come first and take what they need. One that does not fit whole loses its neighbours, then
     the end of its text, and is marked as truncated; when no room is left, the rest is left out.
+    `count_tokens` is called only where there is a bound on tokens.
     """
-    if max_chars is None:
-        return list(results), 0
+    bounds = [(len, max_chars), (count_tokens, max_tokens)]
+    measures = [(measure, most) for measure, most in bounds if most is not None]
+    left = [most for _, most in measures]
     kept: list[SearchResult] = []
-    left = max_chars
     for result in results:
-        if left <= 0:
-            break
-        size = len(result.chunk.text)
-        if result.before or result.after:
-            size += sum(len(chunk.text) for chunk in (*result.before, *result.after))
-        if size > left:
-            chunk = msgspec.structs.replace(result.chunk, text=result.chunk.text[:left])
+        sizes = _sizes(result, measures)
+        if any(size > room for size, room in zip(sizes, left, strict=True)):
+            text = result.chunk.text
+            for (measure, _), room in zip(measures, left, strict=True):
+                text = _beginning(text, measure, room)
+            if not text:
+                break
+            chunk = msgspec.structs.replace(result.chunk, text=text)
             result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)
-            size = len(chunk.text)
+            sizes = _sizes(result, measures)
         kept.append(result)
-        left -= size
+        left = [room - size for size, room in zip(sizes, left, strict=True)]
     return kept, len(results) - len(kept)
+
+
+def _sizes(result: SearchResult, measures: Iterable[tuple[CountTokens, int]]) -> list[int]:
+    texts = [chunk.text for chunk in (result.chunk, *result.before, *result.after)]
+    return [sum(map(measure, texts)) for measure, _ in measures]
+
+
+def _beginning(text: str, measure: CountTokens, room: int) -> str:
+    """The longest beginning that fits; measures grow with the text, or the beginning is a shorter one."""
+    if measure(text) <= room:
+        return text
+    return text[: max(0, bisect_right(range(len(text)), room, key=lambda end: measure(text[:end])) - 1)]
+
+
+def without_text(results: Iterable[SearchResult]) -> list[SearchResult]:
+    """The results as `locations`."""
+    return [
+        msgspec.structs.replace(
+            result, chunk=msgspec.structs.replace(result.chunk, text=""), before=[], after=[]
+        )
+        for result in results
+    ]
 
 
 def source_types(wanted: r.SourceType | None) -> tuple[str | None, ...]:

@@ -191,6 +191,47 @@ def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Client) -> None:
         assert result.truncated == (len(result.chunk.text) < len(uncut.chunk.text))
 
 
+def test_max_tokens_bounds_the_text_too(kb: Client) -> None:
+    """By the engine's own estimate."""
+    kb.note(LONG)
+    whole = kb.search("quartz", mode="fts", top=5)
+    texts = []
+    for most in (50, 200, 1_000_000):
+        cut = kb.search("quartz", mode="fts", top=5, max_tokens=most)
+        assert (len(cut.results) + cut.omitted, cut.total) == (5, whole.total)
+        for result, uncut in zip(cut.results, whole.results, strict=False):
+            assert uncut.chunk.text.startswith(result.chunk.text)
+            assert result.truncated == (len(result.chunk.text) < len(uncut.chunk.text))
+        texts.append("".join(result.chunk.text for result in cut.results))
+    small, middle, all_of_it = map(len, texts)
+    assert 0 < small < middle < all_of_it == sum(len(result.chunk.text) for result in whole.results)
+
+
+def test_of_two_bounds_the_tighter_one_rules(kb: Client) -> None:
+    kb.note(LONG)
+    chars, tokens = {"max_chars": 300}, {"max_tokens": 50}
+    answers = [
+        kb.search("quartz", mode="fts", top=5, **bounds).results
+        for bounds in (chars, {**chars, "max_tokens": 1_000_000}, tokens, {**tokens, "max_chars": 1_000_000})
+    ]
+    texts = [[result.chunk.text for result in results] for results in answers]
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+
+
+def test_locations_are_results_without_text(kb: Client) -> None:
+    """However little text was wanted, and whatever neighbours."""
+    kb.note(LONG)
+    whole = kb.search("quartz", mode="fts", top=5)
+    bounds = {"max_chars": 100, "max_tokens": 50, "neighbors": 1}
+    bare = kb.search("quartz", mode="fts", top=5, detail="locations", **bounds)
+    assert {result.chunk.text for result in bare.results} == {""}
+    assert not any(result.before or result.after or result.truncated for result in bare.results)
+    assert (bare.total, bare.omitted) == (whole.total, 0)
+    for result in whole.results:
+        result.chunk.text = ""
+    assert bare.results == whole.results
+
+
 def test_neighbors_come_in_order_around_a_result(kb: Client) -> None:
     kb.note(LONG)
     wanted = "quartz sentence number 200"
@@ -245,6 +286,9 @@ def test_min_score_drops_what_is_below(kb: Client) -> None:
         ({"query": "x", "min_score": 1.5}, "min_score"),
         ({"query": "x", "neighbors": 6}, "neighbors"),
         ({"query": "x", "max_chars": 99}, "max_chars"),
+        ({"query": "x", "max_tokens": 49}, "max_tokens"),
+        ({"query": "x", "max_tokens": 10**30}, "max_tokens"),
+        ({"query": "x", "detail": "titles"}, "detail"),
         ({"query": "x", "tags": [""]}, "tags[0]"),
         ({"query": "x", "filters": {"date_field": "read_at"}}, "filters.date_field"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from kb_contracts.api import operations as ops
@@ -34,6 +35,10 @@ def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
             return kb.request(operation, kb.ended(kb.submit("granite quarry")).id)
         case "retryJob":
             return kb.request(operation, kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id)
+        case "checkCitation":
+            kb.note("granite quarry")
+            (found,) = kb.search("granite", top=1, citations=True).results
+            return kb.request(operation, json=msgspec.to_builtins(found.citation))
         case "putCollection":
             return kb.put_collection(collection_id("stones"), "stones")
     known = {"document_id": kb.note("granite quarry", tags=["collection:stones", "b"]), "tag": "b"}

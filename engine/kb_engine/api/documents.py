@@ -31,7 +31,8 @@ from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
 from kb_engine.store.repository import documents, feedback, jobs
 from kb_engine.store.repository.transaction import answer_to
-from kb_readers import ExtractionFailed, format_of
+from kb_readers.failures import ExtractionFailed
+from kb_readers.readers import format_of
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
@@ -186,6 +187,9 @@ class DocumentsApi:
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
         )
+
+    async def check_citation(self, incoming: Incoming) -> m.CitationCheck:
+        return await self._store.read(documents.check_citation, incoming.body)
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
         return await self._store.once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from msgspec import UNSET, UnsetType
 
@@ -10,6 +11,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
+from kb_contracts.semantics.diversity import diverse, pool_for
 from kb_contracts.semantics.ranking import (
     NO_RERANKER,
     RankingPlan,
@@ -22,9 +24,9 @@ from kb_contracts.semantics.search import (
     date_window,
     first_collections,
     mode_of,
+    presented,
     source_types,
     vector_result,
-    within_budget,
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
@@ -72,7 +74,8 @@ class SearchApi:
         plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
         reranker = None if request.rerank is False else self._reranker
         looked_at = 0 if reranker is None else max(reranker.candidates, request.top)
-        pool = max(looked_at, request.top if plan is None else pool_size(request.top))
+        pool = max(looked_at, pool_for(request), 0 if plan is None else pool_size(request.top))
+        neighbors = request.neighbors if request.detail == "full" else 0
         query = Query(
             text=request.query,
             mode=mode,
@@ -81,19 +84,20 @@ class SearchApi:
             top=pool,
             selection=selection,
             min_score=request.min_score,
-            neighbors=request.neighbors if pool == request.top else 0,
+            neighbors=neighbors if pool == request.top else 0,
             explain=request.explain,
         )
         found = await self._store.search(query)
         results, reranked, rerank_failure = await _second_look(reranker, request, found.results, looked_at)
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)
-        results = results[: request.top]
-        if request.neighbors and pool > request.top:
-            await self._store.read(search_rows.add_neighbors, results, request.neighbors)
-        omitted = 0
-        if request.max_chars is not None:
-            results, omitted = within_budget(results, request.max_chars)
+        results = diverse(results, request)[: request.top]
+        if neighbors and pool > request.top:
+            await self._store.read(search_rows.add_neighbors, results, neighbors)
+        if request.max_tokens is None or request.detail == "locations":
+            results, omitted = presented(results, request)
+        else:
+            results, omitted = await self._encoder.with_tokenizer(partial(presented, results, request))
         return m.SearchResponse(
             results=results,
             total=found.total,

@@ -24,10 +24,12 @@ from kb_engine.chunk import chunks
 from kb_engine.embed.context import Passage, in_context
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from kb_engine.extract import extract
+from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
-from kb_readers import Extraction, Limits, PageBegun, PagesCounted, format_of
+from kb_readers.model import Extraction, Limits, PageBegun, PagesCounted
+from kb_readers.readers import format_of
 
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
@@ -107,6 +109,7 @@ class Pipeline:
         await self._retry_on_outage(self._encoder.load, steps)
         pieces, texts = await self._split(extraction, title, owner)
         vectors = await self._vectors(pieces, texts, steps, owner)
+        first = [piece.text for piece in pieces[:PASSAGES]]
         return Prepared(
             title=title,
             extraction_method=extraction.method,
@@ -114,6 +117,7 @@ class Pipeline:
             chunks=pieces,
             vectors=vectors,
             status_reason=extraction.remark or (None if pieces else _why_empty(extraction)),
+            language=await asyncio.to_thread(language_of, title, first),
         )
 
     async def _split(

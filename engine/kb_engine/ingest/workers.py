@@ -23,21 +23,22 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.documents import title_after_update
+from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.documents import updated_note
+from kb_engine.store.repository.sources import duplicate_of
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
-from kb_readers import ExtractionFailed
+from kb_readers.failures import ExtractionFailed
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Workers:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
                 line.in_hand.remove(leased.job.caller)
-                if leased.job.kind == "update":
+                if leased.job.kind == "update" or leased.job.source_path is not None:
                     self.wake()  # one behind it may be taken now, perhaps in another lane
                 else:
                     line.woken.set()  # the caller may have another place now
@@ -181,7 +182,7 @@ class Workers:
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
         store = self._store
-        found = await self._retry_while_not_ready(lambda: store.read(documents.duplicate_of, leased.job))
+        found = await self._retry_while_not_ready(lambda: store.read(duplicate_of, leased.job))
         if found is None:
             return False
         closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))
@@ -200,7 +201,10 @@ class Workers:
             )
             text = old_text if job.text is None else job.text
             title = job.new_title or title_after_update(standing.title, old_text, text)
-            return await self._pipeline.note(text, title, progress, caller=job.caller)
+            prepared = await self._pipeline.note(text, title, progress, caller=job.caller)
+            if job.text is not None:
+                return prepared
+            return replace(prepared, of_note=text_digest(old_text)[0])
         if job.text is not None:
             return await self._pipeline.note(job.text, job.title, progress, caller=job.caller)
         if job.spool is None or job.filename is None:

@@ -149,7 +149,9 @@ class PreparedChunk:
 class Prepared:
     """What extraction, chunking and embedding made of a source. No chunks: the document is `empty`.
 
-    `status_reason` says why, or what of a document with chunks could not be read.
+    `status_reason` says why, or what of a document with chunks could not be read. `of_note` is the SHA-256 of
+    the note's own text where that was read for an update which does not change it. `language` is that of
+    `kb_engine.index.languages`.
     """
 
     title: str
@@ -158,6 +160,8 @@ class Prepared:
     chunks: Sequence[PreparedChunk]
     vectors: Vectors
     status_reason: str | None = None
+    of_note: str | None = None
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

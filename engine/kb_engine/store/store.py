@@ -29,6 +29,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -158,6 +159,7 @@ class Store(ABC):
         self._follower = Follower(self, index)
 
     async def _search_elsewhere(self, follower: Follower, query: Query) -> Found:
+        query = replace(query, languages=await self.read(search.languages))
         return await self.read(search.found, query, await follower.search(query))
 
     async def close(self) -> None:

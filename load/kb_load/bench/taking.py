@@ -35,7 +35,7 @@ from kb_load.bench.engine import CHUNKS_EACH, Texts, ask, fill, is_running, runn
 from kb_load.bench.runner import Panel, Report, in_turn
 from kb_load.pdf import text_of_page
 from kb_load.report import percentile
-from kb_readers import Extraction
+from kb_readers.model import Extraction
 
 RUNTIMES = ("minilm", "minilm-openvino")
 _PAGES_EACH = 4

@@ -20,6 +20,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.collections import check_description, no_collection_id
 from kb_contracts.semantics.documents import (
     check_version,
@@ -32,7 +33,8 @@ from kb_contracts.semantics.documents import (
     title_after_update,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
-from kb_readers import Extraction
+from kb_contracts.semantics.sources import Holder, Plan, plan, scope_after_tags, source_scope
+from kb_readers.model import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of
 
@@ -90,6 +92,19 @@ class Update:
     patch: m.NotePatch
 
 
+Line = int | tuple[str, str] | None
+"""What jobs follow one another on: the note of an update, the scope and path of a source, or nothing."""
+
+
+def line_of(wanted: Submission | Update) -> Line:
+    """The line that a job stands in."""
+    if isinstance(wanted, Update):
+        return wanted.document_id
+    if wanted.source_path is None:
+        return None
+    return source_scope(wanted.tags, wanted.dedup_scope), wanted.source_path
+
+
 def note(identity: str, request: m.NoteRequest) -> Submission:
     """A note as `POST /jobs` brings it."""
     sha256, size = text_digest(request.text)
@@ -143,6 +158,8 @@ class Stored:
     dedup_key: DedupKey
     created: int
     updated: int
+    unsourced: bool
+    """Whether it was also submitted without a source path."""
     summary: m.DocumentSummary = field(init=False)
     """The document as it stands beside a search's results."""
 
@@ -189,43 +206,81 @@ class Documents:
 
     # taking in
 
-    def take_in(self, submission: Submission, content: Extraction, uid: str, now: int) -> tuple[Stored, bool]:
-        """The document of a submission, and whether it was there already.
+    def take_in(self, submission: Submission, content: Extraction, uid: str, now: int) -> tuple[Stored, Plan]:
+        """The document of a submission, and what became of its source."""
+        path = submission.source_path
+        planned = plan(path, self._twin(submission), self._holders(submission))
+        for document_id in planned.removed:
+            self._remove(self.by_id[document_id], now)
+        for document_id in planned.detached:
+            stored = self.by_id[document_id]
+            left = [each for each in stored.document.source_paths if each != path]
+            self._changed(stored, stored, now, source_path=next(iter(left), None), source_paths=left)
+        if planned.target is None:
+            return self._added(submission, content, uid, now), planned
+        standing = self.by_id[planned.target]
+        if path is None and not standing.unsourced:
+            standing = self.by_id[planned.target] = replace(standing, unsourced=True)
+        if not planned.swaps:
+            return self._united(standing, submission, now), planned
+        document = standing.document
+        text, chunks = self._chunks(content, document.uid, document.version + 1)
+        key = (submission.kind, submission.sha256, submission.dedup_scope)
+        changed = self._changed(
+            standing,
+            replace(standing, text=text, chunks=chunks, dedup_key=key),
+            now,
+            **_described(submission, content, chunks),
+            tags=[*document.tags, *tags_to_unite(document.tags, submission.tags)],
+            metadata=dict(submission.metadata or document.metadata),
+        )
+        return changed, planned
 
-        Its twin is the oldest document of the same content in the same scope. Where the scope is a tag of the
-        submission (a collection), one that has been moved out of it since is no twin.
+    def _twin(self, submission: Submission) -> int | None:
+        """The oldest document of the same content in the same scope.
+
+        Where the scope is a tag of the submission (a collection), one that is just being moved is no twin;
+        with a source path it is in the collection of the source.
         """
-        scope = submission.dedup_scope
-        key = (submission.kind, submission.sha256, scope)
-        for document_id in sorted(self._by_content.get(key, ())):
-            twin = self.by_id[document_id]
-            if scope not in submission.tags or scope in twin.document.tags:
-                return self._united(twin, submission, now), True
+        scope, tags = submission.dedup_scope, submission.tags
+        for document_id in sorted(self._by_content.get((submission.kind, submission.sha256, scope), ())):
+            carried = self.by_id[document_id].document.tags
+            if scope in tags and scope not in carried:
+                continue
+            if submission.source_path is None or source_scope(carried, scope) == source_scope(tags, scope):
+                return document_id
+        return None
+
+    def _holders(self, submission: Submission) -> list[Holder]:
+        """The documents that the source of a submission points to."""
+        path, scope = submission.source_path, source_scope(submission.tags, submission.dedup_scope)
+        return [
+            Holder(document_id, stored.document.source_paths, stored.unsourced)
+            for document_id, stored in sorted(self.by_id.items())
+            if path in stored.document.source_paths
+            and source_scope(stored.document.tags, stored.dedup_key[2]) == scope
+        ]
+
+    def _added(self, submission: Submission, content: Extraction, uid: str, now: int) -> Stored:
+        path = submission.source_path
         document_id, self._next_id = self._next_id, self._next_id + 1
         text, chunks = self._chunks(content, uid, version=1)
         document = m.Document(
             id=document_id,
             uid=uid,
-            title=submission.document_title,
-            doc_type=submission.doc_type,
-            format=submission.format,
-            filename=submission.filename,
-            source_path=submission.source_path,
-            source_paths=[submission.source_path] if submission.source_path is not None else [],
-            size_bytes=submission.size_bytes,
-            sha256=submission.sha256,
+            source_path=path,
+            source_paths=[] if path is None else [path],
             tags=list(submission.tags),
             metadata=dict(submission.metadata or {}),
-            extraction_method=content.method,
-            pages=content.page_count,
             version=1,
             created_at=rfc3339(now),
             updated_at=rfc3339(now),
-            **_status(chunks),
+            **_described(submission, content, chunks),
         )
-        stored = Stored(document, text, chunks, key, now, now)
+        key = (submission.kind, submission.sha256, submission.dedup_scope)
+        stored = Stored(document, text, chunks, key, now, now, path is None)
         self._swap(None, stored, now)
-        return stored, False
+        return stored
 
     def _united(self, stored: Stored, submission: Submission, now: int) -> Stored:
         """The standing document with the further tags and path of its twin."""
@@ -235,7 +290,9 @@ class Documents:
             paths.append(submission.source_path)
         if tags == stored.document.tags and paths == stored.document.source_paths:
             return stored
-        return self._changed(stored, stored, now, tags=tags, source_paths=paths)
+        return self._changed(
+            stored, stored, now, tags=tags, source_path=paths[0] if paths else None, source_paths=paths
+        )
 
     # changing
 
@@ -281,7 +338,9 @@ class Documents:
         further = [tag for tag in dict.fromkeys(tags) if tag not in stored.document.tags]
         if not further:
             return stored
-        return self._changed(stored, stored, now, tags=[*stored.document.tags, *further])
+        kind, sha256, scope = stored.dedup_key
+        new = replace(stored, dedup_key=(kind, sha256, scope_after_tags(scope, further)))
+        return self._changed(stored, new, now, tags=[*stored.document.tags, *further])
 
     def remove_tag(self, key: int | str, tag: str, expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
@@ -307,13 +366,16 @@ class Documents:
         """Raises EngineError: `document_not_found`."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
-            self._swap(stored, None, now)
-            self._votes.pop(stored.document.id, None)
+            self._remove(stored, now)
             removed.documents += 1
             removed.chunks += len(stored.chunks)
             removed.bytes += stored.document.size_bytes
         self.last_updated = now
         return removed
+
+    def _remove(self, stored: Stored, now: int) -> None:
+        self._swap(stored, None, now)
+        self._votes.pop(stored.document.id, None)
 
     # looking
 
@@ -324,6 +386,23 @@ class Documents:
         fields = msgspec.structs.asdict(stored.document)
         chunks = list(stored.chunks[first : first + limit])
         return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit)
+
+    def check_citation(self, citation: m.Citation) -> m.CitationCheck:
+        """What has become of a quote; that of a file has not moved."""
+        if (document_id := self._by_uid.get(citation.document)) is None:
+            return GONE
+        stored = self.by_id[document_id]
+
+        def chunk_at(place: int) -> m.Chunk | None:
+            return next((chunk for chunk in stored.chunks if chunk.start <= place < chunk.end), None)
+
+        if stored.document.doc_type == "note":
+            quote = find_quote(citation, stored.text, moved=True)
+        elif (chunk := chunk_at(citation.start)) is not None:
+            quote = find_quote(citation, chunk.text, begins_at=chunk.start)
+        else:
+            quote = None
+        return checked(citation, stored.document, quote, chunk_at(quote.start) if quote else None)
 
     def page(self, query: DocumentsQuery) -> m.DocumentList:
         """One page of the documents that match, equals by id in the same direction."""
@@ -366,12 +445,20 @@ class Documents:
             by_type=dict(Counter(stored.document.doc_type for stored in self.by_id.values())),
         )
 
-    def around(self, chunk_id: int, neighbors: int) -> tuple[Stored, m.Chunk, list[m.Chunk], list[m.Chunk]]:
-        """A chunk with its document and up to `neighbors` chunks before and after it."""
+    def chunk(self, chunk_id: int) -> tuple[Stored, m.Chunk]:
+        """A chunk and its document."""
         document_id, place = self.owners[chunk_id]
         stored = self.by_id[document_id]
-        before = list(stored.chunks[max(0, place - neighbors) : place])
-        return stored, stored.chunks[place], before, list(stored.chunks[place + 1 : place + 1 + neighbors])
+        return stored, stored.chunks[place]
+
+    def with_neighbors(self, result: m.SearchResult, count: int) -> m.SearchResult:
+        """The result with up to so many chunks before and after it, or as many as it has."""
+        chunks, place = self.by_id[result.document.id].chunks, result.chunk.index
+        first = max(0, place - max(count, len(result.before)))
+        last = place + max(count, len(result.after))
+        return msgspec.structs.replace(
+            result, before=list(chunks[first:place]), after=list(chunks[place + 1 : last + 1])
+        )
 
     # inside
 
@@ -424,6 +511,21 @@ class Documents:
         self.last_updated = now
 
 
+def _described(submission: Submission, content: Extraction, chunks: Sequence[m.Chunk]) -> dict[str, Any]:
+    """What a document says of what it was made of."""
+    return {
+        "title": submission.document_title,
+        "doc_type": submission.doc_type,
+        "format": submission.format,
+        "filename": submission.filename,
+        "size_bytes": submission.size_bytes,
+        "sha256": submission.sha256,
+        "extraction_method": content.method,
+        "pages": content.page_count,
+        **_status(chunks),
+    }
+
+
 def _status(chunks: Sequence[m.Chunk]) -> dict[str, Any]:
     """What a document says of its chunks."""
     return {
@@ -471,7 +573,7 @@ class Collections:
         known = self._known(name, members)
         audience, scenarios = known.request.target_audience, known.request.usage_scenarios
         last = max((stored.updated for stored in members), default=known.updated)
-        tokens = sum(_tokens(stored) for stored in members)
+        tokens = sum(estimated_tokens(chunk.text) for stored in members for chunk in stored.chunks)
         chunks = sum(len(stored.chunks) for stored in members)
         return r.CollectionDetail(
             **_summary(known, members),
@@ -561,6 +663,6 @@ def _summary(known: Description, members: list[Stored]) -> dict[str, Any]:
     }
 
 
-def _tokens(stored: Stored) -> int:
-    """A quarter of the characters of each chunk, rounded up: nothing here has a tokenizer."""
-    return sum(-(-len(chunk.text) // _CHARACTERS_A_TOKEN) for chunk in stored.chunks)
+def estimated_tokens(text: str) -> int:
+    """A quarter of the characters, rounded up: nothing here has a tokenizer."""
+    return -(-len(text) // _CHARACTERS_A_TOKEN)

@@ -34,7 +34,9 @@ from kb_contracts.semantics.documents import (
     document_key,
 )
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
-from kb_readers import Extraction, ExtractionFailed, format_of, read_file, require_reader
+from kb_readers.failures import ExtractionFailed
+from kb_readers.model import Extraction
+from kb_readers.readers import format_of, read_file, require_reader
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search as find_passages
@@ -254,6 +256,10 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     key = document_key(incoming.path["document_id"])
     return CURRENT.get().reads.documents.detail(key, incoming.query)
+
+
+async def check_citation(incoming: Incoming) -> m.CitationCheck:
+    return CURRENT.get().reads.documents.check_citation(incoming.body)
 
 
 async def delete_document(incoming: Incoming) -> m.Removed:

@@ -28,7 +28,7 @@ from threading import local
 from typing import TypeVar
 from zlib import crc32
 
-from kb_readers import Page
+from kb_readers.model import Page
 
 MAX_CHARS = 1_000
 """Code points in a passage at the most."""

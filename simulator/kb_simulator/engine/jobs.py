@@ -236,7 +236,15 @@ class JobRecord:
         """
         return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 
-    def completed(self, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
+    def completed(
+        self,
+        stored: Stored,
+        *,
+        now: int,
+        outcome: m.SourceOutcome = "replaced",
+        deduplicated: bool = False,
+        left_out: Sequence[m.LeftOut] = (),
+    ) -> m.Job:
         return self.after(
             Event.COMPLETE,
             step=COMPLETED,
@@ -245,6 +253,8 @@ class JobRecord:
             document_id=stored.document.id,
             document_uid=stored.document.uid,
             deduplicated=deduplicated,
+            outcome=outcome,
+            left_out=list(left_out),
             finished_at=rfc3339(now),
         )
 

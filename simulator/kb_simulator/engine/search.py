@@ -20,17 +20,18 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.diversity import diverse, pool_for
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
     mode_of,
+    presented,
     source_types,
     vector_result,
-    within_budget,
 )
 from kb_simulator.determinism import microseconds_of, moment_of
-from kb_simulator.engine.documents import Collections, Documents, Stored
+from kb_simulator.engine.documents import Collections, Documents, Stored, estimated_tokens
 from kb_simulator.engine.index import Scores
 
 WEIGHT = 0.5
@@ -58,7 +59,7 @@ def search(
     """
     mode, owners = mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
-    pool = request.top if plan is None else pool_size(request.top)
+    pool = max(pool_for(request), 0 if plan is None else pool_size(request.top))
     allowed: set[int] | None = None  # documents; None: all
     if tests := [*_tests(request), *also]:
         allowed = {
@@ -86,7 +87,7 @@ def search(
         best += islice(far, pool - len(best))
 
     def result(chunk_id: int, score: float) -> m.SearchResult:
-        stored, chunk, before, after = documents.around(chunk_id, request.neighbors)
+        stored, chunk = documents.chunk(chunk_id)
         explanation = None
         if request.explain:
             explanation = m.Explanation(
@@ -100,15 +101,16 @@ def search(
             score=score,
             document=stored.summary,
             tags=stored.document.tags,
-            before=before,
-            after=after,
             explain=explanation,
         )
 
     results = [result(key, score) for score, key in best]
     if plan is not None:
-        results = in_final_order(results, documents.votes(), plan, moment_of(now))[: request.top]
-    kept, omitted = within_budget(results, request.max_chars)
+        results = in_final_order(results, documents.votes(), plan, moment_of(now))
+    results = diverse(results, request)[: request.top]
+    if request.neighbors:
+        results = [documents.with_neighbors(each, request.neighbors) for each in results]
+    kept, omitted = presented(results, request, estimated_tokens)
     weak = not best or best[0][0] < FLOOR
     return m.SearchResponse(
         results=kept,

@@ -26,8 +26,9 @@ from kb_contracts.semantics.jobs import (
     job_not_found,
     job_not_retryable,
 )
+from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
-from kb_simulator.engine.documents import Collections, Documents, Submission, Update
+from kb_simulator.engine.documents import Collections, Documents, Line, Submission, Update, line_of
 from kb_simulator.engine.index import DIMENSIONS
 from kb_simulator.engine.jobs import (
     QUEUED,
@@ -64,7 +65,7 @@ class State:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     _documents: Documents = field(init=False)
     _waiting: set[str] = field(default_factory=set)
-    _updates: dict[int, tuple[str, ...]] = field(default_factory=dict)  # unfinished, by document, in order
+    _lines: dict[Line, tuple[str, ...]] = field(default_factory=dict)  # unfinished jobs, in order
     _answers: Answers = field(default_factory=Answers)
     _due: list[tuple[int, str]] = field(default_factory=list)
     _last_stamp: int = 0
@@ -80,7 +81,7 @@ class State:
             collections=self.collections.copy(),
             jobs=dict(self.jobs),
             _waiting=set(self._waiting),
-            _updates=dict(self._updates),
+            _lines=dict(self._lines),
             _answers=self._answers.copy(),
             _due=list(self._due),
         )
@@ -118,7 +119,7 @@ class State:
                 filename=submission.filename,
                 tags=list(submission.tags),
             )
-            return self._begun(job)
+            return self._begun(job) if self._is_first(job.id, line_of(submission)) else job
 
         return self.once(retry, effect)
 
@@ -150,7 +151,7 @@ class State:
 
     def _joined(self, update: Update) -> m.Job | None:
         """The last update of the note that is unfinished, where it asks for the same."""
-        line = self._updates.get(update.document_id)
+        line = self._lines.get(update.document_id)
         record = None if line is None else self.jobs[line[-1]]
         if record is None or not isinstance(record.submission, Update):
             return None
@@ -190,8 +191,7 @@ class State:
         if record.ended:
             return 0.0
         ahead, took = [record], 0
-        if isinstance(record.submission, Update):
-            line = self._updates[record.submission.document_id]
+        if (line := self._lines.get(line_of(record.submission))) is not None:
             ahead = [self.jobs[each] for each in line[: line.index(job_id) + 1]]
         for each in ahead:
             if (duration := each.duration()) is None:
@@ -247,9 +247,7 @@ class State:
             )
             self.jobs[job_id] = JobRecord(job, wanted, self.policy, now)
             self._waiting.add(job_id)
-            if isinstance(wanted, Update) and not self._is_first(job_id, wanted.document_id):
-                return job
-            return self._begun(job)
+            return self._begun(job) if self._is_first(job_id, line_of(wanted)) else job
 
         return self.once(retry, effect)
 
@@ -331,9 +329,11 @@ class State:
         self._waiting.add(job.id)
         return job
 
-    def _is_first(self, job_id: str, document_id: int) -> bool:
-        """Put an update behind the unfinished ones of its note; whether it is the first of them."""
-        line = self._updates[document_id] = (*self._updates.get(document_id, ()), job_id)
+    def _is_first(self, job_id: str, name: Line) -> bool:
+        """Put a job behind the unfinished ones of its line; whether it is the first of them."""
+        if name is None:
+            return True
+        line = self._lines[name] = (*self._lines.get(name, ()), job_id)
         return len(line) == 1
 
     def _begun(self, job: m.Job) -> m.Job:
@@ -374,33 +374,38 @@ class State:
             except EngineError as error:
                 job = record.failed(STEPS[-1], m.JobError(code=error.code, message=error.detail), now)
             else:
-                job = record.completed(stored, deduplicated=False, now=now)
+                job = record.completed(stored, now=now)
                 record = replace(record, updated=stored.document)
         elif isinstance(wanted.content, m.JobError):
             job = record.failed(STEPS[0], wanted.content, now)
         else:
             uid = self.seeded.uuid("document", record.job.id)
-            stored, twin = self._documents.take_in(wanted, wanted.content, uid, now)
-            job = record.completed(stored, deduplicated=twin, now=now)
+            stored, plan = self._documents.take_in(wanted, wanted.content, uid, now)
+            job = record.completed(
+                stored,
+                now=now,
+                outcome=plan.outcome,
+                deduplicated=plan.target is not None and not plan.swaps,
+                left_out=left_out(stored.document, wanted.title, wanted.tags, wanted.metadata or {}),
+            )
         self._ended(record, job)
 
     def _ended(self, record: JobRecord, job: m.Job) -> m.Job:
         """Write down how a job has ended, and forget what ended longest ago.
 
-        The keys that waited for an update get its answer, and the next update of the note begins.
+        The keys that waited for an update get its answer, and the next job of its line begins.
         """
         self.jobs[job.id] = replace(record, job=job)
         self._waiting.discard(job.id)
-        if isinstance(record.submission, Update):
-            document_id = record.submission.document_id
-            line = self._updates.pop(document_id)
-            if rest := tuple(job_id for job_id in line if job_id != job.id):
-                self._updates[document_id] = rest
-                if line[0] == job.id:
-                    self._begin(rest[0])
-            if job.status != "cancelled":
-                for retry in record.retries:
-                    self._answers.settle(retry, record.updated)
+        name = line_of(record.submission)
+        line = self._lines.pop(name, ())
+        if rest := tuple(job_id for job_id in line if job_id != job.id):
+            self._lines[name] = rest
+            if line[0] == job.id:
+                self._begin(rest[0])
+        if isinstance(record.submission, Update) and job.status != "cancelled":
+            for retry in record.retries:
+                self._answers.settle(retry, record.updated)
         if len(self.jobs) - len(self._waiting) > KEPT_ENDED_JOBS:
             del self.jobs[next(job_id for job_id in self.jobs if job_id not in self._waiting)]
         return job

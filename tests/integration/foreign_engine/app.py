@@ -21,6 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
+from .citations import checked
 from .promise import Promise, Refused
 from .requests import Requests
 from .search import Search
@@ -69,13 +70,37 @@ class Intake:
         with self._database.transaction():
             if self._jobs.one(job["id"])["status"] != "running":
                 return
-            duplicate = self._documents.duplicate(request["kind"], made["sha256"], request["dedup_scope"])
-            number = self._documents.add(request, made, chunks) if duplicate is None else duplicate
-            self._documents.merge(number, request)
+            documents, path = self._documents, request["source_path"]
+            duplicate = documents.duplicate(
+                request["kind"], made["sha256"], request["dedup_scope"], request["tags"]
+            )
+            before = documents.pointed_to(request) if path else []
+            own = [number for number in before if documents.is_only(number, path)]
+            if duplicate is not None:
+                number = duplicate
+            elif own:
+                number = own[0]
+                documents.take_over(number, request, made, chunks)
+            else:
+                number = documents.add(request, made, chunks)
+            others = [each for each in before if each != number]
+            for each in others:
+                documents.leave(each, path)
+            documents.merge(number, request)
+            same = duplicate is not None and (duplicate in before or not path) and not others
+            outcome = "unchanged" if same else "replaced" if before else "created"
             self._jobs.end(
                 job, "completed", document_id=number, document_uid=self._documents.one(number)["uid"],
-                deduplicated=duplicate is not None, progress=1.0, completed_steps=1,
+                deduplicated=duplicate is not None, progress=1.0, completed_steps=1, outcome=outcome,
+                left_out=_left_out(documents.one(number), request),
             )  # fmt: skip
+
+
+def _left_out(document: Row, request: Row) -> list[str]:
+    left = ["title"] if request["title"] not in (None, document["title"]) else []
+    left += ["tags"] if not set(request["tags"]) <= set(document["tags"]) else []
+    left += ["metadata"] if request["metadata"] not in ({}, document["metadata"]) else []
+    return left
 
 
 def note(text: str) -> Row:
@@ -145,6 +170,13 @@ class Operations:
         chunks = self._documents.chunks.of(number, offset, limit) if params["chunks"] else []
         page = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
         return self._documents.one(number) | page
+
+    def check_citation(self, params: Row) -> Row:
+        try:
+            number = self._documents.number_of(params["body"]["document"])
+        except Refused:
+            return {"status": "gone", **dict.fromkeys(("document_id", "version", "citation", "text"))}
+        return checked(params["body"], self._documents.one(number), self._documents.chunks.of(number))
 
     def delete_document(self, params: Row) -> Row:
         return self._documents.remove([self._documents.number_of(params["document_id"])])

@@ -7,6 +7,8 @@ import re
 import time
 from datetime import UTC, date, datetime
 
+from .citations import citation
+from .pages import Entry, Scored, chosen
 from .promise import Refused
 from .store import Documents, Row, chunk_of
 
@@ -21,9 +23,6 @@ _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")
 
 
-Scored = tuple[float, Row, Row]
-
-
 class Search:
     """Searches over the documents."""
 
@@ -36,18 +35,24 @@ class Search:
         numbers = [document["id"] for document in self._chosen(body)]
         scored = self._documents.chunks.scored(body["query"], mode, numbers)
         found = [each for each in scored if each[0] >= body["min_score"]]
-        best = found[: body["top"]]
+        best = found[: max(100, 3 * body["top"])]
         if body["ranking"] is not None:
-            pool = found[: max(100, 3 * body["top"])]
-            best = self._ranked(pool, body["query"], body["ranking"])[: body["top"]]
-        results, omitted, left = [], 0, body["max_chars"]
-        for score, row, explained in best:
+            best = self._ranked(best, body["query"], body["ranking"])
+        results, omitted, left = [], 0, room(body)
+        for entry in chosen(best, body):
             if left is not None and left <= 0:
                 omitted += 1
                 continue
-            result = self._result(score, row, explained if body["explain"] else None, body["neighbors"], left)
+            result = self._result(entry, body, left)
             left = None if left is None else left - len(result["chunk"]["text"])
             results.append(result)
+        if body["citations"]:
+            for result in results:
+                chunk = result["chunk"]
+                result["citation"] = citation(result["document"], chunk, chunk["text"], chunk["start"])
+        if body["detail"] == "locations":
+            for result in results:
+                result["chunk"]["text"], result["before"], result["after"] = "", [], []
         answer = {
             "results": results, "total": len(found), "mode": mode, "omitted": omitted,
             "took_ms": (time.monotonic() - began) * 1000,
@@ -83,19 +88,23 @@ class Search:
             ranked.append((final, row, explained))
         return sorted(ranked, key=lambda each: -each[0])
 
-    def _result(self, score: float, row: Row, explained: Row | None, around: int, left: int | None) -> Row:
+    def _result(self, entry: Entry, body: Row, left: int | None) -> Row:
+        score, row, explained = entry.scored
         document = self._documents.one(row["document"])
         chunk, place = chunk_of(row), row["place"]
         if left is not None:
             chunk["text"] = chunk["text"][:left]
-        first = max(0, place - around)
-        near = self._documents.chunks.of(document["id"], first, place + around + 1 - first) if around else []
+        first = max(0, place - max(body["neighbors"], entry.before))
+        last = place + max(body["neighbors"], entry.after)
+        near = self._documents.chunks.of(document["id"], first, last + 1 - first) if first < last else []
         return {
-            "chunk": chunk, "score": min(1.0, score), "tags": document["tags"], "explain": explained,
+            "chunk": chunk, "score": min(1.0, score), "tags": document["tags"],
+            "explain": explained if body["explain"] else None,
             "document": {name: document[name] for name in _SUMMARY},
             "truncated": len(chunk["text"]) < len(row["text"]),
             "before": [each for each in near if each["index"] < place],
             "after": [each for each in near if each["index"] > place],
+            **({"duplicates": entry.twins} if entry.twins else {}),
         }  # fmt: skip
 
     def _chosen(self, body: Row) -> list[Row]:
@@ -132,6 +141,14 @@ def kind_of(query: str) -> str:
     if odd or '"' in query or any(re.search(r"\d", word) and re.search("[a-zA-Z]", word) for word in words):
         return "exact"
     return "question" if query.rstrip().endswith("?") or len(words) >= 6 else "keywords"
+
+
+def room(body: Row) -> int | None:
+    """How many characters the texts may have together, of which three are a token; None: any number."""
+    if body["detail"] == "locations":
+        return None
+    bounds = [body["max_chars"], None if body["max_tokens"] is None else 3 * body["max_tokens"]]
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def mode_of(body: Row) -> str:

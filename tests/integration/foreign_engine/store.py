@@ -27,7 +27,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS documents (
   id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE, kind TEXT, title TEXT, titled INTEGER, doc_type TEXT,
   format TEXT, filename TEXT, size_bytes INTEGER, sha256 TEXT, scope TEXT, metadata TEXT, pages INTEGER,
-  version INTEGER, created_at TEXT, updated_at TEXT);
+  version INTEGER, created_at TEXT, updated_at TEXT, unsourced INTEGER DEFAULT 0);
 CREATE TABLE IF NOT EXISTS sources (document INTEGER, path TEXT, PRIMARY KEY (document, path));
 CREATE TABLE IF NOT EXISTS tags (document INTEGER, tag TEXT, PRIMARY KEY (document, tag));
 CREATE TABLE IF NOT EXISTS chunks (
@@ -191,6 +191,14 @@ def chunk_of(row: Row) -> Row:
     }  # fmt: skip
 
 
+_UNSAID = {"kind", "titled", "scope", "unsourced"}
+
+
+def place(tags: Sequence[str], scope: str) -> str:
+    """Where a path stands for one document."""
+    return next((tag for tag in tags if tag.startswith("collection:")), scope)
+
+
 class Documents:
     """The documents of a base, by number."""
 
@@ -220,17 +228,59 @@ class Documents:
         before = self._db.writes
         if request["source_path"]:
             self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", number, request["source_path"])
-        for tag in request["tags"]:
+        else:
+            self._db.execute("UPDATE documents SET unsourced = 1 WHERE id = ? AND NOT unsourced", number)
+        present = self.tags_of(number)
+        for tag in [tag for tag in request["tags"] if tag not in present][: 64 - len(present)]:
             self._db.execute("INSERT OR IGNORE INTO tags VALUES (?, ?)", number, tag)
         if self._db.writes > before:
             self._db.changed(self._db.last)
 
-    def duplicate(self, kind: str, sha256: str, scope: str) -> int | None:
+    def duplicate(self, kind: str, sha256: str, scope: str, tags: Sequence[str]) -> int | None:
         """The number of a document that would be the same."""
-        found = self._db.row(
-            "SELECT id FROM documents WHERE kind = ? AND sha256 = ? AND scope = ?", kind, sha256, scope
+        found = self._db.rows(
+            "SELECT id FROM documents WHERE kind = ? AND sha256 = ? AND scope = ? ORDER BY id",
+            kind, sha256, scope,
+        )  # fmt: skip
+        here = [row["id"] for row in found if place(self.tags_of(row["id"]), scope) == place(tags, scope)]
+        return here[0] if here else None
+
+    def tags_of(self, number: int) -> list[str]:
+        return [row["tag"] for row in self._db.rows("SELECT tag FROM tags WHERE document = ?", number)]
+
+    def pointed_to(self, request: Row) -> list[int]:
+        """The numbers of the documents that the source of a request stands for."""
+        wanted = place(request["tags"], request["dedup_scope"])
+        found = self._db.rows(
+            "SELECT d.id, d.scope FROM documents d JOIN sources s ON s.document = d.id WHERE s.path = ?",
+            request["source_path"],
         )
-        return None if found is None else int(found["id"])
+        return [row["id"] for row in found if place(self.tags_of(row["id"]), row["scope"]) == wanted]
+
+    def is_only(self, number: int, path: str) -> bool:
+        """Whether nothing but this source holds a document."""
+        document = self._db.row("SELECT unsourced FROM documents WHERE id = ?", number)
+        assert document is not None
+        return not document["unsourced"] and self.one(number)["source_paths"] == [path]
+
+    def leave(self, number: int, path: str) -> None:
+        """A source stands for this document no longer; nobody else's document goes."""
+        if self.is_only(number, path):
+            self.remove([number])
+        else:
+            self._db.execute("DELETE FROM sources WHERE document = ? AND path = ?", number, path)
+            self._raise_version(number)
+
+    def take_over(self, number: int, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
+        """Put what was sent in the place of what a document held."""
+        self._db.execute(
+            "UPDATE documents SET kind = ?, titled = ?, title = ?, doc_type = ?, format = ?, filename = ?, "
+            "pages = ?, scope = ?, metadata = CASE ? WHEN '{}' THEN metadata ELSE ? END WHERE id = ?",
+            request["kind"], request["title"] is not None, (request["title"] or made["title"])[:500],
+            made["doc_type"], made["format"], request["filename"], made["pages"], request["dedup_scope"],
+            *[json.dumps(request["metadata"])] * 2, number,
+        )  # fmt: skip
+        self.rewrite(number, None, {**made, "title": (request["title"] or made["title"])}, chunks)
 
     def number_of(self, key: str) -> int:
         """The number of a document, by number or uid.
@@ -259,7 +309,7 @@ class Documents:
             for each in self._db.rows("SELECT tag FROM tags WHERE document = ? ORDER BY tag", number)
         ]
         chunks = self._db.count("SELECT count(*) FROM chunks WHERE document = ?", number)
-        left = {name: value for name, value in row.items() if name not in {"kind", "titled", "scope"}}
+        left = {name: value for name, value in row.items() if name not in _UNSAID}
         return left | {
             "metadata": json.loads(row["metadata"]), "tags": tags, "source_paths": sources,
             "source_path": sources[0] if sources else None, "chunk_count": chunks,
@@ -361,6 +411,10 @@ class Documents:
         before = self._db.writes
         for tag in tags:
             self._db.execute("INSERT OR IGNORE INTO tags VALUES (?, ?)", number, tag)
+            if tag.startswith("collection:"):
+                self._db.execute(
+                    "UPDATE documents SET scope = ? WHERE id = ? AND scope LIKE 'collection:%'", tag, number
+                )
         if self._db.writes > before:
             self._raise_version(number)
 

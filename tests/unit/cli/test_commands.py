@@ -330,6 +330,15 @@ def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
     return {Path(result["path"]).name: result["outcome"] for result in results}
 
 
+def test_a_file_that_has_changed_is_replaced(kb: Kb, folder: Path) -> None:
+    """Under its path; the same document, and the old text is found no more."""
+    before = kb.json("add", "docs/a.md")
+    (folder / "a.md").write_text("zircon and feldspar")
+    after = kb.json("add", "docs/a.md")
+    assert (outcomes(before), outcomes(after)) == ({"a.md": "added"}, {"a.md": "replaced"})
+    assert before[0]["document_id"] == after[0]["document_id"]
+
+
 def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
     results = kb.json("add", "docs", "--collection", "workspace", "--tags", "report")
     assert outcomes(results) == {

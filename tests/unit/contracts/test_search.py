@@ -23,6 +23,7 @@ from kb_contracts.semantics.search import (
     source_types,
     vector_result,
     within_budget,
+    without_text,
 )
 
 GUIDES = collection_id("guides")
@@ -163,6 +164,42 @@ def test_the_budget_holds_and_nothing_is_cut_in_silence(found: list[m.SearchResu
     assert len(kept) + omitted == len(found)
     for one, original in zip(kept, found, strict=False):
         assert one.truncated == (size(one) < size(original))
+
+
+def tokens_of(text: str) -> int:
+    """As a tokenizer that puts a mark at either end."""
+    return 2 + -(-len(text) // 3)
+
+
+@given(found=results, chars=st.none() | st.integers(100, 1_500), tokens=st.integers(50, 500))
+def test_both_budgets_hold_and_the_first_result_is_never_left_out(
+    found: list[m.SearchResult], chars: int | None, tokens: int
+) -> None:
+    kept, omitted = within_budget(found, chars, tokens, tokens_of)
+    texts = [piece.text for one in kept for piece in (one.chunk, *one.before, *one.after)]
+    assert sum(map(tokens_of, texts)) <= tokens
+    assert chars is None or sum(map(len, texts)) <= chars
+    assert len(kept) + omitted == len(found)
+    assert bool(kept) == bool(found)
+    assert all(one.chunk.text for one in kept)
+
+
+def test_a_text_takes_what_room_there_is() -> None:
+    (kept,), _ = within_budget([result(500)], None, 50, tokens_of)
+    assert len(kept.chunk.text) == 48 * 3
+
+
+def test_tokens_are_counted_only_where_they_are_bounded() -> None:
+    def never(_text: str) -> int:
+        raise AssertionError
+
+    assert within_budget([result(500)], 1_000, None, never)[1] == 0
+
+
+def test_a_location_has_no_text_and_keeps_its_place() -> None:
+    (bare,) = without_text([result(5, before=1, after=1)])
+    assert (bare.chunk.text, bare.before, bare.after, bare.truncated) == ("", [], [], False)
+    assert (bare.chunk.start, bare.chunk.end) == (0, 5)
 
 
 @given(sizes=st.lists(st.integers(0, 50)), budget=st.integers(0, 200))

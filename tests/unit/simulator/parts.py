@@ -13,7 +13,8 @@ import httpx
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_readers import Extraction, format_of
+from kb_readers.model import Extraction
+from kb_readers.readers import format_of
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry

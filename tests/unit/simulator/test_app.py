@@ -11,7 +11,8 @@ import pytest
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.operations import OPERATIONS
 from kb_contracts.api.ragler import LIMITS, collection_id
-from kb_readers import ExtractionFailed, readers
+from kb_readers import readers
+from kb_readers.failures import ExtractionFailed
 from kb_simulator.determinism import ClockMode
 from kb_simulator.engine.handlers import extract
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_readers import Page
+from kb_readers.model import Page
 from kb_simulator.engine.index import (
     MAX_CHARS,
     Index,

@@ -10,8 +10,10 @@ import asyncpg
 
 from kb_engine.address import Address
 from kb_engine.embed.context import Passage
+from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.index.postgres.building import remove_index
+from kb_engine.index.words import Analyser
 from kb_engine.store.port import (
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
@@ -26,7 +28,12 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, rows, value
-from kb_engine.store.postgres.transaction import layout_version, lock_base, set_embedder
+from kb_engine.store.postgres.transaction import (
+    insert_postings,
+    layout_version,
+    lock_base,
+    set_embedder,
+)
 
 WAIT_SECONDS = 15.0
 """An engine that starts with its database lets it come up first."""
@@ -135,6 +142,9 @@ async def reindex_postgres(
 ) -> int:
     """Embed all chunks of a base again and make `embedder` its own; how many chunks. `embed` blocks.
 
+    Documents whose language is not known, as those of earlier layouts, have it found, and their words made
+    again, a document a transaction.
+
     Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
     `progress` is called with how many of how many are done.
 
@@ -156,6 +166,7 @@ async def reindex_postgres(
                 await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
                 await rows(db, "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)", wanted)
         await _embed_missing(db, embedder, embed, progress)
+        await _find_languages(db)
         await remove_index(db)
         while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
@@ -185,6 +196,44 @@ async def _embed_missing(
             "ON CONFLICT DO NOTHING",
             [(row[0], row[1], vector) for row, vector in zip(found, vectors.tolist(), strict=True)],
         )
+
+
+async def _find_languages(db: Db) -> None:
+    batch = "SELECT id FROM documents WHERE language IS NULL AND id > ? ORDER BY id LIMIT ?"
+    last = 0
+    while found := await rows(db, batch, (last, REINDEX_BATCH)):
+        for (document_id,) in found:
+            async with db.transaction():
+                await _find_language(db, document_id)
+        last = found[-1][0]
+
+
+async def _find_language(db: Db, document_id: int) -> None:
+    await lock_base(db, shared=True)
+    # By now it may have gone or been changed.
+    held = "SELECT title FROM documents WHERE id = ? AND language IS NULL FOR UPDATE"
+    if not (found := await rows(db, held, (document_id,))):
+        return
+    sql = "SELECT id, words, heading, text FROM chunks WHERE document_id = ? ORDER BY position"
+    title, chunks = found[0][0], await rows(db, sql, (document_id,))
+    language = await asyncio.to_thread(language_of, title, [text for *_, text in chunks[:PASSAGES]])
+    if language is None:
+        return
+    await rows(db, "UPDATE documents SET language = ? WHERE id = ?", (language, document_id))
+    texts = [(heading, text) for *_, heading, text in chunks]
+    analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts, language)))
+    ids, before = [row[0] for row in chunks], sum(row[1] for row in chunks)
+    await rows(db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
+    await insert_postings(db, ids, analysed)
+    lengths = [words.length for words in analysed]
+    await rows(
+        db,
+        "UPDATE chunks c SET words = n.words FROM unnest(?::bigint[], ?::bigint[]) n (id, words) "
+        "WHERE c.id = n.id",
+        (ids, lengths),
+    )
+    more = sum(lengths) - before
+    await rows(db, "UPDATE base SET words = words + ?, generation = generation + 1", (more,))
 
 
 async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:

@@ -290,6 +290,31 @@ CREATE TABLE feedback (
 );
 """
 
+# The language of a document says how its words are stemmed; NULL: as those of English, as before.
+_VERSION_8 = """
+ALTER TABLE documents ADD COLUMN language text COLLATE "C";
+CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
+"""
+
+# A source has one document. Jobs of a source follow one another; what they did to it is kept with them. A
+# document that was also submitted without a source path is `unsourced`. Where one was moved to another
+# collection, its scope of deduplication follows.
+_VERSION_9 = """
+ALTER TABLE documents ADD COLUMN unsourced boolean NOT NULL DEFAULT false;
+UPDATE documents SET unsourced = true
+  WHERE id NOT IN (SELECT document_id FROM document_sources);
+UPDATE documents SET dedup_scope = coalesce((
+    SELECT tag FROM document_tags WHERE document_id = documents.id AND tag LIKE 'collection:%'
+    ORDER BY id DESC LIMIT 1), dedup_scope)
+  WHERE dedup_scope LIKE 'collection:%' AND NOT EXISTS (
+    SELECT 1 FROM document_tags WHERE document_id = documents.id AND tag = dedup_scope);
+ALTER TABLE jobs ADD COLUMN source_scope text COLLATE "C";
+ALTER TABLE jobs ADD COLUMN outcome text COLLATE "C";
+ALTER TABLE jobs ADD COLUMN left_out text COLLATE "C";
+UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -298,6 +323,8 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_5,
     _VERSION_6,
     _VERSION_7,
+    _VERSION_8,
+    _VERSION_9,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
-from kb_engine.index.words import Analyser
+from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.port import EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
 from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
@@ -218,7 +218,7 @@ class PostgresWrite(PostgresRead, Write):
         numbers = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)"
         ids = [number for (number,) in await rows(self.db, numbers, (len(prepared.chunks),))]
         texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
-        analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts)))
+        analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts, prepared.language)))
         await self.db.copy_records_to_table(
             "chunks",
             columns=_CHUNKS,
@@ -239,12 +239,7 @@ class PostgresWrite(PostgresRead, Write):
                 for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, analysed, strict=True))
             ],
         )
-        postings = (
-            (term, chunk_id, frequency, words.length)
-            for chunk_id, words in zip(ids, analysed, strict=True)
-            for term, frequency in Counter(words.terms).items()
-        )
-        await self.db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
+        await insert_postings(self.db, ids, analysed)
         await self.db.executemany(
             "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
             (
@@ -317,6 +312,16 @@ class PostgresWrite(PostgresRead, Write):
         if self._notifications:
             sql = "SELECT pg_notify(?, told) FROM unnest(?::text[]) told"
             await rows(self.db, sql, (CHANNEL, self._notifications))
+
+
+async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[AnalysedChunk]) -> None:
+    """The words of chunks that have none."""
+    postings = (
+        (term, chunk_id, frequency, words.length)
+        for chunk_id, words in zip(chunk_ids, analysed, strict=True)
+        for term, frequency in Counter(words.terms).items()
+    )
+    await db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
 
 
 async def fold_counters(read: Read) -> None:

@@ -15,16 +15,19 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
     check_version,
     document_not_found,
     not_a_note,
+    note_title,
     tag_not_found,
     tags_to_unite,
     text_digest,
 )
-from kb_engine.store.port import OCR_METHOD, Idempotency, LeasedJob, NewJob, Prepared
-from kb_engine.store.repository import jobs
+from kb_contracts.semantics.sources import left_out, scope_after_tags
+from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
+from kb_engine.store.repository import jobs, sources
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
 from kb_engine.store.repository.transaction import (
     Read,
@@ -94,6 +97,32 @@ async def detail(
     )
 
 
+async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
+    """What has become of a quote. A note's text is kept whole; a file's, which never changes, in chunks."""
+    found = await _rows(read, "WHERE d.uid = ?", (citation.document,))
+    if not found:
+        return GONE
+    document = m.Document(**found[0])
+    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document.id,))
+    if text is None:
+        holding = await _chunk_at(read, document.id, citation.start)
+        quote = find_quote(citation, holding.text, begins_at=holding.start) if holding else None
+    else:
+        quote = find_quote(citation, str(text), moved=True)
+        holding = await _chunk_at(read, document.id, quote.start) if quote else None
+    return checked(citation, document, quote, holding)
+
+
+async def _chunk_at(read: Read, document_id: int, place: int) -> m.Chunk | None:
+    """The chunk that has this character of the document's text."""
+    rows = await read.rows(
+        f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.first <= ? AND c.beyond > ? "  # noqa: S608
+        "ORDER BY c.position LIMIT 1",
+        (document_id, place, place),
+    )
+    return chunk(rows[0]) if rows else None
+
+
 async def page(
     read: Read,
     *,
@@ -152,26 +181,6 @@ async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagLis
     return m.TagList(tags=counts, total=total, limit=limit, offset=offset)
 
 
-async def duplicate_of(read: Read, job: NewJob) -> int | None:
-    """The document that `commit` would take for the same at this moment; it may be removed the next.
-
-    It is the oldest of the same kind, content and scope. Where the scope is itself a tag of the job (a
-    collection), the document must still carry it: one that was moved elsewhere since is no duplicate here.
-    Nor, for a job that forces OCR, is one whose text was taken from the file: whoever asks for that wants it
-    read in the other way.
-    """
-    sql = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
-    values = [job.kind, job.sha256, job.dedup_scope]
-    if job.dedup_scope in job.tags:
-        sql += " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
-        values.append(job.dedup_scope)
-    if job.force_ocr:
-        sql += " AND extraction_method = ?"
-        values.append(OCR_METHOD)
-    found = await read.value(sql, values)
-    return None if found is None else int(found)
-
-
 # the commit of a job
 
 
@@ -181,15 +190,16 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     A document of the same kind, SHA-256 and `dedup_scope` is not doubled: the job closes with its id and
     `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing one) and the
     further source path is kept. For a job with `force_ocr` only a document that was read by OCR alone
-    (`OCR_METHOD`) is the same.
+    (`OCR_METHOD`) is the same. What the source of the job pointed to before is replaced
+    (`kb_contracts.semantics.sources`).
 
     Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at` and
     `version` change, hash and size follow the text.
 
     Raises:
         ValueError: not one vector for each chunk.
-        EngineError: `version_conflict` where the note has another version than expected, `document_not_found`
-            where it is gone.
+        EngineError: `version_conflict` where the note has another version than expected, or another text than
+            the one that was prepared under a new title; `document_not_found` where it is gone.
     """
     if len(prepared.vectors) != len(prepared.chunks):
         raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
@@ -204,6 +214,12 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
         check_version(standing, job.expected_version)
         text = text if job.text is None else job.text
         sha256, size = text_digest(text)
+        if prepared.of_note not in (None, sha256):
+            raise EngineError(
+                "version_conflict",
+                "The text of the note was replaced from its source meanwhile. Read it again, then repeat.",
+                current_version=standing.version,
+            )
         await write.remove_content(standing.id)
         await write.insert_content(standing.id, prepared.title, prepared)
         await _assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
@@ -211,11 +227,10 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
         await raise_version(write, standing.id)
         changed = await find(write, standing.id)
         await settle(write, job.id, changed)
-        return await jobs.complete(write, job.id, changed.id, changed.uid, deduplicated=False)
-    if (closed := await _closed_as_duplicate(write, job)) is not None:
-        return closed
-    added = await insert(write, job, prepared)
-    return await jobs.complete(write, job.id, added.id, added.uid, deduplicated=False)
+        return await jobs.complete(
+            write, job.id, changed, deduplicated=False, outcome="replaced", left_out=()
+        )
+    return await _take_in(write, job, prepared)
 
 
 async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
@@ -226,32 +241,58 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
     await write.hold_base()
     if not await jobs.hold(write, leased):
         return None
-    closed = await _closed_as_duplicate(write, leased.job)
+    closed = await _take_in(write, leased.job, None)
     if closed is not None:
         write.drop_lease(leased.lease)
     return closed
 
 
-async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
-    await write.hold_content(job.kind, job.sha256, job.dedup_scope)
-    same = await duplicate_of(write, job)
-    # Once it is held it may have gone or left its scope; then another one is the oldest, or none.
-    while same is not None and await write.hold_document(same):
-        if (now := await duplicate_of(write, job)) == same:
-            break
-        same = now
-    if same is None:
+async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Job | None:
+    """Carry out the plan of a job and close it; None where that takes content, and none is `prepared`."""
+    plan = await sources.hold_plan(write, job)
+    if prepared is None and (plan.swaps or plan.target is None):
         return None
-    sql = "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id"
-    standing_tags = [tag for (tag,) in await write.rows(sql, (same,))]
+    for document_id in plan.removed:
+        await _remove(write, document_id)
+    if job.source_path is not None:
+        for document_id in plan.detached:
+            await sources.detach(write, document_id, job.source_path)
+            await raise_version(write, document_id)
+    if plan.target is None:
+        assert prepared is not None  # without it there is a target
+        document = await insert(write, job, prepared)
+    else:
+        swapped = prepared if plan.swaps else None
+        document = await _submitted_again(write, plan.target, job, swapped)
+    given = job.title if job.title != (job.filename or note_title(job.text or "")) else None
+    return await jobs.complete(
+        write,
+        job.id,
+        document,
+        deduplicated=plan.target is not None and not plan.swaps,
+        outcome=plan.outcome,
+        left_out=left_out(document, given, job.tags, job.metadata),
+    )
+
+
+async def _submitted_again(
+    write: Write, document_id: int, job: NewJob, prepared: Prepared | None
+) -> m.Document:
+    """The standing document of a submission, with its tags and source; its content replaced by `prepared`."""
+    standing = await find(write, document_id)
     changes = [
-        await _tag(write, same, tags_to_unite(standing_tags, job.tags)),
-        await _add_source(write, same, job.source_path),
+        await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
+        await sources.attach(write, document_id, job.source_path),
     ]
-    if any(changes):
-        await raise_version(write, same)
-    standing = await find(write, same)
-    return await jobs.complete(write, job.id, standing.id, standing.uid, deduplicated=True)
+    if prepared is not None:
+        await write.remove_content(document_id)
+        await write.insert_content(document_id, prepared.title, prepared)
+        await _assign(write, document_id, _content(job, prepared, job.metadata or standing.metadata))
+        await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
+        await _keep_text(write, document_id, job)
+    if prepared is not None or any(changes):
+        await raise_version(write, document_id)
+    return await find(write, document_id)
 
 
 async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
@@ -260,31 +301,45 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     columns = {
         "id": document_id,
         "uid": str(uuid4()),
-        "kind": job.kind,
-        "doc_type": job.doc_type,
-        "format": job.format,
-        "filename": job.filename,
+        **_content(job, prepared, job.metadata),
         "source_path": job.source_path,
-        "size_bytes": job.size_bytes,
-        "sha256": job.sha256,
-        "dedup_scope": job.dedup_scope,
-        **_metadata(job.metadata),
+        "unsourced": job.source_path is None,
         "created_at": write.now,
         "updated_at": write.now,
-        **_outcome(prepared),
     }
     await write.rows(
         f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
-    if job.kind == "note":
-        sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
-        await write.rows(sql, (document_id, job.text or ""))
-    await _add_source(write, document_id, job.source_path)
+    await _keep_text(write, document_id, job)
+    if job.source_path is not None:
+        await sources.point(write, job.source_path, document_id)
     await _tag(write, document_id, job.tags)
     await write.insert_content(document_id, prepared.title, prepared)
     await write.touch_base(document_id)
     return await find(write, document_id)
+
+
+def _content(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of what a job has brought."""
+    return {
+        "kind": job.kind,
+        "doc_type": job.doc_type,
+        "format": job.format,
+        "filename": job.filename,
+        "size_bytes": job.size_bytes,
+        "sha256": job.sha256,
+        "dedup_scope": job.dedup_scope,
+        **_metadata(metadata),
+        **_outcome(prepared),
+    }
+
+
+async def _keep_text(write: Write, document_id: int, job: NewJob) -> None:
+    """Keep the whole text of a note; of a file none is."""
+    if job.kind == "note":
+        sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
+        await write.rows(sql, (document_id, job.text or ""))
 
 
 async def _assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
@@ -310,6 +365,7 @@ def _outcome(prepared: Prepared) -> dict[str, Any]:
     searchable = bool(prepared.chunks)
     return {
         "title": prepared.title,
+        "language": prepared.language,
         "status": "searchable" if searchable else "empty",
         "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
         "extraction_method": prepared.extraction_method,
@@ -317,18 +373,6 @@ def _outcome(prepared: Prepared) -> dict[str, Any]:
         "chunk_count": len(prepared.chunks),
         "token_count": sum(one.tokens for one in prepared.chunks),
     }
-
-
-async def _add_source(write: Write, document_id: int, source_path: str | None) -> bool:
-    """Keep where a document came from; whether that was not known."""
-    if source_path is None:
-        return False
-    known = "SELECT true FROM document_sources WHERE document_id = ? AND source_path = ?"
-    if await write.value(known, (document_id, source_path)):
-        return False
-    sql = "INSERT INTO document_sources (document_id, source_path) VALUES (?, ?)"
-    await write.rows(sql, (document_id, source_path))
-    return True
 
 
 # changes
@@ -346,10 +390,14 @@ async def raise_version(write: Write, document_id: int) -> None:
 async def delete(write: Write, key: int | str) -> m.Removed:
     """Raises `document_not_found`."""
     gone = await hold(write, key)
-    await write.remove_content(gone.id)
-    await write.rows("DELETE FROM documents WHERE id = ?", (gone.id,))
-    await write.touch_base(gone.id)
+    await _remove(write, gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
+
+
+async def _remove(write: Write, document_id: int) -> None:
+    await write.remove_content(document_id)
+    await write.rows("DELETE FROM documents WHERE id = ?", (document_id,))
+    await write.touch_base(document_id)
 
 
 @makes_room
@@ -402,6 +450,9 @@ async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: 
     """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
     standing = await _held(write, key, if_match)
     if await _tag(write, standing.id, tags):
+        scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,)))
+        further = [tag for tag in tags if tag not in standing.tags]
+        await _assign(write, standing.id, {"dedup_scope": scope_after_tags(scope, further)})
         await raise_version(write, standing.id)
     return await find(write, standing.id)
 

@@ -31,7 +31,8 @@ _JOB = (
     "document_id", "document_uid", "created_at", "started_at", "finished_at",
 )  # fmt: skip
 _WORK = ("id", "status", "lane", "seq", "kind", "format", "force_ocr", "size_bytes")
-JOB_COLUMNS = ", ".join([*_WORK, *_JOB, "tags", "deduplicated", "retryable", "error_code", "error_message"])
+_REST = ("tags", "deduplicated", "outcome", "left_out", "retryable", "error_code", "error_message")
+JOB_COLUMNS = ", ".join([*_WORK, *_JOB, *_REST])
 
 
 class _Work(NamedTuple):
@@ -133,7 +134,7 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
 
 def _job(row: Row, now: str, estimate: float | None) -> m.Job:
     """A job of `JOB_COLUMNS`, as it is at `now`."""
-    *values, tags, deduplicated, retryable, code, message = row[len(_WORK) :]
+    *values, tags, deduplicated, outcome, left_out, retryable, code, message = row[len(_WORK) :]
     fields = dict(zip(_JOB, values, strict=True))
     done, total = fields["completed_steps"], fields["total_steps"]
     progress = min(1.0, done / total) if total else 0.0
@@ -141,6 +142,8 @@ def _job(row: Row, now: str, estimate: float | None) -> m.Job:
         **fields,
         tags=msgspec.json.decode(tags),
         deduplicated=bool(deduplicated),
+        outcome=outcome or msgspec.UNSET,
+        left_out=msgspec.UNSET if left_out is None else [each for each in left_out.split(",") if each],
         retryable=bool(retryable),
         error=m.JobError(code=code, message=message) if code else None,
         progress=1.0 if fields["status"] == "completed" else progress,

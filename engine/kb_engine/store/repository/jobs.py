@@ -18,6 +18,7 @@ from kb_contracts.semantics.jobs import (
     sources,
     target,
 )
+from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
@@ -57,6 +58,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
         "tags": msgspec.json.encode(list(dict.fromkeys(new.tags))).decode(),
         "metadata": msgspec.json.encode(new.metadata).decode(),
         "force_ocr": new.force_ocr,
+        "source_scope": None if new.source_path is None else source_scope(new.tags, new.dedup_scope),
         "status": "queued",
         "step": "queued",
         "lane": lane,
@@ -119,7 +121,8 @@ async def take(
     """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
 
     `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
-    has not ended: they follow one another. Nor a job that rests because engines died on it, or that somebody
+    has not ended, nor a job while an earlier one of the same source has not: they follow one another. Nor a
+    job that rests because engines died on it, or that somebody
     is just taking.
     """
     waiting = sources(Event.TAKE)
@@ -128,6 +131,10 @@ async def take(
         f"AND lane IN ({placeholders(len(lanes))}) AND NOT caller {write.among} "
         "AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.kind = 'update' AND jobs.kind = 'update' "
         "AND e.document_id = jobs.document_id AND e.finished_at IS NULL AND e.seq < jobs.seq) "
+        # One that is tried again may have a later one of its source at work.
+        "AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.source_path = jobs.source_path "
+        "AND e.source_scope = jobs.source_scope AND e.finished_at IS NULL "
+        "AND (e.seq < jobs.seq OR e.status = 'running')) "
         f"AND (rests_until IS NULL OR rests_until <= ?) ORDER BY turn, seq LIMIT 1{write.skip_locked}"
     )
     until, end = write.lease_end
@@ -204,14 +211,20 @@ async def hold_last_update(write: Write, document_id: int) -> NewJob | None:
 
 
 async def complete(
-    write: Write, job_id: str, document_id: int, document_uid: str, deduplicated: bool
+    write: Write,
+    job_id: str,
+    document: m.Document,
+    *,
+    deduplicated: bool,
+    outcome: m.SourceOutcome,
+    left_out: Sequence[m.LeftOut],
 ) -> m.Job:
-    """Close a running job with the document that came of it."""
+    """Close a running job with the document that came of it, and how."""
     await _end(write, Event.COMPLETE, "id = ?", (job_id,))
     await write.rows(
         "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
-        "document_uid = ?, deduplicated = ? WHERE id = ?",
-        (document_id, document_uid, deduplicated, job_id),
+        "document_uid = ?, deduplicated = ?, outcome = ?, left_out = ? WHERE id = ?",
+        (document.id, document.uid, deduplicated, outcome, ",".join(left_out), job_id),
     )
     await estimates.measure(write, job_id)
     await _prune(write)
@@ -325,20 +338,22 @@ async def _prune(write: Write) -> None:
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
     """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file.
 
-    After an update the next one of its note may be taken, by any engine.
+    After an update the next one of its note may be taken, after another job the next one of its source, by
+    any engine.
     """
     allowed, failed = sources(event), event is Event.FAIL
     ended = await write.rows(
         f"UPDATE jobs SET status = ?, finished_at = ?, {write.no_lease}, retryable = ? "  # noqa: S608
-        f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) RETURNING id, spool, kind",
+        f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) "
+        "RETURNING id, spool, kind, source_path",
         (target(event), write.now, failed, *values, *allowed),
     )
-    if any(kind == "update" for _, _, kind in ended):
+    if any(kind == "update" or path is not None for _, _, kind, path in ended):
         write.notify("queued")
     if not failed:
-        await _drop_bytes(write, [(job_id, spool) for job_id, spool, _ in ended])
+        await _drop_bytes(write, [(job_id, spool) for job_id, spool, *_ in ended])
         return len(ended)
-    for job_id, _, _ in ended:
+    for job_id, *_ in ended:
         await settle(write, job_id, None)
     return len(ended)
 

@@ -71,6 +71,22 @@ def starts_with(column: str, prefix: str) -> tuple[str, list[str]]:
     return f"{column} >= ? AND {column} < ?", [prefix, beyond[:-1] + chr(following)]
 
 
+LANGUAGES = """
+WITH RECURSIVE each (language) AS (
+  SELECT min(language) FROM documents WHERE language IS NOT NULL
+  UNION ALL
+  SELECT (SELECT min(d.language) FROM documents d WHERE d.language > e.language) FROM each e
+  WHERE e.language IS NOT NULL)
+SELECT language FROM each WHERE language IS NOT NULL
+"""
+"""From one entry of the index to the next: as many steps as there are languages, however many documents."""
+
+
+async def languages(read: Read) -> list[str]:
+    """Those that documents of the base are known to be in."""
+    return [language for (language,) in await read.rows(LANGUAGES)]
+
+
 async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     """The results of a query, best first, ties by chunk id.
 
@@ -106,13 +122,14 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
 
 async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:
-    """Put the chunks before and after each result into it, `count` on either side."""
+    """Put the chunks before and after each result into it, `count` on either side, or as many as it has."""
     for result in results:
         index = result.chunk.index
+        first, last = index - max(count, len(result.before)), index + max(count, len(result.after))
         around = await read.rows(
             f"SELECT {CHUNK_COLUMNS} FROM chunks c "  # noqa: S608
             "WHERE c.document_id = ? AND c.position BETWEEN ? AND ? ORDER BY c.position",
-            (result.document.id, index - count, index + count),
+            (result.document.id, first, last),
         )
         beside = [chunk(row) for row in around]
         result.before = [other for other in beside if other.index < index]

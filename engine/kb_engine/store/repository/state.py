@@ -96,7 +96,7 @@ async def forget_changes(write: Write, generation: int) -> None:
 
 async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[IndexedDocument]:
     found = await read.rows(
-        f"SELECT d.id, d.title, d.doc_type, d.format, d.source_type, d.created_at, d.updated_at, "  # noqa: S608
+        f"SELECT d.id, d.title, d.doc_type, d.format, d.source_type, d.language, d.created_at, d.updated_at, "  # noqa: S608
         f"{read.sources}, {read.tags} FROM documents d WHERE d.id {those} ORDER BY d.id",
         values,
     )
@@ -108,7 +108,7 @@ async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[Inde
     ):
         chunks[document_id].append((chunk[0], chunk[1], chunk[2], chunk[3]))
     documents = []
-    for id_, title, doc_type, form, source_type, created_at, updated_at, sources, tags in found:
+    for id_, title, doc_type, form, source_type, language, created_at, updated_at, sources, tags in found:
         own = chunks[id_]
         documents.append(
             IndexedDocument(
@@ -125,6 +125,7 @@ async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[Inde
                 headings=[heading for _, heading, _, _ in own],
                 texts=[text for _, _, text, _ in own],
                 vectors=read.vectors_of([vector for _, _, _, vector in own]),
+                language=language,
             )
         )
     return documents

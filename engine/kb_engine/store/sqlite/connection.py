@@ -181,7 +181,7 @@ class SqliteWrite(SqliteRead, Write):
         )
         numbers = np.arange(ids.start, ids.stop, dtype=np.int64)
         texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
-        self.changes.added.append(Batch(document_id, title, numbers, texts, vectors))
+        self.changes.added.append(Batch(document_id, title, numbers, texts, vectors, prepared.language))
 
     async def remove_content(self, document_id: int) -> None:
         self.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))

@@ -22,6 +22,7 @@ import numpy as np
 
 from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
+from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
     REINDEX_BATCH,
@@ -209,6 +210,8 @@ def reindex_sqlite(
 ) -> int:
     """Embed all chunks of a base again and make `embedder` its own; how many chunks. Blocks.
 
+    Documents whose language is not known, as those of earlier layouts, have it found.
+
     Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
     `progress` is called with how many of how many are done.
 
@@ -242,8 +245,17 @@ def reindex_sqlite(
                 done += len(found)
             with transaction(db):
                 db.execute(_SWITCH)
+                _find_languages(db)
                 set_embedder(db, embedder)
             progress(total, total)
             return total
     finally:
         lock.release()
+
+
+def _find_languages(db: apsw.Connection) -> None:
+    sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position LIMIT ?"
+    for document_id, title in rows(db, "SELECT id, title FROM documents WHERE language IS NULL"):
+        texts = [text for (text,) in rows(db, sql, (document_id, PASSAGES))]
+        if (language := language_of(title, texts)) is not None:
+            db.execute("UPDATE documents SET language = ? WHERE id = ?", (language, document_id))

@@ -272,6 +272,31 @@ CREATE TABLE feedback (
 ) WITHOUT ROWID;
 """
 
+# The language of a document says how its words are stemmed; NULL: as those of English, as before.
+_VERSION_11 = """
+ALTER TABLE documents ADD COLUMN language TEXT;
+CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
+"""
+
+# A source has one document. Jobs of a source follow one another; what they did to it is kept with them. A
+# document that was also submitted without a source path is `unsourced`. Where one was moved to another
+# collection, its scope of deduplication follows.
+_VERSION_12 = """
+ALTER TABLE documents ADD COLUMN unsourced INTEGER NOT NULL DEFAULT 0;
+UPDATE documents SET unsourced = 1
+  WHERE id NOT IN (SELECT document_id FROM document_sources);
+UPDATE documents SET dedup_scope = coalesce((
+    SELECT tag FROM document_tags WHERE document_id = documents.id AND tag GLOB 'collection:*'
+    ORDER BY id DESC LIMIT 1), dedup_scope)
+  WHERE dedup_scope GLOB 'collection:*' AND NOT EXISTS (
+    SELECT 1 FROM document_tags WHERE document_id = documents.id AND tag = dedup_scope);
+ALTER TABLE jobs ADD COLUMN source_scope TEXT;
+ALTER TABLE jobs ADD COLUMN outcome TEXT;
+ALTER TABLE jobs ADD COLUMN left_out TEXT;
+UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
+"""
+
 
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
@@ -307,6 +332,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
+    _VERSION_11,
+    _VERSION_12,
 )
 """The migration at index n leads from version n to version n + 1."""
 

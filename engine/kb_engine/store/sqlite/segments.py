@@ -40,7 +40,7 @@ PAUSE_SECONDS = 30.0
 _ALL = 1 << 62
 
 _CONTENT = (
-    "SELECT c.document_id, d.title, c.id, c.heading, c.text, v.vector FROM chunks c "
+    "SELECT c.document_id, d.title, d.language, c.id, c.heading, c.text, v.vector FROM chunks c "
     "JOIN documents d ON d.id = c.document_id JOIN vectors v ON v.chunk_id = c.id "
     "WHERE c.id BETWEEN ? AND ? ORDER BY c.id"
 )
@@ -108,17 +108,21 @@ def _read(db: apsw.Connection, path: Path, state: State, first: int, last: int) 
 
 
 def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last: int) -> Iterator[Batch]:
-    for (document_id, title), found in groupby(db.execute(_CONTENT, (first, last)), lambda row: row[:2]):
+    for (document_id, title, language), found in groupby(
+        db.execute(_CONTENT, (first, last)), lambda row: row[:3]
+    ):
         chunks = list(found)
         for start in range(0, len(chunks), BATCH_ROWS):
-            _, _, ids, headings, texts, vectors = zip(*chunks[start : start + BATCH_ROWS], strict=True)
+            _, _, _, ids, headings, texts, vectors = zip(*chunks[start : start + BATCH_ROWS], strict=True)
             for chunk_id, vector in zip(ids, vectors, strict=True):
                 if len(vector) != 4 * dimensions:
                     why = f"the vector of chunk {chunk_id} is damaged. Restore it from a copy."
                     raise NotABase(path, why)
             matrix = np.frombuffer(b"".join(vectors), VECTOR_TYPE).reshape(len(ids), dimensions)
             numbers = np.array(ids, np.int64)
-            yield Batch(document_id, title, numbers, list(zip(headings, texts, strict=True)), matrix)
+            yield Batch(
+                document_id, title, numbers, list(zip(headings, texts, strict=True)), matrix, language
+            )
 
 
 def _united(db: apsw.Connection, folder: Path, state: State, at_least: int = 1) -> State:

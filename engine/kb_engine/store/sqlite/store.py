@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -35,7 +35,7 @@ from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals
 from kb_engine.index.port import Index
-from kb_engine.index.words import Analyser
+from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
@@ -289,9 +289,12 @@ class SqliteStore(Store):
             where, values = search.condition(query.selection)
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
             documents = integers(db.execute(sql, values).get) if where else None
-            terms = Analyser(db).terms_of(query.text) if query.mode != "vector" else ()
+            words: Sequence[Word] = ()
+            if query.mode != "vector":
+                languages = run_to_end(search.languages(SqliteRead(db, self._clock)))
+                words = Analyser(db).words_of(query.text, languages)
             candidates = selection.search(
-                state, terms, documents, query, partial(originals, db), self._scanner
+                state, words, documents, query, partial(originals, db), self._scanner
             )
             return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:

@@ -67,7 +67,7 @@ MAX_WAIT_SECONDS = 50
 
 Collection = Annotated[
     str,
-    Meta(description="documents (default), memory, workspace or another name of a-z 0-9 - _"),
+    Meta(description="documents (default), memory, workspace or a name of a-z 0-9 - _"),
 ]
 NewTags = Annotated[
     list[str],
@@ -80,7 +80,7 @@ SourcePath = Annotated[
     Meta(
         min_length=1,
         max_length=1_000,
-        description="path or URL; kb_get finds it by this",
+        description="path or URL; sent again, it replaces",
     ),
 ]
 Metadata = Annotated[dict[str, Any], Meta(description="JSON to keep with it")]
@@ -89,7 +89,7 @@ WaitSeconds = Annotated[
     Meta(
         ge=0,
         le=MAX_WAIT_SECONDS,
-        description="seconds to wait for ingestion to end",
+        description="seconds to wait for its end",
     ),
 ]
 Sha256 = Annotated[str, Meta(description="SHA-256 in hexadecimal")]

@@ -9,7 +9,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, DocumentQuery, DocumentsQuery
+from kb_contracts.api.operations import (
+    CHECK_CITATION,
+    GET_DOCUMENT,
+    LIST_DOCUMENTS,
+    DocumentQuery,
+    DocumentsQuery,
+)
+from kb_contracts.semantics.citations import as_line, from_line
 from kb_contracts.semantics.search import longest_prefix
 from kb_server import collection_moves, collection_tags
 from kb_server.tool import Annotations, Call, ToolError
@@ -89,6 +96,9 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
+    citation: (
+        Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, as it came")] | None
+    ) = None
     chunk_offset: Annotated[int, Meta(ge=0, description="chunks to skip")] = 0
     chunk_limit: Annotated[int, Meta(ge=1, le=1_000, description="most chunks")] = DEFAULT_CHUNKS
     offset: Annotated[int, Meta(ge=0, description="documents to skip")] = 0
@@ -103,7 +113,8 @@ _OptionalDocument: Any = msgspec.defstruct(
 
 
 class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, misc]
-    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`.
+    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`; by
+    `citation` what has become of the quote, its `text`, and the citation to use from now on.
 
     `next_chunk_offset` and `next_offset` are there where there is more.
     """
@@ -114,7 +125,18 @@ class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, mi
     documents: list[DocumentEntry] | UnsetType = UNSET
     total: int | UnsetType = UNSET
     next_offset: int | UnsetType = UNSET
+    citation_status: m.CitationStatus | UnsetType = UNSET
+    citation: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
     hint: str
+
+
+_CITATION_HINTS: dict[m.CitationStatus, str] = {
+    "there": "",
+    "moved": "It stands elsewhere in the document now: use this citation from now on.",
+    "changed": "The document does not say this any more: read it with kb_get by its id, or search again.",
+    "gone": "The document was removed: search again before relying on this.",
+}
 
 
 class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
@@ -122,22 +144,26 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     title = "Get a document"
     description = """\
 Read a document by document_id, with its text in chunks; or list by source_path the documents that came from \
-there. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset.
+there. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. With a \
+citation: is the quote there, moved, changed or gone.
 
 Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
     annotations = Annotations(read_only=True, idempotent=True)
     max_result_chars = 400_000
 
     async def run(self, arguments: KbGetArguments, _call: Call) -> KbGetResult:
-        match arguments.document_id, arguments.source_path:
-            case int() as document_id, None:
+        match arguments.document_id, arguments.source_path, arguments.citation:
+            case int() as document_id, None, None:
                 return await self._by_id(document_id, arguments)
-            case None, str() as source_path:
+            case None, str() as source_path, None:
                 return await self._by_source(source_path, arguments)
-        raise ToolError(
-            "contradiction" if arguments.source_path is not None else "missing_required_parameter",
-            "kb_get takes either document_id or source_path, one of the two.",
-        )
+            case None, None, str() as citation:
+                return await self._by_citation(citation)
+            case None, None, None:
+                code = "missing_required_parameter"
+            case _:
+                code = "contradiction"
+        raise ToolError(code, "kb_get takes either document_id or source_path, or a citation, one of them.")
 
     async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
@@ -166,6 +192,25 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
             chunk_offset=arguments.chunk_offset,
             next_chunk_offset=following if more else UNSET,
             hint=" ".join(hints),
+        )
+
+    async def _by_citation(self, line: str) -> KbGetResult:
+        try:
+            citation = from_line(line)
+        except ValueError as error:
+            raise ToolError(
+                "invalid_parameter",
+                f"This is no citation: {error}. Hand one back exactly as kb_search gave it.",
+                parameter="citation",
+            ) from error
+        check = await self.engine.call(CHECK_CITATION, body=citation)
+        return KbGetResult(
+            id=UNSET if check.document_id is None else check.document_id,
+            version=UNSET if check.version is None else check.version,
+            citation_status=check.status,
+            citation=UNSET if check.citation is None else as_line(check.citation),
+            text=UNSET if check.text is None else check.text,
+            hint=_CITATION_HINTS[check.status],
         )
 
     async def _by_source(self, source_path: str, arguments: KbGetArguments) -> KbGetResult:

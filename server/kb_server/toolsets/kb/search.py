@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
+from kb_contracts.semantics.citations import as_line
 from kb_contracts.semantics.search import within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
@@ -17,6 +18,7 @@ from kb_server.toolsets.kb import KbTool, MaxChars
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
+DEFAULT_PER_DOCUMENT = 3
 MAX_METADATA_CHARS = 2_000
 _REPAIRS = 10
 _NARROWING = (
@@ -45,7 +47,7 @@ for each, merge, deduplicate by chunk_id; scores compare between calls. Rerankin
 read, reorder by your own judgement.
 
 `weak`: nothing matches well, rephrase. fts_only: exact words (names, errors). To read on: neighbors, or \
-kb_get.
+kb_get. Keep `citation` with what you state: kb_get checks it.
 
 Example: {"query": "pension revaluation", "top": 5}"""
 
@@ -80,6 +82,11 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each result")] = 0
     explain: Annotated[bool, Meta(description="parts of each score")] = False
     max_chars: MaxChars = DEFAULT_MAX_CHARS
+    max_tokens: Annotated[int, Meta(ge=50, le=50_000, description="also, in estimated tokens")] | None = None
+    detail: Annotated[m.Detail, Meta(description="locations: no texts, to scan many")] = "full"
+    per_document: Annotated[int, Meta(ge=1, le=100, description="most results of one document")] = (
+        DEFAULT_PER_DOCUMENT
+    )
 
 
 class Passage(msgspec.Struct, kw_only=True):
@@ -91,7 +98,11 @@ class Passage(msgspec.Struct, kw_only=True):
 
 
 class SearchHit(msgspec.Struct):
-    """A passage that answers, with its document. `metadata_omitted`: too long here, kb_get has it."""
+    """A passage that answers, with its document. `metadata_omitted`: too long here, kb_get has it.
+
+    With `detail` `locations` `text` is empty, and any metadata is too long. `duplicates` are where nearly the
+    same stands too; neighbours that answer too stand in `before` and `after`.
+    """
 
     text: str
     score: float
@@ -117,11 +128,13 @@ class SearchHit(msgspec.Struct):
     before: list[Passage] | UnsetType = UNSET
     after: list[Passage] | UnsetType = UNSET
     explain: dict[str, float | None] | UnsetType = UNSET
+    citation: str | UnsetType = UNSET
+    duplicates: list[m.Duplicate] | UnsetType = UNSET
 
 
 class KbSearchResult(msgspec.Struct, kw_only=True):
-    """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars
-    left out here. Where fewer match than `top`, the nearest of the others follow.
+    """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars or
+    max_tokens left out here. Where fewer match than `top`, the nearest of the others follow.
     """
 
     results: list[SearchHit]
@@ -199,6 +212,11 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         explain=arguments.explain,
         neighbors=arguments.neighbors,
         max_chars=arguments.max_chars,
+        max_tokens=arguments.max_tokens,
+        detail=arguments.detail,
+        collapse=True,
+        per_document=arguments.per_document,
+        citations=True,
     )
 
 
@@ -217,7 +235,8 @@ def explained(explanation: m.Explanation) -> dict[str, float | None]:
 
 def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
-    long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
+    most = MAX_METADATA_CHARS if arguments.detail == "full" else 0
+    long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > most
     hit = SearchHit(  # by position: by name takes five times as long
         chunk.text,
         result.score,
@@ -241,8 +260,12 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments)
         result.truncated,
         long,
     )
-    if arguments.neighbors:
+    if (arguments.neighbors and arguments.detail == "full") or result.before or result.after:
         hit.before, hit.after = _passages(result.before), _passages(result.after)
+    if result.citation is not UNSET:
+        hit.citation = as_line(result.citation)
+    if result.duplicates:
+        hit.duplicates = result.duplicates
     if result.explain is not None:
         hit.explain = explained(result.explain)
     return hit
@@ -272,9 +295,13 @@ def _hint(
     if response.reranked is False:
         hints.append(f"Not reranked. {response.rerank_failure or ''}".rstrip())
     if omitted:
+        tokens = "" if arguments.max_tokens is None else f" or max_tokens={arguments.max_tokens}"
         hints.append(
-            f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."
+            f"{omitted} more results were left out by max_chars={arguments.max_chars}{tokens}: raise it or "
+            "lower top."
         )
+    if hits and arguments.detail == "locations":
+        hints.append("kb_get with document_id and chunk_offset=chunk_index reads a text.")
     if any(hit.truncated for hit in hits):
         hints.append("A truncated text is whole in kb_get with its document_id and chunk_offset=chunk_index.")
     return " ".join(hints)

@@ -47,7 +47,8 @@ NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 class Submission(msgspec.Struct, kw_only=True):
     """An accepted submission. `document_id` is known when `status` is completed.
 
-    `document_status` is `searchable` or `empty` (no text was found), null where it is not known.
+    `document_status` is `searchable` or `empty` (no text was found), null where it is not known. `outcome`
+    is that of the job; `hint` says what was not taken.
     """
 
     job_id: str
@@ -57,6 +58,7 @@ class Submission(msgspec.Struct, kw_only=True):
     document_uid: str | None
     document_status: str | None
     deduplicated: bool
+    outcome: str | UnsetType = UNSET
     error: JobFailure | None
     hint: str
 
@@ -84,6 +86,7 @@ class _SubmittingTool(KbTool[A, R]):
             document_uid=job.document_uid,
             document_status=None if document is None else document.status,
             deduplicated=job.deduplicated,
+            outcome=job.outcome,
             error=failure_of(job),
             hint=hint,
         )
@@ -101,6 +104,10 @@ def _hint(job: m.Job, document: m.Document | None) -> str:
     if document.status == "empty":
         return why_empty(document)
     done = "It was there already; nothing was doubled." if job.deduplicated else "It can be searched now."
+    if job.outcome == "replaced":
+        done += " What was under its source_path before is replaced."
+    if job.left_out:
+        done += f" Not taken, for the document has its own: {', '.join(job.left_out)}."
     return f"{done} {document.status_reason}" if document.status_reason else done
 
 
@@ -120,9 +127,7 @@ class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
     description = """\
 Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
 (`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
-first: if there is a note on it, change that with kb_update_note.
-
-Answers at once with a job_id.
+first: if there is a note on it, change that with kb_update_note. Answers at once with a job_id.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -169,7 +174,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     title = "Start an upload"
     description = """\
 Begin the upload of a file (PDF, Office, HTML, Markdown, text, image), step 1 of 3. If you can run commands: \
-`curl -g -T report.pdf "<upload_url>"` with the answer's upload_url; the file stays out of your context. \
+`curl -g -T report.pdf "<upload_url>"` with the answer's upload_url. \
 Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at.
 
 Example: {"filename": "report.pdf", "total_size": 5242880}"""
@@ -263,7 +268,7 @@ class KbUploadFinishTool(_SubmittingTool[KbUploadFinishArguments, Submission]):
     title = "Finish an upload"
     description = """\
 Hand the uploaded file over for ingestion, step 3 of 3. Answers with a job_id; the document can be searched \
-when that has completed (kb_jobs, or wait_seconds). Missing pieces are named and can still be sent."""
+when that has completed (kb_jobs, or wait_seconds)."""
     annotations = Annotations(idempotent=True)
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:

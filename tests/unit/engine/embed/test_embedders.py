@@ -28,7 +28,7 @@ from kb_engine.embed.openvino import MiniLMOnOpenVino
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Scoring
-from kb_readers import Extraction, Page
+from kb_readers.model import Extraction, Page
 
 CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 60
 KOREAN = "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 40

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.chunk import CHUNK_CHARS, PAGE_BREAK, Chunk, chunks
-from kb_readers import Extraction, Page
+from kb_readers.model import Extraction, Page
 
 PLAIN, MARKDOWN = "text/plain", "text/markdown"
 PIECES = st.sampled_from([

@@ -14,7 +14,7 @@ import pytest
 from kb_engine.encoder import RETRY_SECONDS, Encoder
 from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
-from kb_readers import Limits
+from kb_readers.model import Limits
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, TestEmbedder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kb_engine.ingest.pipeline import Steps
-from kb_readers import PageBegun, PagesCounted
+from kb_readers.model import PageBegun, PagesCounted
 
 Told = list[tuple[str, int, int]]
 

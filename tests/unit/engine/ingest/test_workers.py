@@ -17,7 +17,7 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobEnds
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs, sources, state
 from kb_engine.store.sqlite.store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
 from tests.support.documents import large_pdf
@@ -185,7 +185,7 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 class Vanishing(SqliteStore):
     async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         found = await super().read(operation, *args, **kwargs)
-        if operation is documents.duplicate_of and found is not None:
+        if operation is sources.duplicate_of and found is not None:
             await self.once(None, documents.delete, found)
         return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs, sources, state
 from tests.support.stores import (
     Base,
     all_documents,
@@ -353,19 +353,19 @@ async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> 
     """Whoever forces it wants it read in that way; whoever does not takes either."""
     plain, forced = new_file("same"), new_file("same", force_ocr=True)
     first = await base.ingest(plain, prepared("words", extraction_method="text_extraction"))
-    assert await base.store.read(documents.duplicate_of, forced) is None
+    assert await base.store.read(sources.duplicate_of, forced) is None
     second = await base.ingest(forced, prepared("seen", extraction_method="image_analysis"))
     assert (second.deduplicated, second.document_id) == (False, 2)
     again = await base.ingest(new_file("same", force_ocr=True), prepared("seen"))
     assert (again.deduplicated, again.document_id) == (True, 2)
-    assert await base.store.read(documents.duplicate_of, new_file("same")) == first.document_id
+    assert await base.store.read(sources.duplicate_of, new_file("same")) == first.document_id
 
 
 async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
     await base.ingest(new_file("same"), prepared("seen", extraction_method="image_analysis"))
-    assert await base.store.read(documents.duplicate_of, new_file("same", force_ocr=True)) == 1
+    assert await base.store.read(sources.duplicate_of, new_file("same", force_ocr=True)) == 1
     await base.ingest(new_file("other", force_ocr=True), prepared("x", extraction_method="image_analysis"))
-    assert await base.store.read(documents.duplicate_of, new_file("other")) == 2
+    assert await base.store.read(sources.duplicate_of, new_file("other")) == 2
 
 
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
@@ -382,8 +382,8 @@ async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Bas
 async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> None:
     """So that its work can be spared."""
     document = await base.note("same")
-    assert await base.store.read(documents.duplicate_of, new_note("same")) == document.id
-    assert await base.store.read(documents.duplicate_of, new_note("same", dedup_scope="x")) is None
+    assert await base.store.read(sources.duplicate_of, new_note("same")) == document.id
+    assert await base.store.read(sources.duplicate_of, new_note("same", dedup_scope="x")) is None
 
 
 async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> None:

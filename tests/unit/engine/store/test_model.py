@@ -24,14 +24,14 @@ from hypothesis.stateful import (
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import LeasedJob
+from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, all_documents, key, new_note, new_place, opened, prepared
 
 TEXTS = st.sampled_from(["alpha", "beta", "gamma"])
 TAGS = st.lists(st.sampled_from(["t", "u", "collection:a", "collection:b"]), max_size=3, unique=True)
-SCOPES = st.sampled_from(["", "s"])
+SCOPES = st.sampled_from(["", "s", "collection:a"])
 PATHS = st.sampled_from([None, "/p", "/q"])
 
 
@@ -41,8 +41,13 @@ class Modelled:
     scope: str
     tags: list[str]
     sources: list[str]
-    hashed: str = ""
+    unsourced: bool
     version: int = 1
+
+    @property
+    def place(self) -> str:
+        """The collection, where there is one."""
+        return next((tag for tag in reversed(self.tags) if tag.startswith("collection:")), self.scope)
 
 
 @dataclass
@@ -50,6 +55,8 @@ class Model:
     """What the store should know."""
 
     jobs: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The place and path of the source of a job."""
     documents: dict[int, Modelled] = field(default_factory=dict)
     updates: dict[str, tuple[int, str]] = field(default_factory=dict)
     last_id: int = 0
@@ -63,24 +70,62 @@ class Model:
         ]
 
     def may_run(self, job_id: str) -> bool:
-        """Whether no earlier update of the same note is unfinished."""
+        """Whether no earlier job of the same source, or update of the same note, is unfinished."""
+        line = [
+            each
+            for each, source in self.lines.items()
+            if source == self.lines.get(job_id) and self.jobs[each] in {"queued", "running"}
+        ]
+        if line and line[0] != job_id:
+            return False
         return job_id not in self.updates or self.unfinished_updates(self.updates[job_id][0])[0] == job_id
 
-    def commit(self, leased: LeasedJob) -> tuple[int, bool]:
+    def commit(self, leased: LeasedJob) -> tuple[int, bool, str]:
+        """The document, whether it stood there with this text, and what became of the source."""
         job = leased.job
         self.jobs[job.id] = "completed"
         if job.document_id is not None:
             self.documents[job.document_id].text = job.text or ""
             self.documents[job.document_id].version += 1
-            return job.document_id, False
-        for number, standing in sorted(self.documents.items()):
-            if (standing.text, standing.scope) == (job.text, job.dedup_scope):
-                self._unite(standing, job)
-                return number, True
-        self.last_id += 1
-        sources = [job.source_path] if job.source_path else []
-        self.documents[self.last_id] = Modelled(job.text or "", job.dedup_scope, list(job.tags), sources)
-        return self.last_id, False
+            return job.document_id, False, "replaced"
+        path, (place, _) = job.source_path, source_of(job)
+        same = [
+            number
+            for number, each in sorted(self.documents.items())
+            if (each.text, each.scope) == (job.text, job.dedup_scope)
+            and (job.dedup_scope not in job.tags or job.dedup_scope in each.tags)
+            and (not path or each.place == place)
+        ]
+        before = [
+            number
+            for number, each in sorted(self.documents.items())
+            if path in each.sources and each.place == place
+        ]
+        alone = [
+            number
+            for number in before
+            if not self.documents[number].unsourced and self.documents[number].sources == [path]
+        ]
+        number = (same or alone or [0])[0]
+        for other in before:
+            if other != number and other in alone:
+                del self.documents[other]
+            elif other != number:
+                self.documents[other].sources.remove(path or "")
+                self.documents[other].version += 1
+        if number:
+            standing, version = self.documents[number], self.documents[number].version
+            self._unite(standing, job)
+            if not same:
+                standing.text, standing.scope, standing.version = job.text or "", job.dedup_scope, version + 1
+        else:
+            number = self.last_id = self.last_id + 1
+            sources = [path] if path else []
+            self.documents[number] = Modelled(
+                job.text or "", job.dedup_scope, list(job.tags), sources, not path
+            )
+        unchanged = same and (not path or before == [number])
+        return number, bool(same), "unchanged" if unchanged else "replaced" if before else "created"
 
     def _unite(self, standing: Modelled, job: Any) -> None:
         before = (list(standing.tags), list(standing.sources))
@@ -88,9 +133,16 @@ class Model:
             second = tag.startswith("collection:") and any(t.startswith("collection:") for t in standing.tags)
             if tag not in standing.tags and not second:
                 standing.tags.append(tag)
+        standing.unsourced |= job.source_path is None
         if job.source_path and job.source_path not in standing.sources:
             standing.sources.append(job.source_path)
         standing.version += before != (standing.tags, standing.sources)
+
+
+def source_of(job: NewJob) -> tuple[str, str]:
+    """The place and the path of a job's source."""
+    collections = [tag for tag in job.tags if tag.startswith("collection:")]
+    return (collections or [job.dedup_scope])[-1], job.source_path or ""
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -131,6 +183,8 @@ class StoreMachine(RuleBasedStateMachine):
         job = new_note(text, tags=tags, dedup_scope=scope, source_path=path)
         self.ask(self.base.accept(job))
         self.model.jobs[job.id] = "queued"
+        if path:
+            self.model.lines[job.id] = source_of(job)
         self.waiting.append(job.id)
         return job.id
 
@@ -156,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert done == "document_not_found"
             self.fail(leased)
             return
-        assert (done.document_id, done.deduplicated) == self.model.commit(leased)
+        assert (done.document_id, done.deduplicated, done.outcome) == self.model.commit(leased)
 
     @rule(leased=consumes(leases))
     def fail(self, leased: LeasedJob | None) -> None:
@@ -187,6 +241,9 @@ class StoreMachine(RuleBasedStateMachine):
             return
         new = [tag for tag in tags if tag not in standing.tags]
         standing.tags += new
+        if standing.scope.startswith("collection:"):
+            moved = [tag for tag in new if tag.startswith("collection:")]
+            standing.scope = (moved or [standing.scope])[-1]
         standing.version += bool(new)
 
     @rule(target=accepted, number=st.integers(1, 4), text=TEXTS)

@@ -229,3 +229,16 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
         near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
         assert "meanwhile" in [result.chunk.text for result in near.results]
         assert await base.count("vectors") == await base.count("chunks") == 4
+
+
+async def test_languages_are_found_and_words_made_again(place: Place) -> None:
+    """Until then a base of before answers as it did."""
+    text = "Die alten Häuser am Fluss wurden im Frühling verkauft."
+    async with opened(place) as base:
+        await base.note(text, title="-")
+        assert [await base.titles(word) for word in ("Häuser", "Haus")] == [["-"], []]
+        before = (await base.find("Häuser")).results[0].score
+    assert await reindex(place) == 1
+    async with opened(place, embedder=OTHER) as base:
+        assert [await base.titles(word) for word in ("Häuser", "Haus", "Hauses")] == [["-"]] * 3
+        assert (await base.find("Häuser")).results[0].score == pytest.approx(before)

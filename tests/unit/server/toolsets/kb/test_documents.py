@@ -48,8 +48,8 @@ async def test_by_source_path_it_pages_and_stays_within_its_bound(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """Nothing is left out in silence, and every page has one at least."""
-    for _ in range(150):
-        engine.add("collection:memory", source_path="p", title="x" * 200)
+    for number in range(150):
+        engine.add(f"collection:c{number}", source_path="p", title="x" * 200)
     first = await tools.ok("kb_get", source_path="p", max_chars=2_000)
     shown = len(first["documents"])
     assert 1 <= shown < 10
@@ -72,6 +72,39 @@ async def test_the_collection_stands_beside_the_tags(
     answer = await tools.ok("kb_get", **by)
     shown = answer["documents"][0] if "documents" in answer else answer
     assert (shown["collection"], shown["tags"]) == (collection, ["feedback"])
+
+
+async def cited(tools: ToolCaller, query: str) -> str:
+    (result,) = (await tools.ok("kb_search", query=query, top=1))["results"]
+    citation: str = result["citation"]
+    return citation
+
+
+async def test_a_citation_of_kb_search_is_checked(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """It stays usable over a change elsewhere, and a new one comes where the quote has moved."""
+    document = engine.add(text="Pensions are revalued.")
+    citation = await cited(tools, "pensions")
+    answer = await tools.ok("kb_get", citation=citation)
+    assert (answer["citation_status"], answer["citation"]) == ("there", citation)
+    assert (answer["id"], answer["version"], answer["text"]) == (1, 1, "Pensions are revalued.")
+    await tools.ok("kb_update_note", document_id=document.id, text="In spring: Pensions are revalued.")
+    moved = await tools.ok("kb_get", citation=citation)
+    assert (moved["citation_status"], moved["text"]) == ("moved", "Pensions are revalued.")
+    assert moved["citation"] != citation
+    assert "this citation" in moved["hint"]
+    await tools.ok("kb_update_note", document_id=document.id, text="Pensions are paid.")
+    changed = await tools.ok("kb_get", citation=citation)
+    assert (changed["citation_status"], "citation" in changed, "text" in changed) == ("changed", False, False)
+    await tools.ok("kb_delete", document_id=document.id)
+    gone = await tools.ok("kb_get", citation=citation)
+    assert (gone["citation_status"], "id" in gone) == ("gone", False)
+
+
+async def test_what_is_no_citation_says_what_to_hand_back(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    refused = await tools.refused("kb_get", citation="[1]")
+    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "citation")
+    assert "exactly as kb_search gave it" in refused["message"]
+    assert engine.journal.requests() == []
 
 
 async def test_a_source_path_of_nothing_is_an_empty_list(tools: ToolCaller) -> None:

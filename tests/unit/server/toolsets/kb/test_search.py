@@ -13,7 +13,13 @@ from kb_server.toolsets.kb.search import DESCRIPTION
 from tests.support.server_fixtures import ToolCaller, chunk, hit
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
 
-DEFAULTS = {"min_score": 0.0, "max_chars": 20_000}
+DEFAULTS = {
+    "min_score": 0.0,
+    "max_chars": 20_000,
+    "collapse": True,
+    "per_document": 3,
+    "citations": True,
+}
 """Sent with every search."""
 
 
@@ -82,6 +88,9 @@ async def test_doc_type_mode_and_filters_are_passed_on(engine: SimulatedEngine, 
         neighbors=1,
         explain=True,
         max_chars=500,
+        max_tokens=100,
+        detail="locations",
+        per_document=100,
     )
     assert posted(engine) == {
         "query": "x",
@@ -98,6 +107,11 @@ async def test_doc_type_mode_and_filters_are_passed_on(engine: SimulatedEngine, 
         "neighbors": 1,
         "explain": True,
         "max_chars": 500,
+        "max_tokens": 100,
+        "detail": "locations",
+        "collapse": True,
+        "per_document": 100,
+        "citations": True,
     }
 
 
@@ -176,6 +190,20 @@ async def test_a_repair_that_fails_does_not_spoil_the_search(
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
 
+async def test_what_was_collapsed_is_named(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """Neighbours that were merged come with their texts, also where none were wanted."""
+    merged = msgspec.structs.replace(
+        hit(engine.add(), 3),
+        before=[chunk(2, text="before")],
+        duplicates=[m.Duplicate(document_id=7, chunk_id=70)],
+    )
+    respond(tools, merged)
+    (result,) = (await tools.ok("kb_search", query="x"))["results"]
+    assert result["duplicates"] == [{"document_id": 7, "chunk_id": 70}]
+    assert result["before"] == [{"chunk_id": 3, "index": 2, "text": "before"}]
+    assert result["after"] == []
+
+
 async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: ToolCaller) -> None:
     respond(tools, hit(engine.add()), weak=True)
     answer = await tools.ok("kb_search", query="x")
@@ -192,6 +220,18 @@ async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools:
     assert texts == [(60, False), (60, False), (10, True)]
     assert answer["omitted"] == 2
     assert all(words in answer["hint"] for words in ("2 more results", "max_chars", "kb_get"))
+
+
+async def test_locations_have_no_text_and_say_how_to_read_one(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    document = engine.add(metadata={"author": "A"})
+    respond(tools, hit(document, 3, text="", page=2))
+    answer = await tools.ok("kb_search", query="x", detail="locations", max_tokens=50)
+    (result,) = answer["results"]
+    assert (result["text"], result["page"], result["title"]) == ("", 2, document.title)
+    assert (result["metadata"], result["metadata_omitted"], "before" in result) == ({}, True, False)
+    assert "chunk_offset=chunk_index" in answer["hint"]
 
 
 async def test_a_total_that_was_not_counted_to_its_end_is_told(

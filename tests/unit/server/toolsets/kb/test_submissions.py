@@ -62,6 +62,21 @@ async def test_with_wait_seconds_it_answers_with_the_document(
     assert [tag for tag in tags if tag.startswith("collection:")] == ["collection:memory"]
 
 
+async def test_a_note_sent_again_under_its_source_path_replaces(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    given = {"source_path": "p", "collection": "memory", "wait_seconds": 30}
+    first = await tools.ok("kb_addnote", text="old", **given)
+    second = await tools.ok("kb_addnote", text="new", **given)
+    third = await tools.ok("kb_addnote", text="new", title="Other", **given)
+    assert [each["outcome"] for each in (first, second, third)] == ["created", "replaced", "unchanged"]
+    assert {each["document_id"] for each in (first, second, third)} == {first["document_id"]}
+    assert "source_path" in second["hint"]
+    assert "title" in third["hint"]
+    job = (await tools.ok("kb_jobs", job_id=third["job_id"]))["jobs"][0]
+    assert (job["outcome"], job["left_out"]) == ("unchanged", ["title"])
+
+
 async def test_a_failed_job_says_why(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.state.policy = FailAt(code="extraction_failed", message="No text.")
     answer = await tools.ok("kb_addnote", text="x", wait_seconds=5)

@@ -1,0 +1,93 @@
+"""Sources: which document a submission under a source path leads to, and what becomes of the one before.
+
+A source is a collection and a path, and points to one document; several may point to the same. A document
+that was also submitted without a source path is nobody's to replace: it stays when its last source leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kb_contracts.api.models import Document, LeftOut, SourceOutcome
+from kb_contracts.api.ragler import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A document that a source points to. `unsourced`: it was submitted without a source path, too."""
+
+    id: int
+    source_paths: Sequence[str]
+    unsourced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a submission does. `target` is the document that it leads to, None: a new one.
+
+    `swaps`: the content of the target is replaced by the submitted one, else it is the same.
+    The source leaves the documents `detached`, and those `removed` go with it.
+    """
+
+    outcome: SourceOutcome
+    target: int | None
+    swaps: bool = False
+    detached: Sequence[int] = ()
+    removed: Sequence[int] = ()
+
+    @property
+    def documents(self) -> frozenset[int]:
+        """All that stand already and that it is about."""
+        target = () if self.target is None else (self.target,)
+        return frozenset((*target, *self.detached, *self.removed))
+
+
+def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
+    """What becomes of a submission under `path`.
+
+    `twin` is the document that has the same content; `holders` are those that the source points to, the
+    oldest first. There are several where one was moved into the collection of another.
+    """
+    if path is None:
+        return Plan("created" if twin is None else "unchanged", twin)
+    own = [each for each in holders if not each.unsourced and list(each.source_paths) == [path]]
+    target = twin if twin is not None else own[0].id if own else None
+    leaving = [each for each in holders if each.id != target]
+    if not holders:
+        outcome: SourceOutcome = "created"
+    else:
+        outcome = "unchanged" if twin is not None and not leaving else "replaced"
+    return Plan(
+        outcome,
+        target,
+        swaps=twin is None and target is not None,
+        detached=[each.id for each in leaving if each not in own],
+        removed=[each.id for each in leaving if each in own],
+    )
+
+
+def source_scope(tags: Sequence[str], dedup_scope: str) -> str:
+    """Where a source path has its one document: the collection (the last named), else the `dedup_scope`."""
+    return next((tag for tag in reversed(tags) if tag.startswith(PREFIX)), dedup_scope)
+
+
+def scope_after_tags(dedup_scope: str, added: Sequence[str]) -> str:
+    """The `dedup_scope` of a document that these tags were added to: a collection's follows its moves."""
+    return source_scope(added, dedup_scope) if dedup_scope.startswith(PREFIX) else dedup_scope
+
+
+def left_out(
+    document: Document, title: str | None, tags: Sequence[str], metadata: Mapping[str, Any]
+) -> list[LeftOut]:
+    """What of a submission its document did not take, because it has its own. `title` is None where none
+    was given, and no metadata are none that could be missed."""
+    left: list[LeftOut] = []
+    if title not in (None, document.title):
+        left.append("title")
+    if not set(tags) <= set(document.tags):
+        left.append("tags")
+    if metadata and metadata != document.metadata:
+        left.append("metadata")
+    return left

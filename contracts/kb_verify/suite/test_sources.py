@@ -1,0 +1,181 @@
+"""What sources promise: a path in a collection has one document, and the text sent last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, cancelled, long_note, problem
+
+DOCUMENTS: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
+MEMORY: dict[str, Any] = {"tags": ["collection:memory"], "dedup_scope": "collection:memory"}
+
+
+def sent(kb: Client, text: str, path: str | None, **body: Any) -> m.Job:
+    """The completed job of a note in the collection `documents`, unless another is named."""
+    ended = kb.ended(kb.submit(text, **{**DOCUMENTS, "source_path": path, **body}))
+    assert ended.status == "completed"
+    return ended
+
+
+def moved(kb: Client, document: int, *, to: str) -> None:
+    kb.call(ops.REMOVE_TAG, document, "collection:documents")
+    kb.call(ops.ADD_TAGS, document, json={"tags": [to]})
+
+
+def test_a_source_sent_again_is_replaced(kb: Client) -> None:
+    """The same document with another text, one version on; the old text is found by no mode."""
+    created = sent(kb, "granite quarry", "a.md", title="Old")
+    before = kb.call(ops.GET_DOCUMENT, created.document_id)
+    replaced = sent(kb, "basalt columns", "a.md")
+    after = kb.call(ops.GET_DOCUMENT, before.id)
+    assert (created.outcome, replaced.outcome, replaced.deduplicated) == ("created", "replaced", False)
+    assert (replaced.document_id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
+    assert after.version > before.version
+    assert (after.title, after.size_bytes) == ("basalt columns", len("basalt columns"))
+    assert [chunk.text for chunk in after.chunks] == ["basalt columns"]
+    assert kb.found("granite") == []
+    for mode in ("hybrid", "vector"):
+        texts = [each.chunk.text for each in kb.search("granite quarry", mode=mode).results]
+        assert "granite quarry" not in texts
+    assert kb.found("basalt") == kb.listed() == [before.id]
+
+
+def test_a_source_sent_again_as_it_was_is_unchanged(kb: Client) -> None:
+    first = sent(kb, "granite", "a.md")
+    before = kb.call(ops.GET_DOCUMENT, first.document_id)
+    again = sent(kb, "granite", "a.md")
+    assert (again.outcome, again.deduplicated, again.left_out) == ("unchanged", True, [])
+    assert kb.call(ops.GET_DOCUMENT, first.document_id) == before
+
+
+def test_the_same_path_in_another_collection_is_another_source(kb: Client) -> None:
+    """Also where both are deduplicated in one scope."""
+    one = sent(kb, "granite", "a.md", dedup_scope="")
+    two = sent(kb, "basalt", "a.md", tags=["collection:memory"], dedup_scope="")
+    three = sent(kb, "granite", "a.md", tags=["collection:memory"], dedup_scope="")
+    assert (two.outcome, three.outcome) == ("created", "replaced")
+    assert (three.document_id, three.document_id == one.document_id) == (two.document_id, False)
+    assert set(kb.found("granite")) == {one.document_id, two.document_id}
+
+
+def test_two_sources_of_the_same_text_share_a_document(kb: Client) -> None:
+    """One that gets another text leaves it, with a document of its own; the other stays as it was."""
+    shared = sent(kb, "granite", "a.md").document_id
+    assert sent(kb, "granite", "b.md").document_id == shared
+    left = sent(kb, "basalt", "a.md")
+    assert left.outcome == "replaced"
+    assert left.document_id != shared
+    standing = kb.call(ops.GET_DOCUMENT, shared)
+    assert (standing.source_path, standing.source_paths) == ("b.md", ["b.md"])
+    assert kb.found("granite") == [shared]
+    assert kb.listed(source_path="a.md") == [left.document_id]
+
+
+def test_a_document_goes_with_its_last_source(kb: Client) -> None:
+    """Where the source comes to share the document of another one."""
+    goes = sent(kb, "granite", "a.md").document_id
+    stays = sent(kb, "basalt", "b.md").document_id
+    replaced = sent(kb, "basalt", "a.md")
+    assert (replaced.outcome, replaced.document_id, replaced.deduplicated) == ("replaced", stays, True)
+    assert kb.listed() == [stays]
+    assert kb.call(ops.GET_DOCUMENT, stays).source_paths == ["b.md", "a.md"]
+    problem(kb.request(ops.GET_DOCUMENT, goes), "document_not_found")
+    assert kb.found("granite") == []
+
+
+def test_without_a_source_path_nothing_is_replaced(kb: Client) -> None:
+    """Nor is what was submitted without one, when a source that had the same text gets another."""
+    plain = sent(kb, "granite", None)
+    other = sent(kb, "basalt", None)
+    assert (plain.outcome, other.outcome) == ("created", "created")
+    assert sent(kb, "granite", None).outcome == "unchanged"
+    shared = sent(kb, "granite", "a.md")
+    assert (shared.outcome, shared.document_id) == ("created", plain.document_id)
+    changed = sent(kb, "slate", "a.md")
+    assert changed.outcome == "replaced"
+    assert kb.found("granite") == [plain.document_id]
+    assert kb.call(ops.GET_DOCUMENT, plain.document_id).source_paths == []
+    assert kb.call(ops.LIST_DOCUMENTS).total == 3
+
+
+def test_a_source_moves_with_its_document(kb: Client) -> None:
+    """It is replaced where it is by now, and the same text is not doubled there."""
+    document = sent(kb, "granite", "a.md").document_id
+    assert document is not None
+    moved(kb, document, to="collection:memory")
+    again = sent(kb, "granite", "a.md", **MEMORY)
+    assert (again.outcome, again.document_id) == ("unchanged", document)
+    replaced = sent(kb, "basalt", "a.md", **MEMORY)
+    assert (replaced.outcome, replaced.document_id) == ("replaced", document)
+    new = sent(kb, "basalt", "a.md")
+    assert new.outcome == "created"
+    assert new.document_id != document
+
+
+def test_of_a_source_that_met_another_by_a_move_one_document_stays(kb: Client) -> None:
+    standing = sent(kb, "granite", "a.md", **MEMORY).document_id
+    arrived = sent(kb, "basalt", "a.md").document_id
+    assert arrived is not None
+    moved(kb, arrived, to="collection:memory")
+    replaced = sent(kb, "slate", "a.md", **MEMORY)
+    assert (replaced.outcome, kb.listed()) == ("replaced", [standing])
+    assert kb.found("granite basalt") == []
+
+
+def test_a_note_becomes_a_file_under_its_source_path(kb: Client) -> None:
+    note = sent(kb, "granite", "a.md").document_id
+    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
+    ended = kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **fields))
+    assert (ended.outcome, ended.document_id) == ("replaced", note)
+    document = kb.call(ops.GET_DOCUMENT, note)
+    assert (document.doc_type, document.filename) == ("markdown", "a.md")
+    assert note is not None
+    problem(kb.patch(note, text="slate"), "not_a_note")
+    sent(kb, "slate", "a.md")
+    assert kb.patched(note, text="chalk").doc_type == "note"
+    assert kb.found("basalt slate") == []
+
+
+def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
+    """However long each takes: a long one does not overwrite a short one that came later."""
+    jobs = [
+        kb.submit(text, **DOCUMENTS, source_path="a.md") for text in (long_note(1), long_note(2), "granite")
+    ]
+    ended = [kb.ended(job) for job in jobs]
+    assert [job.outcome for job in ended] == ["created", "replaced", "replaced"]
+    assert len({job.document_id for job in ended}) == 1
+    document = kb.call(ops.GET_DOCUMENT, ended[0].document_id)
+    assert [chunk.text for chunk in document.chunks] == ["granite"]
+
+
+def test_what_was_not_taken_is_named(kb: Client) -> None:
+    """A duplicate keeps its own title and metadata, and no more tags than a submission may have."""
+    tags = [*DOCUMENTS["tags"], *(f"t{number}" for number in range(m.MAX_TAGS - 2))]
+    first = sent(kb, "granite", "a.md", title="One", tags=tags, metadata={"k": 1})
+    further = [*DOCUMENTS["tags"], "x", "y"]
+    again = sent(kb, "granite", "b.md", title="Two", tags=further, metadata={"k": 2})
+    assert first.left_out == []
+    assert sorted(again.left_out or []) == ["metadata", "tags", "title"]
+    document = kb.call(ops.GET_DOCUMENT, again.document_id)
+    assert (document.title, document.metadata, len(document.tags)) == ("One", {"k": 1}, m.MAX_TAGS)
+    assert document.source_paths == ["a.md", "b.md"]
+
+
+def test_a_replaced_document_keeps_what_was_not_sent(kb: Client) -> None:
+    """Tags are united; metadata are replaced where there are some."""
+    sent(kb, "granite", "a.md", metadata={"k": 1}, tags=[*DOCUMENTS["tags"], "old"])
+    kept = kb.call(ops.GET_DOCUMENT, sent(kb, "basalt", "a.md").document_id)
+    assert (sorted(kept.tags), kept.metadata) == (["collection:documents", "old"], {"k": 1})
+    job = sent(kb, "slate", "a.md", metadata={"k": 2}, tags=[*DOCUMENTS["tags"], "new"])
+    changed = kb.call(ops.GET_DOCUMENT, job.document_id)
+    assert (sorted(changed.tags), changed.metadata) == (["collection:documents", "new", "old"], {"k": 2})
+    assert job.left_out == []
+
+
+def test_a_job_that_was_cancelled_has_no_outcome(kb: Client) -> None:
+    job = cancelled(kb)
+    assert (job.outcome, job.left_out) == (UNSET, UNSET)

@@ -1,0 +1,105 @@
+"""Sources of documents: a path within the document's collection, and what a job under it is about.
+
+The collection of a source is that of its document, read from its tags: a document that is moved takes its
+sources along, and nothing is kept twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kb_contracts.semantics.sources import Holder, Plan, plan, source_scope
+from kb_engine.store.port import OCR_METHOD, NewJob
+from kb_engine.store.repository.transaction import Read, Write
+
+
+async def duplicate_of(read: Read, job: NewJob) -> int | None:
+    """The document that a commit would take for the same at this moment; it may be removed the next.
+
+    It is the oldest of the same kind, content and scope. Where the scope is itself a tag of the job (a
+    collection), the document must still carry it: one that is just being moved is no duplicate here.
+    Nor, for a job that forces OCR, is one whose text was taken from the file: whoever asks for that wants it
+    read in the other way. With a source path it is in the collection of the source.
+    """
+    sql = (
+        f"SELECT d.id, {read.tags} FROM documents d "  # noqa: S608
+        "WHERE d.kind = ? AND d.sha256 = ? AND d.dedup_scope = ?"
+    )
+    values: list[Any] = [job.kind, job.sha256, job.dedup_scope]
+    if job.dedup_scope in job.tags:
+        sql += " AND d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
+        values.append(job.dedup_scope)
+    if job.force_ocr:
+        sql += " AND d.extraction_method = ?"
+        values.append(OCR_METHOD)
+    scope = source_scope(job.tags, job.dedup_scope)
+    for document_id, tags in await read.rows(f"{sql} ORDER BY d.id", values):
+        if job.source_path is None or source_scope(read.read_list(tags), job.dedup_scope) == scope:
+            return int(document_id)
+    return None
+
+
+async def hold_plan(write: Write, job: NewJob) -> Plan:
+    """What becomes of a job, of documents that nobody else changes until the transaction ends."""
+    await write.hold_content(job.kind, job.sha256, job.dedup_scope)
+    if job.source_path is not None:
+        await write.hold_content("source", job.source_path, source_scope(job.tags, job.dedup_scope))
+    held: set[int] = set()
+    while True:
+        planned = await plan_of(write, job)
+        # Once they are held, what was read may be out of date.
+        changed = [await write.hold_document(each) for each in sorted(planned.documents - held)]
+        if not any(changed):
+            return planned
+        held |= planned.documents
+
+
+async def plan_of(read: Read, job: NewJob) -> Plan:
+    """What a commit of the job would do at this moment."""
+    holders = [] if job.source_path is None else await _holders(read, job.source_path, job)
+    return plan(job.source_path, await duplicate_of(read, job), holders)
+
+
+async def _holders(read: Read, path: str, job: NewJob) -> list[Holder]:
+    """The documents that the source of a job points to."""
+    scope = source_scope(job.tags, job.dedup_scope)
+    sql = (
+        f"SELECT d.id, d.dedup_scope, d.unsourced, {read.sources}, {read.tags} FROM documents d "  # noqa: S608
+        "WHERE d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?) ORDER BY d.id"
+    )
+    return [
+        Holder(document_id, read.read_list(paths), bool(unsourced))
+        for document_id, dedup_scope, unsourced, paths, tags in await read.rows(sql, (path,))
+        if source_scope(read.read_list(tags), dedup_scope) == scope
+    ]
+
+
+async def attach(write: Write, document_id: int, path: str | None) -> bool:
+    """Keep where a document came from, if it was from somewhere; whether that path was not known."""
+    if path is None:
+        await write.rows("UPDATE documents SET unsourced = true WHERE id = ?", (document_id,))
+        return False
+    known = "SELECT true FROM document_sources WHERE document_id = ? AND source_path = ?"
+    if await write.value(known, (document_id, path)):
+        return False
+    await point(write, path, document_id)
+    await _set_first(write, document_id)
+    return True
+
+
+async def point(write: Write, path: str, document_id: int) -> None:
+    """Let a source point to a document that it did not."""
+    sql = "INSERT INTO document_sources (document_id, source_path) VALUES (?, ?)"
+    await write.rows(sql, (document_id, path))
+
+
+async def detach(write: Write, document_id: int, path: str) -> None:
+    """Let a source point to a document no longer."""
+    gone = "DELETE FROM document_sources WHERE document_id = ? AND source_path = ?"
+    await write.rows(gone, (document_id, path))
+    await _set_first(write, document_id)
+
+
+async def _set_first(write: Write, document_id: int) -> None:
+    first = "SELECT source_path FROM document_sources WHERE document_id = ? ORDER BY id LIMIT 1"
+    await write.rows(f"UPDATE documents SET source_path = ({first}) WHERE id = ?", (document_id, document_id))  # noqa: S608

@@ -1,0 +1,185 @@
+"""Near duplicates, neighbours, and how much of a page one document may have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from kb_contracts.api import models as m
+from kb_contracts.semantics.diversity import (
+    collapse_duplicates,
+    diverse,
+    limit_documents,
+    merge_neighbors,
+    pool_for,
+    runs_of,
+)
+
+WORDS = [
+    "granite",
+    "quarry",
+    "river",
+    "bridge",
+    "ledger",
+    "copyist",
+    "harbour",
+    "library",
+    "spring",
+    "autumn",
+    "carts",
+    "frozen",
+]
+TEXT = " ".join(WORDS * 4)
+
+
+def result(document: int, index: int = 0, *, score: float = 0.5, text: str | None = None) -> m.SearchResult:
+    chunk_id = document * 100 + index
+    return m.SearchResult(
+        chunk=m.Chunk(
+            id=chunk_id, uid=f"c{chunk_id}", index=index, text=text or f"text{chunk_id}", page=None,
+            heading=None, start=0, end=9,
+        ),
+        score=score,
+        document=m.DocumentSummary(
+            id=document, uid=f"d{document}", title="t", doc_type="note", format=None, filename=None,
+            source_path=None, metadata={}, version=1, created_at="2026-01-01", updated_at="2026-01-02",
+        ),
+        tags=[],
+    )  # fmt: skip
+
+
+def texts_that_stay(*texts: str) -> list[str]:
+    return [
+        each.chunk.text
+        for each in collapse_duplicates([result(at + 1, text=text) for at, text in enumerate(texts)])
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [TEXT, TEXT.upper(), TEXT.replace(" ", "\n"), f"{TEXT} so it was", TEXT.replace("library", "archive", 1)],
+)
+def test_what_says_the_same_in_nearly_the_same_words_collapses(other: str) -> None:
+    assert texts_that_stay(TEXT, other) == [TEXT]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        " ".join(reversed(TEXT.split())),
+        TEXT + " " + " ".join(f"word{chr(97 + place)}" for place in range(20)),
+        "granite quarry",
+        f"{TEXT} 17",
+    ],
+)
+def test_other_words_another_order_and_other_figures_stay(other: str) -> None:
+    assert texts_that_stay(TEXT, other) == [TEXT, other]
+
+
+def test_a_script_without_blanks_is_compared_by_its_characters() -> None:
+    text = "花崗岩の採石場は春に開かれ秋に閉じられた。記録係が港の台帳を写して図書館へ送った。"
+    assert texts_that_stay(text, text + "以上") == [text]
+    other = "年金は毎年春に物価指数によって再評価される。"
+    assert texts_that_stay(text, other) == [text, other]
+
+
+def test_a_duplicate_is_named_by_the_first_it_is_like() -> None:
+    kept, other = collapse_duplicates(
+        [result(1, text=TEXT), result(2, text="granite"), result(3, text=TEXT), result(4, text=f"{TEXT} too")]
+    )
+    assert kept.duplicates == [
+        m.Duplicate(document_id=3, chunk_id=300),
+        m.Duplicate(document_id=4, chunk_id=400),
+    ]
+    assert other.duplicates is UNSET
+
+
+def test_boilerplate_makes_no_duplicates_and_takes_no_time() -> None:
+    """What hundreds have in common tells none of them apart, and is not compared with each other."""
+    texts = [
+        " ".join([*WORDS, *(f"{chr(97 + at % 26)}{chr(97 + at // 26)}{word}" for word in WORDS * 2)])
+        for at in range(300)
+    ]
+    assert texts_that_stay(*texts) == texts
+
+
+def test_few_words_are_one_run() -> None:
+    assert runs_of("Granite Quarry") == {("granite", "quarry")}
+    assert runs_of("a b c d") == {("a", "b", "c"), ("b", "c", "d")}
+
+
+def test_neighbours_go_into_the_best_of_them() -> None:
+    found = [
+        result(1, 5, score=0.9),
+        result(2, 6, score=0.8),
+        result(1, 6, score=0.7),
+        result(1, 4, score=0.6),
+    ]
+    one, two = merge_neighbors(found, top=4)
+    assert [chunk.index for chunk in one.before] == [4]
+    assert [chunk.index for chunk in one.after] == [6]
+    assert (two.document.id, two.before, two.after) == (2, [], [])
+
+
+def test_what_is_behind_the_first_page_is_not_merged() -> None:
+    found = [result(1, 5, score=0.9), result(1, 6, score=0.8)]
+    assert merge_neighbors(found, top=1) == found
+
+
+def test_a_row_is_merged_up_to_five_on_a_side() -> None:
+    found = [result(1, index) for index in range(8)]
+    one, two = merge_neighbors(found, top=8)
+    assert [chunk.index for chunk in one.after] == [1, 2, 3, 4, 5]
+    assert (two.chunk.index, [chunk.index for chunk in two.after]) == (6, [7])
+
+
+def test_duplicates_of_what_is_merged_stay_named() -> None:
+    found = [result(1, 0, text="x"), result(1, 1, text=TEXT), result(2, 0, text=TEXT)]
+    (merged,) = diverse(found, m.SearchRequest(query="x", collapse=True))
+    assert merged.duplicates == [m.Duplicate(document_id=2, chunk_id=200)]
+
+
+ranked = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 30), st.floats(0, 1)),
+    max_size=30,
+    unique_by=lambda each: each[:2],
+).map(
+    lambda found: [
+        result(document, index, score=score)
+        for document, index, score in sorted(found, key=lambda each: -each[2])
+    ]
+)
+
+
+@given(found=ranked, top=st.integers(1, 8), per_document=st.integers(1, 4))
+def test_pages_lose_nothing_and_keep_their_order(
+    found: list[m.SearchResult], top: int, per_document: int
+) -> None:
+    ordered = limit_documents(found, top, per_document)
+    assert sorted(each.chunk.id for each in ordered) == sorted(each.chunk.id for each in found)
+    for start in range(0, len(ordered), top):
+        scores = [each.score for each in ordered[start : start + top]]
+        assert scores == sorted(scores, reverse=True)
+    assert ordered[:1] == found[:1]
+
+
+@given(found=ranked, top=st.integers(1, 8), per_document=st.integers(1, 4))
+def test_more_of_a_document_than_its_share_are_there_only_where_nothing_else_compares(
+    found: list[m.SearchResult], top: int, per_document: int
+) -> None:
+    page = limit_documents(found, top, per_document)[:top]
+    counts = {each.document.id: 0 for each in found}
+    for each in page:
+        counts[each.document.id] += 1
+    if any(count > per_document for count in counts.values()):
+        left = [each for each in found if each not in page and each.score >= found[0].score / 2]
+        assert all(counts[each.document.id] >= per_document for each in left)
+
+
+@given(found=ranked)
+def test_without_being_asked_for_nothing_changes(found: list[m.SearchResult]) -> None:
+    request = m.SearchRequest(query="x", top=3)
+    assert diverse(found, request) == found
+    assert pool_for(request) == 3

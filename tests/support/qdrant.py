@@ -210,7 +210,7 @@ def qdrant() -> Iterator[QdrantSettings]:
     """Where engines find one: the real one that `QDRANT_URL` names, else the core behind this small one."""
     if not REAL_URL:
         with served(EdgeCore()) as server:
-            yield server.settings(timeout=QdrantSettings().timeout)  # who waits for the dead waits two of them
+            yield server.settings(timeout=QdrantSettings().timeout)  # whoever waits for a dead one waits two
         return
     settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
+from kb_contracts.semantics.search import without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
@@ -52,6 +53,10 @@ def few_of_each(results: Sequence[m.SearchResult], _top: int, most: int) -> list
         if counts[result.document.id] <= most:
             kept.append(result)
     return kept
+
+
+def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
+    return [msgspec.structs.replace(result, before=[], after=[]) for result in without_text(results)]
 
 
 async def job_as_it_is(incoming: Incoming, _inner: Handler) -> m.Job:

@@ -14,6 +14,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
 from kb_contracts.semantics import citations, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
+from kb_contracts.semantics import search as semantic_search
 from kb_simulator.engine import documents, handlers, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
@@ -293,6 +294,8 @@ _CONTEXT = [
        replaced(diversity, "merge_neighbors", lambda results, _top: results)),
     _m("merged neighbours are lost", CONTEXT, "neighbouring_results_become_one",
        results(lambda _: {"before": [], "after": []})),
+    _m("locations lose what was merged", CONTEXT, "locations_name_what_was_merged",
+       replaced(semantic_search, "without_text", mis.places_alone)),
     _m("per_document is ignored", CONTEXT, "one_document_does_not_fill_a_page_while_others_compare",
        body("search", per_document=None)),
     _m("per_document leaves room", CONTEXT, "one_document_fills_a_page_where_nothing_else_compares",

@@ -241,7 +241,7 @@ class SearchRequest(Request):
     ) = None
     detail: Annotated[
         Detail,
-        Meta(description="`locations`: titles and places only, every text empty, and no neighbours"),
+        Meta(description="`locations`: titles and places only, every text empty; `neighbors` adds nothing"),
     ] = "full"
     citations: Annotated[
         bool, Meta(description="cite each result, so that it can be checked later (`checkCitation`)")

@@ -3,7 +3,8 @@
 A citation names a quote by the document's uid, by the characters from `start` to `end` of its text, and by a
 hash of exactly these characters, so that nobody has to keep the text or the version that was cited. It is
 looked for at its place first, then by its first characters (`begins`), nearest first, so that no place of the
-text is hashed in vain. Only a note's text ever changes: of a file the place alone is compared.
+text is hashed in vain. Only notes are edited: of a file, which is replaced as a whole, the place alone is
+compared.
 
 An agent is given one as a line of text, and hands it back as it came:
 

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.models import Filters, Mode, SearchRequest, SearchResult
+from kb_contracts.api.models import Chunk, Filters, Mode, SearchRequest, SearchResult
 from kb_contracts.semantics.citations import with_citations
 
 T = TypeVar("T")
@@ -148,13 +148,20 @@ def _beginning(text: str, measure: CountTokens, room: int) -> str:
 
 
 def without_text(results: Iterable[SearchResult]) -> list[SearchResult]:
-    """The results as `locations`."""
+    """The results as `locations`, with those of what was merged into them."""
     return [
         msgspec.structs.replace(
-            result, chunk=msgspec.structs.replace(result.chunk, text=""), before=[], after=[]
+            result,
+            chunk=_place(result.chunk),
+            before=[_place(chunk) for chunk in result.before],
+            after=[_place(chunk) for chunk in result.after],
         )
         for result in results
     ]
+
+
+def _place(chunk: Chunk) -> Chunk:
+    return msgspec.structs.replace(chunk, text="")
 
 
 def source_types(wanted: r.SourceType | None) -> tuple[str | None, ...]:

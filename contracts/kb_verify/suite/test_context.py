@@ -200,6 +200,19 @@ def test_neighbouring_results_become_one(kb: Client) -> None:
     assert merged.total == plain.total
 
 
+def test_locations_name_what_was_merged(kb: Client) -> None:
+    """Without its text, and without neighbours that nobody searched for."""
+    kb.note(LONG)
+    body = {"mode": "fts", "top": 5, "collapse": True}
+    merged = kb.search("ledger entry archivist", **body).results
+    bare = kb.search("ledger entry archivist", detail="locations", neighbors=1, **body).results
+    assert any(result.before or result.after for result in merged)
+    for result in merged:
+        for chunk in (result.chunk, *result.before, *result.after):
+            chunk.text = ""
+    assert bare == merged
+
+
 def test_neighbors_that_are_wanted_come_around_merged_results(kb: Client) -> None:
     kb.note(LONG)
     body = {"mode": "fts", "top": 3, "collapse": True}

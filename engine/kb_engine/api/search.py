@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 
@@ -91,7 +92,11 @@ class SearchApi:
         results, reranked, rerank_failure = await _second_look(reranker, request, found.results, looked_at)
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)
-        results = diverse(results, request)[: request.top]
+        if request.collapse:  # many texts are compared, which others do not wait for
+            results = await asyncio.to_thread(diverse, results, request)
+        else:
+            results = diverse(results, request)
+        results = results[: request.top]
         if neighbors and pool > request.top:
             await self._store.read(search_rows.add_neighbors, results, neighbors)
         if request.max_tokens is None or request.detail == "locations":

@@ -108,7 +108,7 @@ def search(
     if plan is not None:
         results = in_final_order(results, documents.votes(), plan, moment_of(now))
     results = diverse(results, request)[: request.top]
-    if request.neighbors:
+    if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
     kept, omitted = presented(results, request, estimated_tokens)
     weak = not best or best[0][0] < FLOOR

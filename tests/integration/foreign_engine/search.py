@@ -52,7 +52,8 @@ class Search:
                 result["citation"] = citation(result["document"], chunk, chunk["text"], chunk["start"])
         if body["detail"] == "locations":
             for result in results:
-                result["chunk"]["text"], result["before"], result["after"] = "", [], []
+                for chunk in (result["chunk"], *result["before"], *result["after"]):
+                    chunk["text"] = ""
         answer = {
             "results": results, "total": len(found), "mode": mode, "omitted": omitted,
             "took_ms": (time.monotonic() - began) * 1000,
@@ -94,8 +95,8 @@ class Search:
         chunk, place = chunk_of(row), row["place"]
         if left is not None:
             chunk["text"] = chunk["text"][:left]
-        first = max(0, place - max(body["neighbors"], entry.before))
-        last = place + max(body["neighbors"], entry.after)
+        wider = 0 if body["detail"] == "locations" else body["neighbors"]
+        first, last = max(0, place - max(wider, entry.before)), place + max(wider, entry.after)
         near = self._documents.chunks.of(document["id"], first, last + 1 - first) if first < last else []
         return {
             "chunk": chunk, "score": min(1.0, score), "tags": document["tags"],

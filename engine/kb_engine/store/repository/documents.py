@@ -98,7 +98,8 @@ async def detail(
 
 
 async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
-    """What has become of a quote. A note's text is kept whole; a file's, which never changes, in chunks."""
+    """What has become of a quote. A note's text is kept whole; a file's, which is only ever replaced as a
+    whole, in chunks."""
     found = await _rows(read, "WHERE d.uid = ?", (citation.document,))
     if not found:
         return GONE

@@ -362,6 +362,8 @@ def possible_errors(operation: AnyOperation) -> list[str]:
         codes |= {"idempotency_mismatch", "in_progress", "storage_full"}
     if operation.path_parameters:
         codes.add("route_not_found")
+    if any(field.required for field in msgspec.structs.fields(operation.query)):
+        codes.add("missing_parameter")
     if operation.body is not None:
         codes |= {"invalid_request", "missing_parameter", "payload_too_large", "unsupported_media_type"}
     return [code for code in ERRORS if code in codes]

@@ -15,6 +15,7 @@ from kb_contracts.http import mount, multipart
 from kb_contracts.semantics import citations, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import search as semantic_search
+from kb_contracts.semantics import sources as semantic_sources
 from kb_simulator.engine import documents, handlers, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
@@ -78,6 +79,21 @@ _JOBS = [
        says("getDocument", metadata={})),
     _m("tags are united without a bound", SOURCES, "what_was_not_taken_is_named",
        replaced(semantic_documents, "MAX_TAGS", 1_000)),
+    _m("a source is taken off a document that stays", SOURCES,
+       "a_source_is_taken_off_and_its_document_goes_with_the_last",
+       replaced(semantic_sources.Holder, "goes_with", lambda *_: False)),
+    _m("a document goes with the first source", SOURCES,
+       "a_source_is_taken_off_and_its_document_goes_with_the_last",
+       replaced(semantic_sources.Holder, "goes_with", lambda *_: True)),
+    _m("what has no source goes with the last", SOURCES,
+       "what_was_also_submitted_without_a_source_outlives_the_last",
+       replaced(semantic_sources.Holder, "goes_with", lambda it, path: list(it.source_paths) == [path])),
+    _m("taking a source off ignores If-Match", SOURCES, "a_source_that_cannot_be_taken_off_stays",
+       asked("removeSource", lambda _: {"if_match": None})),
+    _m("a source taken off twice is refused", SOURCES, "a_retried_removal_of_a_source_answers_as_it_did",
+       asked("removeSource", lambda _: {"idempotency_key": None})),
+    _m("source_path_prefix is ignored", SOURCES, "documents_are_listed_by_how_their_sources_begin",
+       query("listDocuments", source_path_prefix=None)),
     _m("metadata is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", metadata={})),
     _m("the title is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", title="x")),
     _m("the source path is lost", JOBS, "a_note_keeps_what_came_with_it",
@@ -469,6 +485,7 @@ _CODES = {
     "method_not_allowed": (PROTOCOL, "another_method_is_told_which_are_taken"),
     "document_not_found": (DOCUMENTS, "an_absent_document_is_not_found"),
     "job_not_found": (JOBS, "an_unknown_job_is_not_found"),
+    "source_not_found": (SOURCES, "a_source_that_cannot_be_taken_off_stays"),
     "tag_not_found": (DOCUMENTS, "a_tag_that_is_not_there_cannot_be_taken_off"),
     "not_a_note": (DOCUMENTS, "only_notes_are_patched"),
     "version_conflict": (DOCUMENTS, "a_patch_of_another_version_is_a_conflict"),
@@ -491,6 +508,7 @@ _SUCCESSES = {
     "listDocuments": (DOCUMENTS, "documents_are_sorted"),
     "getDocument": (DOCUMENTS, "a_document_is_read_without_chunks"),
     "deleteDocument": (DOCUMENTS, "a_document_is_removed_by_its_uid"),
+    "removeSource": (SOURCES, "a_source_that_cannot_be_taken_off_stays"),
     "clearDocuments": (DOCUMENTS, "clearing_removes_all"),
     "patchNote": (DOCUMENTS, "a_title_alone_is_patched"),
     "setMetadata": (DOCUMENTS, "metadata_are_replaced_whole"),

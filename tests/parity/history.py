@@ -172,6 +172,8 @@ class Story:
         if self._dice.random() < 0.3:
             params["source_path"] = self._dice.choice(PATHS)
         if self._dice.random() < 0.2:
+            params["source_path_prefix"] = self._dice.choice(("memory/", "books/"))
+        if self._dice.random() < 0.2:
             params["doc_type"] = self._dice.choice(("note", "text", "markdown", "html"))
         yield Step("listDocuments", request={"params": params})
 
@@ -233,6 +235,10 @@ class Story:
             yield Step("addTags", place, {**request, "json": {"tags": tags}})
         else:
             yield Step("removeTag", {**place, "tag": self._dice.choice(TAGS)}, request)
+
+    def _source(self) -> Iterator[Step]:
+        params = {"source_path": self._dice.choice(PATHS)}
+        yield Step("removeSource", {"document_id": self._document()}, {"params": params})
 
     def _feedback(self) -> Iterator[Step]:
         signal = self._dice.choice(("useful", "not_useful", "clicked"))
@@ -310,13 +316,14 @@ class Story:
         _citation,
         _patch,
         _tag,
+        _source,
         _feedback,
         _remove,
         _look,
         _collection,
         _vector,
     )
-    _weights = (14, 8, 10, 10, 22, 10, 12, 12, 8, 4, 12, 12, 14)
+    _weights = (14, 8, 10, 10, 22, 10, 12, 12, 6, 8, 4, 12, 12, 14)
 
 
 def pairs_of_tags() -> Iterator[Step]:
@@ -400,6 +407,8 @@ def refusals() -> list[Step]:
         Step("getDocument", {"document_id": "0"}),
         Step("getDocument", {"document_id": "9223372036854775807"}),
         Step("deleteDocument", {"document_id": uuid}),
+        Step("removeSource", {"document_id": uuid}, {"params": {"source_path": "x"}}),
+        Step("removeSource", {"document_id": "1"}),
         Step("clearDocuments"),
         Step("clearDocuments", request={"params": {"confirm": "false"}}),
         Step("patchNote", {"document_id": "9223372036854775807"}, {"json": {"text": "x"}}),

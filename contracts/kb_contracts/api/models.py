@@ -86,6 +86,7 @@ SourcePath = Annotated[
         description="where the text came from; sent again in the same collection it replaces what is there",
     ),
 ]
+SourcePathPrefix = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Score = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -125,7 +126,7 @@ class Filters(Request):
         Annotated[str, Meta(description="RFC 3339 date (the whole UTC day) or time, inclusive")] | None
     ) = None
     date_field: DateField = "created_at"
-    source_path_prefix: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
+    source_path_prefix: SourcePathPrefix | None = None
 
 
 class RankingWeights(

@@ -86,6 +86,7 @@ class JobsQuery(PageQuery):
 
 class DocumentsQuery(PageQuery):
     source_path: m.SourcePath | None = None
+    source_path_prefix: m.SourcePathPrefix | None = None
     tag: m.Tags | None = None
     doc_type: m.DocType | None = None
     sort_by: Annotated[
@@ -102,6 +103,10 @@ class DocumentQuery(m.Request):
 
 WITHOUT_CHUNKS = DocumentQuery(chunks=False)
 """Asks for a document alone, as most callers want it."""
+
+
+class SourceQuery(m.Request):
+    source_path: m.SourcePath
 
 
 class ClearQuery(m.Request):
@@ -367,6 +372,17 @@ GET_DOCUMENT = _get(
 
 DELETE_DOCUMENT = _delete(
     "deleteDocument", _DOCUMENT, "Remove one document", m.Removed, errors=("document_not_found",)
+)
+
+REMOVE_SOURCE = _delete(
+    "removeSource",
+    f"{_DOCUMENT}/sources",
+    "Take a source off a document, which goes with the last of them, unless it was submitted without one, "
+    "too; `documents` says whether it has gone",
+    m.Removed,
+    query=SourceQuery,
+    if_match=True,
+    errors=("document_not_found", "source_not_found", "version_conflict"),
 )
 
 CLEAR_DOCUMENTS = _delete(

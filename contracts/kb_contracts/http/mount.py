@@ -154,7 +154,7 @@ def _adapt(
         incoming = Incoming(
             operation=operation,
             path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
-            query=convert_query(pairs, operation.query) if pairs else operation.query(),
+            query=convert_query(pairs, operation.query),
             user=_caller_header(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
             role=_caller_header(request, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
             body=await _body(operation, request),
@@ -374,7 +374,15 @@ def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
     for name in values:
         if name not in types:
             raise _unknown(name, types)
+    for name in _required(model):
+        if name not in values:
+            raise EngineError("missing_parameter", f"Query parameter {name!r} is required.", parameter=name)
     return model(**_converted(values, types, "Query"))
+
+
+@cache
+def _required(model: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(model) if field.required]
 
 
 @cache

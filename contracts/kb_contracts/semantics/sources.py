@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Document, LeftOut, SourceOutcome
 from kb_contracts.api.ragler import PREFIX
 
@@ -21,6 +22,10 @@ class Holder:
     id: int
     source_paths: Sequence[str]
     unsourced: bool
+
+    def goes_with(self, path: str) -> bool:
+        """Whether nothing but this source holds it."""
+        return not self.unsourced and list(self.source_paths) == [path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
     """
     if path is None:
         return Plan("created" if twin is None else "unchanged", twin)
-    own = [each for each in holders if not each.unsourced and list(each.source_paths) == [path]]
+    own = [each for each in holders if each.goes_with(path)]
     target = twin if twin is not None else own[0].id if own else None
     leaving = [each for each in holders if each.id != target]
     if not holders:
@@ -66,6 +71,10 @@ def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
         detached=[each.id for each in leaving if each not in own],
         removed=[each.id for each in leaving if each in own],
     )
+
+
+def source_not_found(path: str) -> EngineError:
+    return EngineError("source_not_found", f"The document does not come from {path!r}.")
 
 
 def source_scope(tags: Sequence[str], dedup_scope: str) -> str:

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, cancelled, long_note, problem
+from kb_verify.client import Client, cancelled, fresh_key, long_note, problem
 
 DOCUMENTS: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
 MEMORY: dict[str, Any] = {"tags": ["collection:memory"], "dedup_scope": "collection:memory"}
@@ -138,6 +138,66 @@ def test_a_note_becomes_a_file_under_its_source_path(kb: Client) -> None:
     sent(kb, "slate", "a.md")
     assert kb.patched(note, text="chalk").doc_type == "note"
     assert kb.found("basalt slate") == []
+
+
+def test_a_source_is_taken_off_and_its_document_goes_with_the_last(kb: Client) -> None:
+    shared = sent(kb, "granite", "a.md").document_id
+    sent(kb, "granite", "b.md")
+    before = kb.call(ops.GET_DOCUMENT, shared)
+    left = kb.call(ops.REMOVE_SOURCE, shared, params={"source_path": "a.md"})
+    assert (left.documents, left.chunks, left.bytes) == (0, 0, 0)
+    after = kb.call(ops.GET_DOCUMENT, shared)
+    assert (after.source_path, after.source_paths) == ("b.md", ["b.md"])
+    assert after.version > before.version
+    assert kb.found("granite") == [shared]
+    gone = kb.call(ops.REMOVE_SOURCE, before.uid, params={"source_path": "b.md"})
+    assert (gone.documents, gone.chunks, gone.bytes) == (1, 1, len("granite"))
+    problem(kb.request(ops.GET_DOCUMENT, shared), "document_not_found")
+    assert kb.found("granite") == []
+
+
+def test_what_was_also_submitted_without_a_source_outlives_the_last(kb: Client) -> None:
+    document = sent(kb, "granite", None).document_id
+    sent(kb, "granite", "a.md")
+    assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"}).documents == 0
+    after = kb.call(ops.GET_DOCUMENT, document)
+    assert (after.source_path, after.source_paths) == (None, [])
+
+
+def test_a_source_that_cannot_be_taken_off_stays(kb: Client) -> None:
+    """It is none of the document's, or the document has changed since it was read."""
+    document = sent(kb, "granite", "a.md").document_id
+    changed = kb.call(ops.ADD_TAGS, document, json={"tags": ["x"]})
+    path = {"source_path": "a.md"}
+    problem(kb.request(ops.REMOVE_SOURCE, document, params={"source_path": "b.md"}), "source_not_found")
+    problem(kb.request(ops.REMOVE_SOURCE, 2**62, params=path), "document_not_found")
+    problem(kb.request(ops.REMOVE_SOURCE, document), "missing_parameter")
+    stale = {"If-Match": f'"{changed.version - 1}"'}
+    problem(kb.request(ops.REMOVE_SOURCE, document, params=path, headers=stale), "version_conflict")
+    assert kb.call(ops.GET_DOCUMENT, document) == kb.call(ops.GET_DOCUMENT, changed.uid)
+    assert kb.listed(source_path="a.md") == [document]
+
+
+def test_a_retried_removal_of_a_source_answers_as_it_did(kb: Client) -> None:
+    document = sent(kb, "granite", "a.md").document_id
+    request = {"params": {"source_path": "a.md"}, "headers": fresh_key()}
+    first, again = (kb.call(ops.REMOVE_SOURCE, document, **request) for _ in range(2))
+    assert first == again
+    assert first.documents == 1
+
+
+def test_documents_are_listed_by_how_their_sources_begin(kb: Client) -> None:
+    """Also by a further one; a prefix is no pattern."""
+    one = sent(kb, "granite", "x/a.md").document_id
+    two = sent(kb, "basalt", "x/b%.md").document_id
+    sent(kb, "slate", "y/c.md")
+    sent(kb, "granite", "z/a.md")
+    sent(kb, "chalk", None)
+    assert sorted(kb.listed(source_path_prefix="x/")) == [one, two]
+    assert kb.listed(source_path_prefix="z/") == [one]
+    assert kb.listed(source_path_prefix="x/b%") == [two]
+    assert kb.listed(source_path_prefix="%") == []
+    assert kb.listed(source_path_prefix="x/", doc_type="pdf") == []
 
 
 def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:

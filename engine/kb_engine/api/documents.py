@@ -171,6 +171,7 @@ class DocumentsApi:
         return await self._store.read(
             documents.page,
             source_path=query.source_path,
+            source_path_prefix=query.source_path_prefix,
             tag=query.tag,
             doc_type=query.doc_type,
             sort_by=query.sort_by,
@@ -194,6 +195,12 @@ class DocumentsApi:
     async def delete_document(self, incoming: Incoming) -> m.Removed:
         return await self._store.once(
             idempotency_of(incoming), documents.delete, document_key(incoming.path["document_id"])
+        )
+
+    async def remove_source(self, incoming: Incoming) -> m.Removed:
+        key, path = document_key(incoming.path["document_id"]), incoming.query.source_path
+        return await self._store.once(
+            idempotency_of(incoming), documents.remove_source, key, path, incoming.if_match
         )
 
     async def clear_documents(self, incoming: Incoming) -> m.Removed:

@@ -33,7 +33,14 @@ from kb_contracts.semantics.documents import (
     title_after_update,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
-from kb_contracts.semantics.sources import Holder, Plan, plan, scope_after_tags, source_scope
+from kb_contracts.semantics.sources import (
+    Holder,
+    Plan,
+    plan,
+    scope_after_tags,
+    source_not_found,
+    source_scope,
+)
 from kb_readers.model import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of
@@ -168,6 +175,10 @@ class Stored:
         summary = m.DocumentSummary(**{name: getattr(self.document, name) for name in names})
         object.__setattr__(self, "summary", summary)
 
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.document.id, self.document.source_paths, self.unsourced)
+
 
 @dataclass(slots=True)
 class Documents:
@@ -213,9 +224,7 @@ class Documents:
         for document_id in planned.removed:
             self._remove(self.by_id[document_id], now)
         for document_id in planned.detached:
-            stored = self.by_id[document_id]
-            left = [each for each in stored.document.source_paths if each != path]
-            self._changed(stored, stored, now, source_path=next(iter(left), None), source_paths=left)
+            self._detach(self.by_id[document_id], path, now)
         if planned.target is None:
             return self._added(submission, content, uid, now), planned
         standing = self.by_id[planned.target]
@@ -255,8 +264,8 @@ class Documents:
         """The documents that the source of a submission points to."""
         path, scope = submission.source_path, source_scope(submission.tags, submission.dedup_scope)
         return [
-            Holder(document_id, stored.document.source_paths, stored.unsourced)
-            for document_id, stored in sorted(self.by_id.items())
+            stored.holder
+            for _, stored in sorted(self.by_id.items())
             if path in stored.document.source_paths
             and source_scope(stored.document.tags, stored.dedup_key[2]) == scope
         ]
@@ -373,6 +382,21 @@ class Documents:
         self.last_updated = now
         return removed
 
+    def remove_source(self, key: int | str, path: str, expected: int | None, now: int) -> m.Removed:
+        """Raises EngineError: `document_not_found`, `source_not_found` or `version_conflict`."""
+        stored = self.find(key)
+        check_version(stored.document, expected)
+        if path not in stored.document.source_paths:
+            raise source_not_found(path)
+        if stored.holder.goes_with(path):
+            return self.remove([key], now)
+        self._detach(stored, path, now)
+        return m.Removed(documents=0, chunks=0, bytes=0)
+
+    def _detach(self, stored: Stored, path: str | None, now: int) -> None:
+        left = [each for each in stored.document.source_paths if each != path]
+        self._changed(stored, stored, now, source_path=next(iter(left), None), source_paths=left)
+
     def _remove(self, stored: Stored, now: int) -> None:
         self._swap(stored, None, now)
         self._votes.pop(stored.document.id, None)
@@ -407,10 +431,12 @@ class Documents:
     def page(self, query: DocumentsQuery) -> m.DocumentList:
         """One page of the documents that match, equals by id in the same direction."""
         tags = set() if query.tag is None else set(query.tag.split(","))
+        prefix = query.source_path_prefix or ""
         found = [
             document
             for document in (stored.document for stored in self.by_id.values())
             if query.source_path in (None, *document.source_paths)
+            and any(path.startswith(prefix) for path in document.source_paths or [""])
             and tags.issubset(document.tags)
             and query.doc_type in (None, document.doc_type)
         ]

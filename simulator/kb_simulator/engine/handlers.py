@@ -267,6 +267,13 @@ async def delete_document(incoming: Incoming) -> m.Removed:
     return _change(incoming, lambda state, now: state.documents.remove([key], now))
 
 
+async def remove_source(incoming: Incoming) -> m.Removed:
+    key, path = document_key(incoming.path["document_id"]), incoming.query.source_path
+    return _change(
+        incoming, lambda state, now: state.documents.remove_source(key, path, incoming.if_match, now)
+    )
+
+
 async def clear_documents(incoming: Incoming) -> m.Removed:
     check_confirmed(incoming.query.confirm)
     state = CURRENT.get().namespace.state

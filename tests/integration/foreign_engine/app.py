@@ -181,6 +181,11 @@ class Operations:
     def delete_document(self, params: Row) -> Row:
         return self._documents.remove([self._documents.number_of(params["document_id"])])
 
+    def remove_source(self, params: Row) -> Row:
+        number = self._documents.number_of(params["document_id"])
+        self._documents.expect(number, params["version"])
+        return self._documents.take_off(number, params["source_path"])
+
     def clear_documents(self, params: Row) -> Row:
         """Remove all, and cancel what was accepted before."""
         waiting = self._jobs.waiting()

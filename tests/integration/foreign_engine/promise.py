@@ -23,6 +23,7 @@ STATUSES = {
     "document_not_found": 404,
     "job_not_found": 404,
     "tag_not_found": 404,
+    "source_not_found": 404,
     "method_not_allowed": 405,
     "not_a_note": 409,
     "version_conflict": 409,
@@ -111,6 +112,9 @@ class Promise:
             if name in values:
                 raise Refused("invalid_parameter", f"{name} is given twice.", parameter=name)
             values[name] = self.value(text, known[name]["schema"], name)
+        for name, each in known.items():
+            if each.get("required") and name not in values:
+                raise Refused("missing_parameter", f"{name} is required.", parameter=name)
         return {
             **{
                 name: each["schema"]["default"] for name, each in known.items() if "default" in each["schema"]

@@ -80,7 +80,8 @@ class Requests:
         params = self._values(request.match_info, operation, "path")
         given = list(request.query.items())
         if operation["operationId"] == "clearDocuments" and request.query.get("confirm", "false") == "false":
-            self._promise.query(operation, [pair for pair in given if pair[0] != "confirm"])
+            others = [pair for pair in given if pair[0] != "confirm"]
+            self._promise.query(operation, [*others, ("confirm", "true")])
             raise Refused("confirmation_required", "Send confirm=true to remove everything.")
         return params | self._promise.query(operation, given)
 

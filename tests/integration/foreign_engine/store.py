@@ -263,6 +263,19 @@ class Documents:
         assert document is not None
         return not document["unsourced"] and self.one(number)["source_paths"] == [path]
 
+    def take_off(self, number: int, path: str) -> Row:
+        """Take a source off a document; what went with it.
+
+        Raises:
+            Refused: it does not come from there.
+        """
+        if path not in self.one(number)["source_paths"]:
+            raise Refused("source_not_found", "The document does not come from there.")
+        if self.is_only(number, path):
+            return self.remove([number])
+        self.leave(number, path)
+        return self.remove([])
+
     def leave(self, number: int, path: str) -> None:
         """A source stands for this document no longer; nobody else's document goes."""
         if self.is_only(number, path):
@@ -320,6 +333,7 @@ class Documents:
     def page(self, query: Mapping[str, Any]) -> Row:
         conditions = {
             "source_path": "id IN (SELECT document FROM sources WHERE path = ?)",
+            "source_path_prefix": "id IN (SELECT document FROM sources WHERE instr(path, ?) = 1)",
             "doc_type": "doc_type = ?",
         }
         chosen = [(sql, query[name]) for name, sql in conditions.items() if query.get(name) is not None]

@@ -25,7 +25,7 @@ from kb_contracts.semantics.documents import (
     tags_to_unite,
     text_digest,
 )
-from kb_contracts.semantics.sources import left_out, scope_after_tags
+from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
 from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, sources
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
@@ -128,6 +128,7 @@ async def page(
     read: Read,
     *,
     source_path: str | None,
+    source_path_prefix: str | None = None,
     tag: str | None,
     doc_type: m.DocType | None,
     sort_by: m.SortBy,
@@ -137,17 +138,20 @@ async def page(
 ) -> m.DocumentList:
     """One page of the documents that match, ties by id in the same direction.
 
-    `source_path` matches exactly, also further paths of a deduplicated document; `tag` may be several,
-    between commas.
+    `source_path` matches exactly, also further paths of a deduplicated document, as `source_path_prefix`
+    does; `tag` may be several, between commas.
     """
+    beginning, bounds = starts_with("source_path", source_path_prefix or "")
+    of_sources = "d.id IN (SELECT document_id FROM document_sources WHERE {})"
     tags = [] if tag is None else dict.fromkeys(tag.split(","))
-    conditions = [
-        ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
-        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags),
-        ("d.doc_type = ?", doc_type),
+    conditions: list[tuple[str, list[Any]]] = [
+        *((of_sources.format("source_path = ?"), [path]) for path in filter(None, [source_path])),
+        *((of_sources.format(beginning), bounds) for _ in filter(None, [source_path_prefix])),
+        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", [one]) for one in tags),
+        *(("d.doc_type = ?", [one]) for one in filter(None, [doc_type])),
     ]
-    condition = " AND ".join(sql for sql, wanted in conditions if wanted is not None) or "true"
-    values = [wanted for _, wanted in conditions if wanted is not None]
+    condition = " AND ".join(sql for sql, _ in conditions) or "true"
+    values = [value for _, of_one in conditions for value in of_one]
     place = "coalesce(d.filename, d.title)" if sort_by == "filename" else f"d.{sort_by}"
     total = await read.value(f"SELECT count(*) FROM documents d WHERE {condition}", values)  # noqa: S608
     found = await _rows(
@@ -393,6 +397,19 @@ async def delete(write: Write, key: int | str) -> m.Removed:
     gone = await hold(write, key)
     await _remove(write, gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
+
+
+@makes_room
+async def remove_source(write: Write, key: int | str, path: str, if_match: int | None) -> m.Removed:
+    """Raises `document_not_found`, `source_not_found` or `version_conflict`."""
+    standing = await _held(write, key, if_match)
+    if path not in standing.source_paths:
+        raise source_not_found(path)
+    if (await sources.holder(write, standing)).goes_with(path):
+        return await delete(write, standing.id)
+    await sources.detach(write, standing.id, path)
+    await raise_version(write, standing.id)
+    return m.Removed(documents=0, chunks=0, bytes=0)
 
 
 async def _remove(write: Write, document_id: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kb_contracts.api import models as m
 from kb_contracts.semantics.sources import Holder, Plan, plan, source_scope
 from kb_engine.store.port import OCR_METHOD, NewJob
 from kb_engine.store.repository.transaction import Read, Write
@@ -72,6 +73,12 @@ async def _holders(read: Read, path: str, job: NewJob) -> list[Holder]:
         for document_id, dedup_scope, unsourced, paths, tags in await read.rows(sql, (path,))
         if source_scope(read.read_list(tags), dedup_scope) == scope
     ]
+
+
+async def holder(read: Read, document: m.Document) -> Holder:
+    """What holds a document."""
+    unsourced = await read.value("SELECT unsourced FROM documents WHERE id = ?", (document.id,))
+    return Holder(document.id, document.source_paths, bool(unsourced))
 
 
 async def attach(write: Write, document_id: int, path: str | None) -> bool:

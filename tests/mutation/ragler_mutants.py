@@ -120,7 +120,7 @@ async def with_the_collections_of_drafts(incoming: Incoming, inner: Handler) -> 
 
 def tokens_of_all(_statistics: r.CollectionStatistics) -> int:
     everyone = CURRENT.get().namespace.state.documents.by_id.values()
-    return sum(map(documents.estimated_tokens, everyone))
+    return sum(documents.estimated_tokens(chunk.text) for stored in everyone for chunk in stored.chunks)
 
 
 async def invented(incoming: Incoming, _inner: Handler) -> r.CollectionDetail:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 
-Outcome = Literal["added", "replaced", "already there", "empty", "submitted", "skipped", "failed"]
+Outcome = Literal["added", "replaced", "already there", "empty", "submitted", "removed", "skipped", "failed"]
 
 _STYLES: dict[Outcome, str] = {
     "added": "green",
     "replaced": "green",
     "already there": "green",
     "submitted": "green",
+    "removed": "green",
     "empty": "yellow",
     "skipped": "yellow",
     "failed": "red",
@@ -115,17 +116,19 @@ class Progress(AbstractContextManager["Progress"]):
             self._out.text(result.line())
 
 
-_SOURCE_PATH_CHARS = 1_000
+SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is taken"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file to send. `named`: the user named it, so that to skip it would be to fail."""
+    """A file to send. `named`: the user named it, so that to skip it would be to fail. `source`: the source
+    path of its document."""
 
     path: Path
     size: int
     named: bool
+    source: str
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
@@ -163,7 +166,7 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
                     size = file.stat().st_size
                 except OSError:
                     size = 0
-                yield Found(file, size, named)
+                yield Found(file, size, named, str(real))
 
 
 def _under(folder: Path) -> Iterator[Path]:
@@ -246,11 +249,10 @@ class Adding:
                 self._await_oldest()
 
     def _fields(self, file: Found) -> m.FileFields:
-        source = str(file.path.resolve())
         return m.FileFields(
             tags=self.tags,
             # Longer than the engine takes, it is left out rather than cut to another file's name.
-            source_path=source if len(source) <= _SOURCE_PATH_CHARS else None,
+            source_path=file.source if len(file.source) <= SOURCE_PATH_CHARS else None,
             dedup_scope=self.tags[0],
             force_ocr=self.force_ocr and _takes_ocr(file.path),
         )
@@ -303,7 +305,7 @@ def status_of(results: list[Result]) -> Exit:
     failed = [result for result in results if result.outcome in ("failed", "empty")]
     if not failed:
         return Exit.OK
-    good = ("added", "replaced", "already there", "submitted")
+    good = ("added", "replaced", "already there", "submitted", "removed")
     done = [result for result in results if result.outcome in good]
     return Exit.PARTLY if done else Exit.FAILED
 

@@ -28,6 +28,7 @@ examples:
   kb up                                       engine and MCP server, ready for an agent
   kb add reports/ --collection documents      take in a folder
   kb search "pension revaluation" --top 5     find passages
+  kb sync notes/ --collection notes           keep a folder and a collection in step
   kb addnote "User prefers short answers" --tags collection:memory
   kb updatenote 42 "User prefers bullet points"
   kb stdio --toolset textfile --file notes.txt
@@ -91,6 +92,10 @@ _ENGINE = (
 _LABELS = (
     _arg("--collection", metavar="NAME", help="collection; the tag collection:NAME in --tags says the same"),
     _arg("--tags", action="append", metavar="TAG,...", help="tags, comma-separated; may be given again"),
+)
+_SYNC = (
+    _arg("folder", metavar="FOLDER", help="the folder; what .gitignore and .kbignore name is left out"),
+    _arg("--yes", action="store_true", help="remove all, where the folder has no file any more"),
 )
 _HOME = _arg("--home", metavar="DIR", help="data folder")
 _HOST = _arg("--host", help="address to listen on")
@@ -269,6 +274,15 @@ COMMANDS = (
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even where it holds text; others as always"),
     )),
+    Command("sync", "kb_cli.sync.command:run", "bring a collection in step with a folder", (
+        *_ENGINE,
+        *_LABELS,
+        *_SYNC,
+        _arg("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+    ), ("server",)),
+    Command("watch", "kb_cli.sync.command:watch", "keep it in step until interrupted", (
+        *_ENGINE, *_LABELS, *_SYNC,
+    ), ("server",)),
     Command("rm", "kb_cli.documents:remove", "remove documents", (
         *_ENGINE,
         _arg("documents", nargs="+", metavar="ID", help="number or uid"),

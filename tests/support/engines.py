@@ -23,7 +23,9 @@ _START_SECONDS = 60
 
 
 @contextmanager
-def engine(home: Path, middlewares: Sequence[Any] = (), **settings: Any) -> Iterator[str]:
+def engine(
+    home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **settings: Any
+) -> Iterator[str]:
     """An engine with an embedder that needs no model; its base URL. `middlewares` stand around it."""
     chosen = {"home": home, "embedder": "hash", "api_key": API_KEY, "ingest_workers": 1, **settings}
     started: Future[tuple[str, Callable[[], object]]] = Future()
@@ -34,7 +36,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), **settings: Any) -> Iter
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            await web.TCPSite(runner, "127.0.0.1", port).start()
             ended = asyncio.Event()
             stop = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
             started.set_result((f"http://127.0.0.1:{runner.addresses[0][1]}", stop))

@@ -153,5 +153,5 @@ def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
 
 def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:
     """A cut path would be another file's."""
-    long = Found(Path("/" + "x" * 1_000), 0, True)
+    long = Found(Path("x"), 0, True, "/" + "x" * 1_000)
     assert adding(Scripted([]))._fields(long).source_path is None

@@ -1,0 +1,77 @@
+"""What brings a base in step with a folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from kb_cli.sync.folder import Listing
+from kb_contracts.api import models as m
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """A source that is to be taken off a document; `moved_to`: where its file is now."""
+
+    source: str
+    document_id: int
+    moved_to: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Sources that are to be sent, in the order of the folder, and then what is to leave.
+
+    What was moved is sent as well: the engine knows the content by its hash, and reads nothing again.
+    """
+
+    added: list[str]
+    replaced: list[str]
+    moved: list[Leaving]
+    removed: list[Leaving]
+    unchanged: int
+    skipped: int
+
+    @property
+    def in_step(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.added or self.replaced or self.moved or self.removed)
+
+    def lines(self) -> list[str]:
+        """What is to be done, one line each, for people."""
+        return [
+            *(f"add\t{source}" for source in self.added),
+            *(f"replace\t{source}" for source in self.replaced),
+            *(f"move\t{each.source}\tto {each.moved_to}" for each in self.moved),
+            *(f"remove\t{each.source}\tdocument {each.document_id}" for each in self.removed),
+        ]
+
+
+def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
+    """What makes the sources under `prefix` those of the folder; `documents` are all that have such a source.
+
+    A source whose file may only be unreadable stays.
+    """
+    holders: dict[str, list[m.Document]] = defaultdict(list)
+    lost: dict[str, list[Leaving]] = defaultdict(list)
+    for document in documents:
+        for source in document.source_paths:
+            if not source.startswith(prefix):
+                continue
+            holders[source].append(document)
+            if source not in local.digests and not local.may_hold(source):
+                lost[document.sha256].append(Leaving(source, document.id))
+    added, replaced, moved = [], [], []
+    unchanged = 0
+    for source, digest in local.digests.items():
+        standing = [document.sha256 for document in holders.get(source, ())]
+        if standing == [digest]:
+            unchanged += 1
+        elif standing:
+            replaced.append(source)
+        elif lost[digest]:
+            moved.append(msgspec.structs.replace(lost[digest].pop(0), moved_to=source))
+        else:
+            added.append(source)
+    removed = sorted((each for left in lost.values() for each in left), key=lambda each: each.source)
+    return Plan(added, replaced, moved, removed, unchanged, local.skipped)

@@ -23,9 +23,7 @@ _START_SECONDS = 60
 
 
 @contextmanager
-def engine(
-    home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **settings: Any
-) -> Iterator[str]:
+def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **settings: Any) -> Iterator[str]:
     """An engine with an embedder that needs no model; its base URL. `middlewares` stand around it."""
     chosen = {"home": home, "embedder": "hash", "api_key": API_KEY, "ingest_workers": 1, **settings}
     started: Future[tuple[str, Callable[[], object]]] = Future()

@@ -38,7 +38,7 @@ from kb_contracts.http.connections import (
     is_loopback,
     listen,
 )
-from kb_contracts.http.mount import build_application, engine_admission, handlers_of
+from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
@@ -139,6 +139,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
             logger=connection_log(),
             shutdown_timeout=_SHUTDOWN_SECONDS,
             lingering_time=LINGER_SECONDS,
+            max_line_size=REQUEST_LINE_BYTES,
         )
         try:
             await runner.setup()

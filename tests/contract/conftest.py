@@ -14,6 +14,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from kb_contracts.http.mount import REQUEST_LINE_BYTES
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_verify.files import MULTIPART
@@ -43,7 +44,8 @@ class Start:
     async def __call__(self, **settings: Any) -> Caller:
         """A caller of an engine with these settings."""
         chosen = {"home": self._home, "embedder": "hash", "ingest_workers": 1, **settings}
-        self._runner = web.AppRunner(await create_app(EngineSettings(**chosen)), shutdown_timeout=0.5)
+        app = await create_app(EngineSettings(**chosen))
+        self._runner = web.AppRunner(app, shutdown_timeout=0.5, max_line_size=REQUEST_LINE_BYTES)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         port = self._runner.addresses[0][1]

@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 JSON_BODY_BYTES = 8 * 1024 * 1024
+REQUEST_LINE_BYTES = 64 * 1024
+"""Two source paths of 1,000 characters are up to 24,000 bytes in a URL."""
 MAX_VALUES = 100_000
 """How many values a JSON body may hold, as `holds_too_many_values` counts them."""
 TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"

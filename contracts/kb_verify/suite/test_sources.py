@@ -200,6 +200,14 @@ def test_documents_are_listed_by_how_their_sources_begin(kb: Client) -> None:
     assert kb.listed(source_path_prefix="x/", doc_type="pdf") == []
 
 
+def test_the_longest_source_path_can_be_listed_and_taken_off(kb: Client) -> None:
+    """In a URL it has 12,000 bytes."""
+    path = "\N{HONEYBEE}" * 1_000
+    document = sent(kb, "granite", path).document_id
+    assert kb.listed(source_path=path, source_path_prefix=path) == [document]
+    assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": path}).documents == 1
+
+
 def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
     """However long each takes: a long one does not overwrite a short one that came later."""
     jobs = [

@@ -36,6 +36,7 @@ from kb_contracts.http.connections import (
     listen,
 )
 from kb_contracts.http.mount import (
+    REQUEST_LINE_BYTES,
     build_application,
     check_origin,
     check_unrepeated,
@@ -343,6 +344,7 @@ class Simulator:
             logger=connection_log(),
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
+            max_line_size=REQUEST_LINE_BYTES,
         )
         self._runners.append(runner)
         await runner.setup()

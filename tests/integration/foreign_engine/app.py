@@ -386,7 +386,7 @@ async def main() -> None:
 
 async def serve_until_stopped(app: web.Application) -> None:
     """Listen on port 8000 until SIGTERM or SIGINT."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5, max_line_size=65_536)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", 8000).start()  # in a container
     stop = asyncio.Event()

@@ -156,6 +156,14 @@ COMMANDS = (
         (*_SETTINGS, _JSON, _HOME, _EMBEDDER),
         ("engine",),
     ),
+    Command("backup", "kb_cli.backup:backup", "copy a base, also while an engine uses it", (
+        *_SETTINGS, _JSON, _HOME,
+        _arg("copy", metavar="FOLDER", help="a new folder"),
+    ), ("engine",)),
+    Command("restore", "kb_cli.backup:restore", "make a base from such a copy", (
+        *_SETTINGS, _JSON, _HOME,
+        _arg("copy", metavar="FOLDER", help="what kb backup has made"),
+    ), ("engine",)),
     Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
         *_SETTINGS,
         _arg("--seed", help="what every random decision derives from (7)"),

@@ -1,0 +1,48 @@
+"""`kb backup` and `kb restore`: a copy of a base that may be in use, and a base made of a copy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kb_cli.config import read
+from kb_cli.output import CliError, Exit, Output
+from kb_engine.settings import EngineSettings
+from kb_engine.store.sqlite.backup import Backup, BackupRefused, back_up
+from kb_engine.store.sqlite.backup import restore as restore_base
+
+
+def backup(options: argparse.Namespace, out: Output) -> None:
+    """Copy the base of the settings into a new folder, and read the copy back."""
+    settings = _of_sqlite(options)
+    try:
+        made = back_up(settings.database, settings.spool_folder, Path(options.copy).expanduser())
+    except BackupRefused as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    _tell(out, made, f"copied to {options.copy}, and read back")
+
+
+def restore(options: argparse.Namespace, out: Output) -> None:
+    """Make the base of the settings from a copy."""
+    settings = _of_sqlite(options)
+    try:
+        made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder)
+    except BackupRefused as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    _tell(out, made, f"restored in {settings.database}; its index is made at the first start")
+
+
+def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
+    settings = read(EngineSettings, options)
+    if settings.address is not None:
+        raise CliError(
+            Exit.USAGE,
+            f"{settings.address} is a base of PostgreSQL: pg_dump copies it, pg_restore restores it",
+        )
+    return settings
+
+
+def _tell(out: Output, made: Backup, what: str) -> None:
+    if not out.answered(made):
+        counts = f"{made.documents} documents, {made.chunks} chunks, {made.uploads} uploads that wait"
+        out.text(f"{counts}, of {made.made_at}: {what}", style="green")

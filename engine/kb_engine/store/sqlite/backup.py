@@ -1,0 +1,215 @@
+"""A copy of a base that may be in use, and a base made of a copy.
+
+A copy is a folder with the base, the uploads whose jobs have not ended, and `backup.json`, which has the
+SHA-256 of each. It has its name only when it is whole and was read back. What it holds is the base at one
+moment: every change that was acknowledged before that, and none that came later. The index is left out, as it
+is derived.
+
+    uploads ─▶ base (one read transaction) ─▶ uploads that came between ─▶ read back ─▶ named
+                  ▲                              │ a job of this moment has ended since, and its file is gone
+                  └──────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from kb_contracts.semantics.documents import text_digest
+from kb_engine.store.repository import jobs
+from kb_engine.store.sqlite.connection import SqliteRead, rows, value
+from kb_engine.store.sqlite.schema import MIGRATIONS
+from kb_engine.store.sqlite.segments import folder_of
+from kb_engine.store.sqlite.store import run_to_end
+from kb_engine.store.store import utc_now
+
+BASE, SPOOL, MANIFEST = "kb.sqlite", "spool", "backup.json"
+_TRIES = 20
+_SHOWN = 5
+
+
+class BackupRefused(Exception):
+    """It cannot be done; the message says why and what to do."""
+
+
+class Backup(msgspec.Struct, forbid_unknown_fields=True):
+    """What a copy holds. `files` are the SHA-256 by the path within its folder; `layout` is the base's."""
+
+    made_at: str
+    layout: int
+    documents: int
+    chunks: int
+    uploads: int
+    files: dict[str, str]
+
+
+def back_up(database: Path, spool: Path, to: Path) -> Backup:
+    """Copy a base and its uploads into a new folder. Blocks; an engine may work on the base meanwhile.
+
+    Raises:
+        BackupRefused: there is no base, something of that name is there, or the base is damaged.
+    """
+    if not database.is_file():
+        raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
+    with _appearing(to) as copy, _failures(copy):
+        (copy / SPOOL).mkdir()
+        _take_uploads(spool, copy / SPOOL, _names(spool))
+        for _ in range(_TRIES):
+            needed = _snapshot(database, copy / BASE)
+            if not _take_uploads(spool, copy / SPOOL, needed):
+                break
+        else:
+            raise BackupRefused(f"{spool}: files that their jobs need are missing. Look at `kb status`.")
+        for name in _names(copy / SPOOL) - needed:
+            (copy / SPOOL / name).unlink()
+        backup = _read_back(copy)
+        (copy / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(backup)))
+        for path in sorted(copy.rglob("*")):
+            _sync(path)
+    return backup
+
+
+def restore(copy: Path, database: Path, spool: Path) -> Backup:
+    """Make the base of a copy, where there is none yet. Blocks.
+
+    Raises:
+        BackupRefused: it is no copy, is damaged, or there is a base.
+    """
+    try:
+        manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Backup)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BackupRefused(f"{copy}: this is no copy of a base ({error})") from error
+    if manifest.layout > len(MIGRATIONS):
+        raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
+    for path in (database, database.with_name(database.name + "-wal"), spool):
+        if path.is_file() or _names(path):
+            raise BackupRefused(f"{path} is there already. Move it away, or name another data folder.")
+    with _failures(copy):
+        found = {name: _digest(copy / name) for name in manifest.files}
+    if wrong := sorted(name for name, digest in manifest.files.items() if found[name] != digest):
+        raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_SHOWN])}")
+    new = database.with_name(database.name + ".restored")
+    with _failures(database):
+        for folder in (database.parent, spool):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(folder_of(database), ignore_errors=True)
+        for name in manifest.files:
+            path = new if name == BASE else spool / Path(name).name
+            shutil.copyfile(copy / name, path)
+            path.chmod(0o600)
+            _sync(path)
+        new.rename(database)  # last: an engine finds all or nothing
+        _sync(database.parent)
+    return manifest
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A new folder that has its name when the block ends well, and is gone when it does not."""
+    if folder.exists():
+        raise BackupRefused(f"{folder} is there already. Name a new folder.")
+    partial = folder.with_name(folder.name + ".partial")
+    with _failures(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700, parents=True)
+    try:
+        yield partial
+        with _failures(folder):
+            partial.rename(folder)
+            _sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackupRefused(f"{error.filename or path}: {error.strerror or error}") from error
+    except apsw.Error as error:
+        raise BackupRefused(f"{path}: {error}") from error
+
+
+def _take_uploads(spool: Path, to: Path, names: set[str]) -> set[str]:
+    """Copy the uploads of these names that are not there yet; those that are gone."""
+    gone = set()
+    for name in names - _names(to):
+        try:
+            shutil.copyfile(spool / name, to / name)
+        except FileNotFoundError:
+            (to / name).unlink(missing_ok=True)
+            gone.add(name)
+    return gone
+
+
+def _snapshot(database: Path, to: Path) -> set[str]:
+    """Copy the base as it is at one moment; the uploads that its jobs need."""
+    to.unlink(missing_ok=True)
+    with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
+        source.set_busy_timeout(60_000)
+        with closing(apsw.Connection(str(to))) as copy:
+            with copy.backup("main", source, "main") as backup:
+                backup.step(-1)  # in one read transaction: writers go on, and nothing is begun anew for them
+            copy.pragma("journal_mode", "delete")  # one file, without a log beside it
+            if (layout := int(copy.pragma("user_version"))) != len(MIGRATIONS):
+                why = f"its layout is number {layout}, that of this version {len(MIGRATIONS)}"
+                raise BackupRefused(
+                    f"{database}: {why}. Copy it with the version of the engine that uses it."
+                )
+            return run_to_end(jobs.spooled(SqliteRead(copy, utc_now)))
+
+
+def _read_back(copy: Path) -> Backup:
+    """What the copy holds, after a look at all of it."""
+    with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        problems = [str(found) for (found,) in rows(db, "PRAGMA integrity_check(5)") if found != "ok"]
+        problems += [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
+        problems += _hurt_notes(db)
+        if problems:
+            raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_SHOWN])}")
+        uploads = sorted(_names(copy / SPOOL))
+        return Backup(
+            made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            layout=int(db.pragma("user_version")),
+            documents=value(db, "SELECT count(*) FROM documents"),
+            chunks=value(db, "SELECT count(*) FROM chunks"),
+            uploads=len(uploads),
+            files={name: _digest(copy / name) for name in (BASE, *(f"{SPOOL}/{name}" for name in uploads))},
+        )
+
+
+def _hurt_notes(db: apsw.Connection) -> list[str]:
+    notes = "SELECT d.id, d.sha256, t.text FROM documents d JOIN note_texts t ON t.document_id = d.id"
+    return [
+        f"the text of document {document_id} is not what was sent"
+        for document_id, sha256, text in db.execute(notes)
+        if text_digest(str(text))[0] != sha256
+    ]
+
+
+def _names(folder: Path) -> set[str]:
+    """Those of the files in it, if it is there."""
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,203 @@
+"""A copy of a base in use has all that was acknowledged before it was begun, and nothing less is restored."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kb_cli.client import EngineClient
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_DOCUMENTS, SEARCH, DocumentsQuery
+from kb_engine.store.sqlite.backup import BASE, MANIFEST, SPOOL, BackupRefused, back_up, restore
+from tests.support.engines import API_KEY, engine
+from tests.support.eventually import eventually
+from tests.support.stores import new_note, opened, prepared
+
+
+class Home:
+    """A data folder as the engine has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = path / "engine" / "kb.sqlite"
+        self.spool = path / "engine" / "spool"
+
+    def back_up(self, to: Path) -> None:
+        back_up(self.database, self.spool, to)
+
+    def restore(self, copy: Path) -> None:
+        restore(copy, self.database, self.spool)
+
+
+class Writers:
+    """Notes and files that are sent one after the other until the end; `acknowledged` says when each was."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._ended = threading.Event()
+        self.acknowledged: dict[str, float] = {}
+        self._threads = [threading.Thread(target=self._send, args=(kind,)) for kind in ("note", "file")]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, kind: str) -> None:
+        with EngineClient(self._url, API_KEY) as client:
+            number = 0
+            while not self._ended.is_set():
+                number += 1
+                title, text = f"{kind} {number}", f"{kind}{number} of granite, and what the quarry gave"
+                if kind == "note":
+                    client.call(CREATE_JOB, body=m.NoteRequest(text=text, title=title))
+                else:
+                    client.send_file(f"{number}.txt", BytesIO(text.encode()), m.FileFields(title=title))
+                self.acknowledged[title] = time.monotonic()
+
+
+def titles(url: str) -> set[str]:
+    """Of all documents, once no job waits any more."""
+    with EngineClient(url, API_KEY) as client:
+        eventually(
+            lambda: client.call(GET_STATUS).queue,
+            lambda queue: queue.queued == queue.running == 0,
+            seconds=60,
+        )
+        found: list[m.Document] = []
+        while page := client.call(
+            LIST_DOCUMENTS, query=DocumentsQuery(limit=1_000, offset=len(found))
+        ).documents:
+            found += page
+        return {document.title for document in found}
+
+
+def test_copies_of_a_base_that_is_written_have_all_that_was_acknowledged_before(tmp_path: Path) -> None:
+    """Documents, and uploads whose jobs wait; each is found in the base that is made of the copy."""
+    home = Home(tmp_path / "home")
+    begun: list[float] = []
+    with engine(home.path) as url, Writers(url) as writers:
+        for number in range(3):
+            eventually(lambda: len(writers.acknowledged), lambda count, at=number: count > 40 * (at + 1))
+            begun.append(time.monotonic())
+            home.back_up(tmp_path / f"copy{number}")
+    for number, moment in enumerate(begun):
+        restored = Home(tmp_path / f"restored{number}")
+        restored.restore(tmp_path / f"copy{number}")
+        before = {title for title, at in writers.acknowledged.items() if at < moment}
+        with engine(restored.path) as url:
+            there = titles(url)
+            with EngineClient(url, API_KEY) as client:
+                answer = client.call(SEARCH, body=m.SearchRequest(query="file7 granite", top=1))
+        assert before <= there
+        assert len(before) > 40 * (number + 1)
+        assert answer.results[0].document.title == "file 7"
+
+
+async def filled(home: Home) -> None:
+    home.spool.mkdir(parents=True)
+    async with opened(home.database) as base:
+        for text in ("granite quarry", "basalt columns"):
+            await base.ingest(new_note(text), prepared(text))
+
+
+async def test_what_is_copied_is_named_and_for_its_owner_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    await filled(home)
+    made = back_up(home.database, home.spool, tmp_path / "copy")
+    assert (made.documents, made.uploads, list(made.files)) == (2, 0, [BASE])
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {BASE, SPOOL, MANIFEST}
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+async def _existing(home: Home, copy: Path) -> None:
+    copy.mkdir()
+
+
+async def _missing(home: Home, copy: Path) -> None:
+    home.database.unlink()
+
+
+async def _hurt_text(home: Home, copy: Path) -> None:
+    with apsw.Connection(str(home.database)) as db:
+        db.execute("UPDATE note_texts SET text = 'something else' WHERE document_id = 1")
+
+
+async def _hurt_pages(home: Home, copy: Path) -> None:
+    with apsw.Connection(str(home.database)) as db:
+        db.pragma("wal_checkpoint", "truncate")
+    content = bytearray(home.database.read_bytes())
+    content[4096:] = bytes(reversed(content[4096:]))
+    home.database.write_bytes(content)
+
+
+async def _waits_for_a_lost_file(home: Home, copy: Path) -> None:
+    async with opened(home.database) as base:
+        await base.accept(new_note("x", id="00000000-0000-4000-8000-000000000001", spool="lost", text=None))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_existing, "is there already"),
+        (_missing, "there is no base"),
+        (_hurt_text, "document 1 is not what was sent"),
+        (_hurt_pages, "malformed|damaged"),
+        (_waits_for_a_lost_file, "files that their jobs need are missing"),
+    ],
+)
+async def test_what_cannot_be_copied_leaves_nothing(
+    tmp_path: Path, spoil: Callable[[Home, Path], object], why: str
+) -> None:
+    home, copy = Home(tmp_path / "home"), tmp_path / "copy"
+    await filled(home)
+    await spoil(home, copy)  # type: ignore[misc]
+    with pytest.raises(BackupRefused, match=why):
+        home.back_up(copy)
+    assert not (copy / MANIFEST).exists()
+    assert not copy.with_name("copy.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [(BASE, "damaged, or changed.*kb.sqlite"), (MANIFEST, "no copy of a base")]
+)
+async def test_a_damaged_copy_is_not_restored(tmp_path: Path, name: str, why: str) -> None:
+    home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
+    await filled(home)
+    home.back_up(tmp_path / "copy")
+    hurt = tmp_path / "copy" / name
+    hurt.write_bytes(hurt.read_bytes()[:-10])
+    with pytest.raises(BackupRefused, match=why):
+        restored.restore(tmp_path / "copy")
+    assert not restored.database.exists()
+
+
+async def test_nothing_is_restored_over_a_base(tmp_path: Path) -> None:
+    """Nor beside a log that SQLite would take for the new base's."""
+    home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
+    await filled(home)
+    home.back_up(tmp_path / "copy")
+    with pytest.raises(BackupRefused, match="is there already"):
+        home.restore(tmp_path / "copy")
+    restored.database.parent.mkdir(parents=True)
+    log = restored.database.with_name("kb.sqlite-wal")
+    log.write_bytes(b"x")
+    with pytest.raises(BackupRefused, match=r"kb\.sqlite-wal is there already"):
+        restored.restore(tmp_path / "copy")
+    log.unlink()
+    restored.restore(tmp_path / "copy")
+    async with opened(restored.database) as base:
+        (found,) = (await base.find("granite")).results
+        assert found.chunk.text == "granite quarry"

@@ -19,7 +19,7 @@ def backup(options: argparse.Namespace, out: Output) -> None:
         made = back_up(settings.database, settings.spool_folder, Path(options.copy).expanduser())
     except BackupRefused as error:
         raise CliError(Exit.FAILED, str(error)) from error
-    _tell(out, made, f"copied to {options.copy}, and read back")
+    _report(out, made, f"copied to {options.copy}, and read back")
 
 
 def restore(options: argparse.Namespace, out: Output) -> None:
@@ -29,7 +29,7 @@ def restore(options: argparse.Namespace, out: Output) -> None:
         made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder)
     except BackupRefused as error:
         raise CliError(Exit.FAILED, str(error)) from error
-    _tell(out, made, f"restored in {settings.database}; its index is made at the first start")
+    _report(out, made, f"restored in {settings.database}; its index is made at the first start")
 
 
 def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
@@ -42,7 +42,7 @@ def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
     return settings
 
 
-def _tell(out: Output, made: Backup, what: str) -> None:
+def _report(out: Output, made: Backup, what: str) -> None:
     if not out.answered(made):
         counts = f"{made.documents} documents, {made.chunks} chunks, {made.uploads} uploads that wait"
         out.text(f"{counts}, of {made.made_at}: {what}", style="green")

@@ -33,7 +33,7 @@ from kb_engine.store.store import utc_now
 
 BASE, SPOOL, MANIFEST = "kb.sqlite", "spool", "backup.json"
 _TRIES = 20
-_SHOWN = 5
+_NAMED = 5
 
 
 class BackupRefused(Exception):
@@ -95,7 +95,7 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
     with _failures(copy):
         found = {name: _digest(copy / name) for name in manifest.files}
     if wrong := sorted(name for name, digest in manifest.files.items() if found[name] != digest):
-        raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_SHOWN])}")
+        raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_NAMED])}")
     new = database.with_name(database.name + ".restored")
     with _failures(database):
         for folder in (database.parent, spool):
@@ -176,7 +176,7 @@ def _read_back(copy: Path) -> Backup:
         problems += [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
         problems += _hurt_notes(db)
         if problems:
-            raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_SHOWN])}")
+            raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}")
         uploads = sorted(_names(copy / SPOOL))
         return Backup(
             made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),

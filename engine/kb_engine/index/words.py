@@ -18,6 +18,14 @@ Which words say nothing of a subject cannot be learned from a small base either,
 from a large one: *what* stands in every other question and in few passages. So an English function word
 weighs no more than a word in seven of ten chunks, however rare it is.
 
+Text is compared in its plain spelling: ligatures, full-width and other forms of a letter are the letter, ß
+is ss, and what is not seen (a soft hyphen, a joiner) is left out.
+
+An identifier (`KB_EMBEDDER`, `node.js`, `C++`, `/etc/passwd`, `192.168.0.1`) is its words and one term more,
+the whole of it, so that a passage with exactly this one stands above those that hold its parts. It adds to a
+score where it is found, and takes nothing away where it is nowhere: it is no part of the reach. An index that
+was made before there were such terms lacks their weight alone, and others may be added to it.
+
 The *reach* of a query is the BM25 of a passage of average length that holds each of its words once: the sum
 of all weights, those of words in no chunk included. BM25 over reach says how much of the query a passage
 covers, and means the same for a query of two words and of thirty, in a base of one chunk and of a million.
@@ -32,12 +40,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
 from typing import NamedTuple, TypeAlias, cast
+from unicodedata import normalize
 
 import apsw
 
 from kb_engine.index.languages import STEMMERS, UNSPACED, stemmer
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
+MAX_IDENTIFIERS = 64
 MAX_PHRASES = 256
 """Of a query of up to 4,000 characters; the phrases beyond these do not count."""
 MAX_REQUIRED = 16
@@ -77,13 +87,53 @@ ANALYSER = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 """Stands in every file that holds such terms: those of another analyser must not be added to it."""
 
 
+_PART = r"[^\W_]+"
+_JOINT = r"[._:/@+#-]{1,3}"
+_IDENTIFIER = re.compile(
+    rf"(?<![^\W_])(?:[._#@/~-]{{1,3}}{_PART}|{_PART}(?=[._:/@+#-]))(?:{_JOINT}{_PART})*(?:\+\+|#)?(?![^\W_])"
+)
+"""Parts and what joins them, without white space; also one part with a mark before or after it."""
+_BEFORE, _BEHIND = "([{<\"'`*", ".:,;!?)]}>\"'`*"
+_MARKS = re.compile("[._:/@+#~-]")
+_PROSE = re.compile(r"[^\W\d_]+(?:[-/][^\W\d_]+)+|[^\W\d_](?:\.[^\W\d_])+")
+"""A well-known word, and/or, e.g.: people write them in several ways."""
+_IDENTIFIER_WEIGHT = 2.0
+"""Beside a word in as many chunks: passages that repeat the parts stay below the one that has the whole."""
+_UNSEEN = dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
+_PLAIN = {**_UNSEEN, ord("ß"): "ss", ord("ẞ"): "SS", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0x2212: "-"}
+
+
+def plain(text: str) -> str:
+    """The text in its plain spelling, without lone surrogates, which have no UTF-8."""
+    if text.isascii():
+        return text
+    return normalize("NFKC", text.encode("utf-8", "replace").decode()).translate(_PLAIN)
+
+
+def identifiers(text: str) -> list[str]:
+    """The identifiers in a text in its plain spelling, in lower case, as often as they stand there."""
+    # Most words are letters and a full stop: to look at each by the expression would take four times as long.
+    candidates = [
+        bare
+        for word in text.split()
+        if not word.isalnum() and not (bare := word.rstrip(_BEHIND).lstrip(_BEFORE)).isalnum()
+    ]
+    found = _IDENTIFIER.findall(" ".join(candidates)) if candidates else []
+    return [_bounded(one.lower()) for one in found if _MARKS.search(one) and not _PROSE.fullmatch(one)]
+
+
+def is_identifier(term: str) -> bool:
+    """Whether a term is one; no token holds what joins its parts."""
+    return _MARKS.search(term) is not None
+
+
 def index_text(text: str, alone: re.Pattern[str] = CJK_CHARACTER) -> str:
     """The text as FTS5 is to read it: each CJK character, or what else is to stand alone, a word of its own.
 
     unicode61 takes a run of CJK characters for one word, so that a word inside a sentence is never
     found. The index keeps no text, so this changes nothing that anybody reads.
     """
-    return alone.sub(r" \g<0> ", _valid(text)).replace("\0", " ")
+    return alone.sub(r" \g<0> ", plain(text)).replace("\0", " ")
 
 
 def phrases(db: apsw.Connection, query: str) -> list[str]:
@@ -92,7 +142,7 @@ def phrases(db: apsw.Connection, query: str) -> list[str]:
     Every phrase is quoted, so nothing a caller types is an operator. Radicals and the middle dot are CJK
     characters, but no letters to FTS5: a phrase of nothing else would be looked for in vain.
     """
-    query = _valid(query)
+    query = plain(query)
     words = _words(db, _CJK_RUN.sub(" ", query))
     cjk: list[str] = []
     for run in _CJK_RUN.findall(query):
@@ -114,11 +164,6 @@ def _words(db: apsw.Connection, text: str) -> list[str]:
     for start, end, token in found:
         spellings.setdefault(token, f'"{raw[start:end].decode()}"')
     return list(spellings.values())
-
-
-def _valid(text: str) -> str:
-    """Without lone surrogates, which have no UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class AnalysedChunk(NamedTuple):
@@ -143,12 +188,17 @@ class Analyser:
         self._with_marks = self._db.fts5_tokenizer(*_WITH_MARKS)
 
     def words_of(self, query: str, languages: Iterable[str] = ()) -> list[Word]:
-        """The words of a query to documents in these languages, in English, and in no known language."""
+        """The words of a query to documents in these languages, in English, and in no known language; the
+        identifiers in it are the last."""
+        whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
+        return [*self._words_of(query, languages), *whole[:MAX_IDENTIFIERS]]
+
+    def _words_of(self, query: str, languages: Iterable[str]) -> list[Word]:
         stemmed = [language for language in languages if language in STEMMERS]
         unspaced = any(language in UNSPACED for language in languages)
         if not stemmed and not unspaced:
             return [(term,) for term in self.terms_of(query)]
-        query = _valid(query).replace("\0", " ")
+        query = plain(query).replace("\0", " ")
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
         spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
         words = [self._forms(token, stemmed) for token in dict.fromkeys(spaced)]
@@ -193,6 +243,7 @@ class Analyser:
             yield AnalysedChunk(terms, sum(part.length for part in parts))
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
+        text = plain(text)
         character = _UNSPACED_CHARACTER if language in UNSPACED else CJK_CHARACTER
         raw = text if text.isascii() else index_text(text, character)
         if language in STEMMERS:
@@ -207,6 +258,8 @@ class Analyser:
             terms = tokens + [f"{first} {second}" for (first, a), (second, b) in pairs if a and b]
         if max(map(len, terms), default=0) > LONGEST_TERM:
             terms = [_bounded(term) for term in terms]
+        if whole := identifiers(text):
+            terms = [*terms, *whole]
         return AnalysedChunk(terms, len(tokens))
 
     def _tokens(self, text: str, reason: int, tokenizer: apsw.FTS5Tokenizer | None = None) -> list[str]:
@@ -255,11 +308,15 @@ def weigh_words(
     """What each term of a query's words weighs, and the query's reach; terms without a count are nowhere.
 
     The forms of a word weigh what a word weighs in as many chunks as hold any of them. A term that is in two
-    words weighs for both.
+    words weighs for both. Identifiers weigh as well, beyond the reach.
     """
+    whole = [word for word in words if is_identifier(word[0])]
+    words = [word for word in words if not is_identifier(word[0])]
     together = [sum(counts.get(term, 0) for term in word) for word in words]
     weights = weigh([word[0] for word in words], together, size)
     of_terms: dict[str, float] = {}
+    for (one,) in whole:
+        of_terms[one] = _IDENTIFIER_WEIGHT * weigh([one], [counts.get(one, 0)], size).reach
     for word, weight in zip(words, weights.of_terms, strict=True):
         for term in word:
             of_terms[term] = of_terms.get(term, 0.0) + weight

@@ -209,9 +209,10 @@ class Analyser:
     def required(self, texts: Iterable[str], languages: Sequence[str]) -> list[Word]:
         """The words of all these texts, each once, or the longest of many: they are the rarest, as a rule.
 
-        A passage that holds the texts, spelled as they are, holds one form of each word.
+        A passage that holds the texts, spelled as they are, holds one form of each word. An identifier is not
+        required as a whole: with other signs between its words it is the same phrase.
         """
-        found = dict.fromkeys(chain.from_iterable(self.words_of(text, languages) for text in texts))
+        found = dict.fromkeys(chain.from_iterable(self._words_of(text, languages) for text in texts))
         return sorted(found, key=lambda word: -len(word[0]))[:MAX_REQUIRED]
 
     def _forms(self, token: str, languages: Sequence[str]) -> Word:

@@ -98,12 +98,14 @@ async def test_a_phrase_is_found_under_filters(deep: Base) -> None:
 
 
 async def test_words_are_required_in_the_form_that_they_have_in_their_language(base: Base) -> None:
-    """German stems, and pairs of Chinese characters, among so many others that the index has to narrow."""
-    texts = [f"Häuser und Gärten {number} 学习机器" for number in range(POOLS[0] + 50)]
+    """German stems, pairs of Chinese characters, and an identifier with another sign in it, among so many
+    others that the index has to narrow."""
+    texts = [f"Häuser und Gärten {number} 学习机器 chars max" for number in range(POOLS[0] + 50)]
     await german(base, *texts, title="preferred", vectors=near(len(texts)))
     await german(base, f"Gärten und Häuser {'im Norden ' * 200}", title="de", vectors=[axis(1)])
     await base.note(f"机器学习 {'in the north ' * 200}", title="zh", vectors=[axis(1)])
-    for query, title in (("Gärten und Häuser", "de"), ("机器学习", "zh")):
+    await base.note(f"max-chars {'in the north ' * 200}", title="id", vectors=[axis(1)])
+    for query, title in (("Gärten und Häuser", "de"), ("机器学习", "zh"), ("max_chars", "id")):
         wording = Wording([query])
         found = await base.find(**ranked(query, "hybrid", wording=wording, top=1))
         assert [result.document.title for result in found.results] == [title]

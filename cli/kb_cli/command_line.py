@@ -177,7 +177,7 @@ COMMANDS = (
     Command("search", "kb_cli.documents:search", "find passages", (
         *_ENGINE,
         *_LABELS,
-        _arg("query", help="words or a question"),
+        _arg("query", help='words or a question; "a phrase" and -word in it, in single quotes'),
         _arg("--top", type=_number(int, 1, 100), default=10, metavar="N",
              help="how many at the most (default 10)"),
         _arg("--mode", choices=get_args(m.Mode), help="by words, by meaning, or both (default)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,9 +17,10 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
-from kb_contracts.semantics.search import without_text
+from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
@@ -53,6 +55,79 @@ def few_of_each(results: Sequence[m.SearchResult], _top: int, most: int) -> list
         if counts[result.document.id] <= most:
             kept.append(result)
     return kept
+
+
+def words_alone(phrases: Iterable[str]) -> tuple[set[str], list[str]]:
+    return {word for phrase in phrases for word in query.words_of(phrase)}, []
+
+
+def holding_the_letters(wording: query.Wording, _title: str, _heading: str | None, text: str) -> bool:
+    letters = "".join(query.words_of(text))
+    return all("".join(query.words_of(phrase)) in letters for phrase in wording.phrases)
+
+
+def holding_in_the_text_alone(
+    wording: query.Wording, _title: str, _heading: str | None, text: str, passes: Any = query.Wording.passes
+) -> bool:
+    return bool(passes(wording, "", None, text))
+
+
+def holding_all_in_one(
+    wording: query.Wording, title: str, heading: str | None, text: str, passes: Any = query.Wording.passes
+) -> bool:
+    return bool(passes(wording, "", None, f"{title} {heading or ''} {text}"))
+
+
+def holding_one_phrase(
+    wording: query.Wording,
+    title: str,
+    heading: str | None,
+    text: str,
+    passes: Any = query.Wording.passes,
+) -> bool:
+    each = [query.Wording([phrase], wording.excluded) for phrase in wording.phrases] or [wording]
+    return any(passes(one, title, heading, text) for one in each)
+
+
+def phrases_to_the_end(text: str) -> Iterator[tuple[int, int]]:
+    start = text.find('"')
+    if start >= 0 and any(map(str.isalnum, text[start:])):
+        end = text.find('"', start + 1)
+        yield start, len(text) if end < 0 else end + 1
+
+
+def phrase_that_is_looked_for(text: str, start: int, end: int, _excludes: bool) -> Any:
+    return query._Part(start, end, text[start + 1 : end - 1], excluded=False)
+
+
+def excluded_wherever_a_minus_stands(text: str, _phrases: Any) -> list[Any]:
+    return [
+        query._Part(found.start(), found.end(), found[1], excluded=True)
+        for found in re.finditer(r"-+[ =]?(\w+)", text)
+    ]
+
+
+def ranked_by_the_whole_query(text: str) -> query.ParsedQuery:
+    return dataclasses.replace(query_of(text), text=text)
+
+
+def ranked_without_phrases(written: str) -> query.ParsedQuery:
+    parsed = query_of(written)
+    text = parsed.text
+    for phrase in parsed.wording.phrases if parsed.wording else ():
+        text = text.replace(phrase, "")
+    return dataclasses.replace(parsed, text=text.strip() or parsed.text)
+
+
+async def total_without_syntax(incoming: Incoming, inner: Handler) -> Any:
+    words = incoming.body.query.replace('"', "").replace(" -", " ")
+    every: Any = await inner(with_body(incoming, msgspec.structs.replace(incoming.body, query=words)))
+    return msgspec.structs.replace(await inner(incoming), total=every.total)
+
+
+async def looking_for_what_is_excluded(incoming: Incoming, inner: Handler) -> Any:
+    words = incoming.body.query.replace("-", "")
+    return await inner(with_body(incoming, msgspec.structs.replace(incoming.body, query=words)))
 
 
 def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:

@@ -14,6 +14,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
 from kb_contracts.semantics import citations, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
+from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
 from kb_simulator.engine import documents, handlers, search, state
@@ -39,7 +40,7 @@ from tests.mutation.breaking import (
 )
 from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
-JOBS, DOCUMENTS, SEARCH = "test_jobs", "test_documents", "test_search"
+JOBS, DOCUMENTS, SEARCH, QUERY = "test_jobs", "test_documents", "test_search", "test_query"
 UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
 SOURCES = "test_sources"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
@@ -279,6 +280,48 @@ _SEARCH = [
     _m("nothing is ever weak", SEARCH, "an_empty_base_answers_nothing", says("search", weak=False)),
     _m("everything is weak", SEARCH, "the_same_words_match_well_by_meaning", says("search", weak=True)),
     _m("results lose their tags", SEARCH, "a_note_is_found_by_its_words", results(lambda _: {"tags": []})),
+]  # fmt: skip
+
+_QUERY = [
+    _m("marks are plain text", QUERY, "only_what_holds_the_phrase_is_a_result",
+       replaced(semantic_search, "SYNTAX", re.compile("(?!)"))),
+    _m("a phrase is its words", QUERY, "words_of_a_phrase_stand_in_its_order_side_by_side_and_whole",
+       replaced(semantic_query, "_divided", mis.words_alone)),
+    _m("a phrase is part of a text", QUERY, "words_of_a_phrase_stand_in_its_order_side_by_side_and_whole",
+       replaced(semantic_query.Wording, "passes", mis.holding_the_letters)),
+    _m("accents tell words apart", QUERY, "a_phrase_is_found_whatever_its_case_accents_and_punctuation",
+       replaced(semantic_query, "_folded", str.casefold)),
+    _m("a title holds nothing", QUERY, "a_phrase_may_stand_in_the_title_or_in_a_heading",
+       replaced(semantic_query.Wording, "passes", mis.holding_in_the_text_alone)),
+    _m("a phrase goes from the title into the text", QUERY, "a_phrase_may_stand_in_the_title_or_in_a_heading",
+       replaced(semantic_query.Wording, "passes", mis.holding_all_in_one)),
+    _m("curly marks are text", QUERY, "a_phrase_stands_between_double_quotation_marks_of_any_kind",
+       replaced(semantic_query, "_OPENING", re.compile('"'))),
+    _m("inches begin a phrase", QUERY, "an_unpaired_mark_is_plain_text",
+       replaced(semantic_query, "_phrases", mis.phrases_to_the_end)),
+    _m("one phrase is enough", QUERY, "a_passage_holds_all_phrases",
+       replaced(semantic_query.Wording, "passes", mis.holding_one_phrase)),
+    _m("characters are no words", QUERY, "a_phrase_is_found_inside_a_sentence_without_spaces",
+       replaced(semantic_query, "_UNSPACED_RUN", re.compile("(?!)"))),
+    _m("words are not excluded", QUERY, "what_holds_an_excluded_word_is_no_result",
+       replaced(semantic_query, "_excluded_words", lambda *_: [])),
+    _m("phrases are not excluded", QUERY, "what_holds_an_excluded_phrase_is_no_result",
+       replaced(semantic_query, "_phrase", mis.phrase_that_is_looked_for)),
+    _m("every minus excludes", QUERY, "a_minus_of_another_kind_excludes_nothing",
+       replaced(semantic_query, "_excluded_words", mis.excluded_wherever_a_minus_stands)),
+    _m("excluded words count", QUERY, "words_of_phrases_count_and_excluded_words_do_not",
+       replaced(search, "query_of", mis.ranked_by_the_whole_query)),
+    _m("words of phrases do not count", QUERY, "words_of_phrases_count_and_excluded_words_do_not",
+       replaced(search, "query_of", mis.ranked_without_phrases)),
+    _m("the total counts what does not pass", QUERY, "the_total_counts_what_passes",
+       around("search", mis.total_without_syntax)),
+    _m("a search for nothing is answered", QUERY, "a_query_that_only_leaves_out_is_refused",
+       forgives("search", "invalid_parameter", mis.looking_for_what_is_excluded)),
+    _m("what does not pass makes no answer weak", QUERY, "where_nothing_passes_the_answer_is_weak",
+       says("search", weak=False)),
+    _m("filters end with syntax", QUERY, "phrases_go_with_filters_and_bounds", body("search", tags=[])),
+    _m("marks are syntax to all", "test_vector_search", "marks_are_text_to_it",
+       replaced(search, "ParsedQuery", semantic_query.parse_query)),
 ]  # fmt: skip
 
 _CONTEXT = [
@@ -525,6 +568,7 @@ MUTANTS: list[Mutant] = [
     *_JOBS,
     *_DOCUMENTS,
     *_SEARCH,
+    *_QUERY,
     *_CONTEXT,
     *_UPDATES,
     *_RANKING,

@@ -201,7 +201,17 @@ class Story:
         ):
             if self._dice.random() < 0.15:
                 body[name] = value
+        if self._dice.random() < 0.4:
+            body["query"] += self._syntax()
         yield Step("search", request={"json": body})
+
+    def _syntax(self) -> str:
+        """A phrase or an exclusion, of words that stand side by side somewhere, or may do."""
+        words = self._dice.choice(self._texts or ["granite quarry"]).split()
+        start = self._dice.randrange(len(words))
+        phrase = " ".join(words[start : start + self._dice.choice((1, 2, 2, 3))])
+        made = self._dice.choice((' "{}"', " “{}”", ' -"{}"', ' "{} water"', " -{}", " --{}", ' "{}'))
+        return made.format(phrase)
 
     def _citation(self) -> Iterator[Step]:
         """Of some text in some document: there in one, changed in another, gone with a third."""
@@ -353,6 +363,7 @@ def refusals() -> list[Step]:
         {},
         {"query": ""},
         {"query": " \n"},
+        {"query": "-copper"},
         {"query": "x", "top": 0},
         {"query": "x", "top": "5"},
         {"query": "x", "mode": "semantic"},

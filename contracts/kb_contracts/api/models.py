@@ -178,7 +178,16 @@ class Ranking(Request):
 class SearchRequest(Request):
     """`POST /search`."""
 
-    query: Query
+    query: Annotated[
+        Query,
+        Meta(
+            description="what to look for, in words. What stands in double quotation marks (straight, curly, "
+            "«…») is a phrase: only passages that hold it in text, heading or title are results. A minus "
+            "right before a phrase, or a word of three letters or more, at the start or behind white space, "
+            "leaves out passages that hold it; not in several lines, nor a word beside options such as `-v` "
+            "or `--all`. A query that only leaves out is refused"
+        ),
+    ]
     top: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
     tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="all of these")] = []
     tags_any: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="at least one of these")] = []

@@ -19,6 +19,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Chunk, Filters, Mode, SearchRequest, SearchResult
 from kb_contracts.semantics.citations import with_citations
+from kb_contracts.semantics.query import SYNTAX, ParsedQuery, parse_query
 
 T = TypeVar("T")
 CountTokens = Callable[[str], int]
@@ -42,6 +43,15 @@ def mode_of(request: SearchRequest) -> Mode:
             parameter="fts_only",
         )
     return "fts" if fts_only else mode or "hybrid"
+
+
+def query_of(query: str) -> ParsedQuery:
+    """What a query asks for; most have no syntax to be read.
+
+    Raises:
+        EngineError: as `parse_query`.
+    """
+    return parse_query(query) if SYNTAX.search(query) else ParsedQuery(query)
 
 
 def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:

@@ -329,3 +329,9 @@ def test_an_unknown_member_is_refused_by_name(kb: Client, body: dict[str, Any], 
 def test_a_missing_query_is_told(kb: Client) -> None:
     response = kb.request(ops.VECTOR_SEARCH, json={"limit": 5})
     assert problem(response, "missing_parameter").parameter == "query"
+
+
+def test_marks_are_text_to_it(kb: Client) -> None:
+    """Its document knows no phrases and no exclusions: as a question is written it is compared."""
+    kb.note(QUERY)
+    assert len(kb.vector(f'"{QUERY} granite" -bearer').results) == 1

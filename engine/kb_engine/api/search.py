@@ -26,6 +26,7 @@ from kb_contracts.semantics.search import (
     first_collections,
     mode_of,
     presented,
+    query_of,
     source_types,
     vector_result,
 )
@@ -58,6 +59,7 @@ class SearchApi:
         """
         started = time.perf_counter()
         mode = mode_of(request)
+        parsed = query_of(request.query)
         filters = request.filters or m.Filters()
         date_from, date_to = date_window(filters) if request.filters else (None, None)
         selection = Selection(
@@ -78,18 +80,21 @@ class SearchApi:
         pool = max(looked_at, pool_for(request), 0 if plan is None else pool_size(request.top))
         neighbors = request.neighbors if request.detail == "full" else 0
         query = Query(
-            text=request.query,
+            text=parsed.text,
             mode=mode,
-            vector=None if mode == "fts" else await self._encoder.query(request.query),
+            vector=None if mode == "fts" else await self._encoder.query(parsed.text),
             scoring=self._encoder.embedder.scoring,
             top=pool,
             selection=selection,
             min_score=request.min_score,
+            wording=parsed.wording,
             neighbors=neighbors if pool == request.top else 0,
             explain=request.explain,
         )
         found = await self._store.search(query)
-        results, reranked, rerank_failure = await _second_look(reranker, request, found.results, looked_at)
+        results, reranked, rerank_failure = await _second_look(
+            reranker, request, parsed.text, found.results, looked_at
+        )
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)
         if request.collapse:  # many texts are compared, which others do not wait for
@@ -180,7 +185,7 @@ class RaglerApi:
 
 
 async def _second_look(
-    reranker: Reranker | None, request: m.SearchRequest, results: list[m.SearchResult], most: int
+    reranker: Reranker | None, request: m.SearchRequest, query: str, results: list[m.SearchResult], most: int
 ) -> tuple[list[m.SearchResult], bool | UnsetType, str | UnsetType]:
     """The first `most` results as the reranker orders them, `reranked` and `rerank_failure`.
 
@@ -190,7 +195,7 @@ async def _second_look(
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
     first = results[:most]
     try:
-        relevances = await reranker.scores(request.query, [result.chunk.text for result in first])
+        relevances = await reranker.scores(query, [result.chunk.text for result in first])
     except RerankFailed as error:
         return results, False, str(error)
     return in_order_of_relevance(first, relevances), True, UNSET

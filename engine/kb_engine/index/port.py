@@ -99,6 +99,10 @@ class IndexQuery:
 
     `vector` is None in mode `fts`; `text` has no say in mode `vector`. `languages` are those of the documents
     in the base, and are filled in by the store.
+
+    `required` are texts. A chunk in which a word of one of them is missing, in each form that the word has in
+    these languages (`words.Analyser.required`), need not be found, nor does it count; whoever asks has no use
+    for it. No score depends on them.
     """
 
     text: str
@@ -109,6 +113,7 @@ class IndexQuery:
     selection: Selection = field(default_factory=Selection)
     min_score: float = 0.0
     languages: Sequence[str] = ()
+    required: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_IDENTIFIERS = 64
 MAX_PHRASES = 256
 """Of a query of up to 4,000 characters; the phrases beyond these do not count."""
+MAX_REQUIRED = 16
+"""Words that a chunk has to hold: more of them leave hardly fewer chunks."""
 
 _CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -203,6 +205,15 @@ class Analyser:
         for run in runs.findall(query):
             words += self._pairs(run)
         return list(dict.fromkeys(filter(None, words)))[:MAX_PHRASES]
+
+    def required(self, texts: Iterable[str], languages: Sequence[str]) -> list[Word]:
+        """The words of all these texts, each once, or the longest of many: they are the rarest, as a rule.
+
+        A passage that holds the texts, spelled as they are, holds one form of each word. An identifier is not
+        required as a whole: with other signs between its words it is the same phrase.
+        """
+        found = dict.fromkeys(chain.from_iterable(self._words_of(text, languages) for text in texts))
+        return sorted(found, key=lambda word: -len(word[0]))[:MAX_REQUIRED]
 
     def _forms(self, token: str, languages: Sequence[str]) -> Word:
         plain = self._tokens(token, apsw.FTS5_TOKENIZE_QUERY)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.query import Wording
 from kb_engine.address import Address
 from kb_engine.index.port import IndexQuery, Vectors
 from kb_engine.turns import Lane
@@ -166,8 +167,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: what the index is asked for, and what of each result is read besides."""
+    """A search: what the index is asked for, what each passage must pass, and what of it is read besides.
 
+    `required` is the store's to fill in, of `wording`, which the index does not know.
+    """
+
+    wording: Wording | None = None
     neighbors: int = 0
     explain: bool = False
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,10 +36,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
 from kb_engine.store.port import Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once
+from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
 P = ParamSpec("P")
@@ -160,7 +162,17 @@ class Store(ABC):
 
     async def _search_elsewhere(self, follower: Follower, query: Query) -> Found:
         query = replace(query, languages=await self.read(search.languages))
+        if query.wording is not None:
+            return await self._search_for_wording(query, follower.search)
         return await self.read(search.found, query, await follower.search(query))
+
+    async def _search_for_wording(self, query: Query, find: Find) -> Found:
+        """In several turns; what is removed meanwhile is left out."""
+
+        async def passing(wording: Wording, chunk_ids: Sequence[int]) -> set[int]:
+            return await self.read(search.passing, wording, chunk_ids)
+
+        return await self.read(search.found, query, await find_passing(query, find, passing))
 
     async def close(self) -> None:
         """Finish what is under way, queue again what runs here, and let go of the base."""

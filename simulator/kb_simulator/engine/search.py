@@ -21,12 +21,14 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.diversity import diverse, pool_for
+from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
     mode_of,
     presented,
+    query_of,
     source_types,
     vector_result,
 )
@@ -49,14 +51,19 @@ _DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
 Test = Callable[[Stored], bool]
 
 
-def search(
-    documents: Documents, request: m.SearchRequest, now: int, also: Sequence[Test] = ()
-) -> m.SearchResponse:
-    """The best chunks, best first, equals by id; their documents pass the tests in `also` too.
+def search(documents: Documents, request: m.SearchRequest, now: int) -> m.SearchResponse:
+    """The best chunks, best first, equals by id.
 
     Raises:
         EngineError: `contradiction` or `invalid_parameter`.
     """
+    return _search(documents, request, query_of(request.query), now)
+
+
+def _search(
+    documents: Documents, request: m.SearchRequest, query: ParsedQuery, now: int, also: Sequence[Test] = ()
+) -> m.SearchResponse:
+    """As `search`, with the query as it is read; the documents of the chunks pass the tests in `also` too."""
     mode, owners = mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
     pool = max(pool_for(request), 0 if plan is None else pool_size(request.top))
@@ -65,12 +72,21 @@ def search(
         allowed = {
             number for number, stored in documents.by_id.items() if all(test(stored) for test in tests)
         }
-    bm25 = None if mode == "vector" else documents.index.keyword_scores(request.query)
-    cosines = None if mode == "fts" else documents.index.cosines(request.query)
-    weight, saturation = _formula(mode, documents.index.reach(request.query))
+    bm25 = None if mode == "vector" else documents.index.keyword_scores(query.text)
+    cosines = None if mode == "fts" else documents.index.cosines(query.text)
+    weight, saturation = _formula(mode, documents.index.reach(query.text))
     scores = _mixed(bm25, cosines, weight, saturation)
     if allowed is not None:
         scores = {key: score for key, score in scores.items() if owners[key][0] in allowed}
+    passing: set[int] | None = None  # chunks; None: all
+    if (wording := query.wording) is not None:
+        chunks = {key: documents.chunk(key) for key in owners}
+        passing = {
+            key
+            for key, (stored, chunk) in chunks.items()
+            if wording.passes(stored.document.title, chunk.heading, chunk.text)
+        }
+        scores = {key: score for key, score in scores.items() if key in passing}
     if (least := request.min_score) > 0:
         scores = {key: score for key, score in scores.items() if round(score, _DECIMALS) >= least}
     # Rounding all would take longer than finding them: only what can be among the best is rounded.
@@ -82,7 +98,9 @@ def search(
         far = (
             (0.0, chunk_id)
             for chunk_id in sorted(owners)
-            if chunk_id not in scores and (allowed is None or owners[chunk_id][0] in allowed)
+            if chunk_id not in scores
+            and (allowed is None or owners[chunk_id][0] in allowed)
+            and (passing is None or chunk_id in passing)
         )
         best += islice(far, pool - len(best))
 
@@ -200,7 +218,7 @@ def search_vectors(
     )
     wanted = source_types(filters.source_type)
     of_source = [lambda stored: _source_type(stored) in wanted] if wanted else []
-    found = search(documents, by_meaning, now, of_source)
+    found = _search(documents, by_meaning, ParsedQuery(request.query), now, of_source)
     ids = chosen or collections.ids(documents, first_collections(found.results))
     return r.VectorSearchResponse(
         results=[vector_result(result, ids) for result in found.results],

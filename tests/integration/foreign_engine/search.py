@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from .citations import citation
 from .pages import Entry, Scored, chosen
 from .promise import Refused
+from .queries import Asked, taken_apart
 from .store import Documents, Row, chunk_of
 
 WEAK = 0.2
@@ -33,8 +34,9 @@ class Search:
         """Passages that match, as far as `max_chars` lets them."""
         began, mode = time.monotonic(), mode_of(body)
         numbers = [document["id"] for document in self._chosen(body)]
-        scored = self._documents.chunks.scored(body["query"], mode, numbers)
-        found = [each for each in scored if each[0] >= body["min_score"]]
+        asked = taken_apart(body["query"])
+        scored = self._documents.chunks.scored(asked.plain, mode, numbers)
+        found = [each for each in scored if each[0] >= body["min_score"] and self._fits(each[1], asked)]
         best = found[: max(100, 3 * body["top"])]
         if body["ranking"] is not None:
             best = self._ranked(best, body["query"], body["ranking"])
@@ -62,6 +64,11 @@ class Search:
         if body["rerank"]:
             answer |= {"reranked": False, "rerank_failure": "Nothing here reranks."}
         return answer
+
+    def _fits(self, row: Row, asked: Asked) -> bool:
+        if not asked.wanted and not asked.unwanted:
+            return True
+        return asked.fits(self._documents.one(row["document"])["title"], row["heading"] or "", row["text"])
 
     def _ranked(self, found: list[Scored], query: str, ranking: Row) -> list[Scored]:
         """The same by their final scores."""

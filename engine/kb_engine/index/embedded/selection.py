@@ -79,17 +79,22 @@ def search(
     query: IndexQuery,
     originals: Originals,
     scanner: Executor | None = None,
+    required: Sequence[Word] = (),
 ) -> Candidates:
     """The best chunks of these documents (None: of all) by the exact score, best first.
 
     `words` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
-    of `scanner` vectors are compared while this one looks words up.
+    of `scanner` vectors are compared while this one looks words up. Chunks that lack one of the words in
+    `required` are left out.
     """
     if not words:
         if query.mode == "fts":
             return Candidates((), 0)
         query = replace(query, mode="vector")
     allowed = [part.allowed(documents) for part in state.parts]
+    for word in map(Terms, required):
+        held = (part.block.words.holding(word) for part in state.parts)
+        allowed = [rows if mask is None else rows & mask for rows, mask in zip(held, allowed, strict=True)]
     segments = [
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)

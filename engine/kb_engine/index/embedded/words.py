@@ -40,6 +40,7 @@ Keys: TypeAlias = "NDArray[np.bytes_]"
 Rows: TypeAlias = "NDArray[np.uint32]"
 Counts: TypeAlias = "NDArray[np.int64]"
 Places: TypeAlias = "slice | NDArray[np.intp]"
+Mask: TypeAlias = "NDArray[np.bool_]"
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
 K1, B = 1.2, 0.75
@@ -113,6 +114,9 @@ class WordBlock(Protocol):
         `scores`, term by term in the order of `terms`: they do not depend on `rows`, nor on the block.
         """
 
+    def holding(self, terms: Terms) -> Mask:
+        """Which rows hold one of the terms or more."""
+
     def postings(self) -> Postings:
         """All of it, to be merged with others."""
 
@@ -171,6 +175,13 @@ class Postings:
                 impacts /= norms[targets] + impacts
                 impacts *= weight * (K1 + 1)
                 scores[targets] += impacts
+
+    def holding(self, terms: Terms) -> Mask:
+        held = np.zeros(len(self.lengths), np.bool_)
+        for term in self._find(terms):
+            for places, targets in self._all(term) if term is not None else ():
+                held[targets] |= self._frequencies[places] > 0
+        return held
 
     def postings(self) -> Postings:
         return self
@@ -347,6 +358,9 @@ class RecentView:
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
         self._found(terms).add_scores(terms, weights, average, scores, rows)
+
+    def holding(self, terms: Terms) -> Mask:
+        return self._found(terms).holding(terms)
 
     def postings(self) -> Postings:
         return self._block(list(self._postings))

@@ -9,11 +9,10 @@ import numpy as np
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
-from kb_engine.index.postgres.state import State
+from kb_engine.index.postgres.state import ALL, State, selected
 from kb_engine.index.postgres.words import Terms
 from kb_engine.index.ranking import DECIMALS, Floats, select
 from kb_engine.store.postgres.connection import Db, rows, value
-from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
 """Those of FTS5."""
@@ -25,7 +24,6 @@ _BM25 = f"""
 """  # noqa: S608
 """Takes the average length, the terms and their weights; to be grouped by `p.chunk_id`."""
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
-_ALL = "true"
 _MEANING = "least(greatest(cosine, 0.0), 1.0)"
 _WORDING = "bm25 / (bm25 + ?::float8)"
 
@@ -44,9 +42,9 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
     return Candidates(best, found[0][0], terms.reach, state.extent.left)
 
 
-async def chunks_left(db: Db, query: IndexQuery) -> list[int]:
+async def chunks_left(db: Db, state: State, query: IndexQuery) -> list[int]:
     """The ids of the chunks that the filters leave, ascending."""
-    where, chosen = selected(query)
+    where, chosen = selected(state, query)
     sql = f"SELECT v.chunk_id FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
     return [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
 
@@ -68,9 +66,9 @@ async def score_some(
     return select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.reach)
 
 
-async def any_holds(db: Db, query: IndexQuery, terms: Sequence[str]) -> bool:
+async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str]) -> bool:
     """Whether a chunk that the filters leave holds one of these terms."""
-    where, chosen = selected(query)
+    where, chosen = selected(state, query)
     sql = (
         "SELECT EXISTS (SELECT FROM postings p JOIN vectors v ON v.chunk_id = p.chunk_id "  # noqa: S608
         f"WHERE p.term = ANY (?::text[]) AND {where})"
@@ -105,11 +103,11 @@ LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
 
 def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
     """Cosine and BM25 of each chunk that the filters leave."""
-    where, chosen = selected(query)
+    where, chosen = selected(state, query)
     vector = [] if query.vector is None else [query.vector.tolist()]
     hits, values = _BM25, [state.average, terms.terms, terms.weights]
     if query.mode == "fts":
-        if where != _ALL:
+        if where != ALL:
             hits += f" WHERE p.chunk_id IN (SELECT v.chunk_id FROM vectors v WHERE {where})"  # noqa: S608
         sql = f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits} GROUP BY p.chunk_id) h"  # noqa: S608
         return sql, [*values, *chosen]
@@ -123,14 +121,6 @@ def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any
         f"LEFT JOIN ({hits} GROUP BY p.chunk_id) h ON h.chunk_id = n.chunk_id"
     )
     return sql, [*vector, *chosen, *values]
-
-
-def selected(query: IndexQuery) -> tuple[str, list[Any]]:
-    """The condition on a row `v` of the vectors, and its values."""
-    where, chosen = filters.condition(query.selection)
-    if not where:
-        return _ALL, []
-    return f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})", list(chosen)  # noqa: S608
 
 
 def _formula(mode: m.Mode, scoring: Scoring, reach: float) -> tuple[str, list[Any]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kb_engine.index.port import IndexQuery
 from kb_engine.index.postgres.building import half_of
-from kb_engine.index.postgres.exact import selected
-from kb_engine.index.postgres.state import State
+from kb_engine.index.postgres.state import State, selected
 from kb_engine.store.postgres.connection import Db, rows
 
 _EFFORT = 200
@@ -26,7 +25,7 @@ async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> dict[i
         "set_config('hnsw.ef_search', ?, true)",
         (str(_EFFORT),),
     )
-    where, chosen = selected(query)
+    where, chosen = selected(state, query)
     half = half_of(state.dimensions)
     distance = f"v.vector::{half} <#> ?::real[]::{half}"
     sql = f"SELECT v.chunk_id, -({distance}) FROM vectors v WHERE {where} ORDER BY {distance} LIMIT ?"  # noqa: S608

@@ -58,13 +58,13 @@ async def find_candidates(
             query = replace(query, mode="vector")
     few = extent.left <= FEW_CHUNKS
     sought, rest = affordable(known, extent)
-    while rest and not few and not await any_holds(db, query, [term for term, _ in sought]):
+    while rest and not few and not await any_holds(db, state, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
     sought = await words.exactly(db, sought, extent)
     weights, reach = weigh_words(found, dict(known) | dict(sought), extent.size)
     first, others = weighed(sought, weights, reach), weighed(rest, weights, reach)
     if few:
-        return await score_some(db, state, query, await chunks_left(db, query), first + others)
+        return await score_some(db, state, query, await chunks_left(db, state, query), first + others)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size
     if by_index or others.terms:
         return await _best_of_pools(db, state, query, first, others, by_index=by_index)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kb_engine.index.port import IndexQuery
 from kb_engine.index.postgres.building import VALID
+from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, row, value
 from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
+
+ALL = "true"
+_HOLDS = "v.chunk_id IN (SELECT p.chunk_id FROM postings p WHERE p.term = ANY (?::text[]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +31,14 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class State:
     """`average` is in words a chunk; `indexed`: the HNSW index is there and complete; `languages`: those of
-    documents."""
+    documents. `required` are words that each chunk has to hold, in one of their forms."""
 
     extent: Extent
     average: float
     dimensions: int
     indexed: bool
     languages: Sequence[str]
+    required: Sequence[Word] = ()
 
 
 async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> State:
@@ -52,4 +59,19 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> S
         sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents d WHERE {where}"  # noqa: S608
         left = await value(db, sql, values)
     extent = Extent(int(left), chunks, generation)
-    return State(extent, words / chunks if chunks else 1.0, stored.dimensions, indexed, languages.split())
+    state = State(extent, words / chunks if chunks else 1.0, stored.dimensions, indexed, languages.split())
+    if not query.required:
+        return state
+    required = await asyncio.to_thread(lambda: Analyser().required(query.required, state.languages))
+    state = replace(state, required=required)
+    where, values = selected(state, query)
+    left = await value(db, f"SELECT count(*) FROM vectors v WHERE {where}", values)  # noqa: S608
+    return replace(state, extent=replace(extent, left=left))
+
+
+def selected(state: State, query: IndexQuery) -> tuple[str, list[Any]]:
+    """The condition on a row `v` of the vectors, and its values."""
+    where, values = filters.condition(query.selection)
+    conditions = [f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})"] if where else []  # noqa: S608
+    conditions += len(state.required) * [_HOLDS]
+    return " AND ".join(conditions) or ALL, [*values, *map(list, state.required)]

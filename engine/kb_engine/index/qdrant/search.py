@@ -136,6 +136,9 @@ class Searcher:
 
     async def _question(self, query: IndexQuery, statistics: Statistics) -> Question:
         conditions = selected(query.selection)
+        if query.required:
+            required = await asyncio.to_thread(lambda: Analyser().required(query.required, query.languages))
+            conditions += [among("terms", list(map(term_number, word))) for word in required]
         if query.mode == "vector":
             return Question(query, {}, 0.0, conditions, statistics.average)
         words = await asyncio.to_thread(lambda: Analyser().words_of(query.text, query.languages))

@@ -39,7 +39,7 @@ import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
-from kb_engine.index.port import Index
+from kb_engine.index.port import Candidates, Index, IndexQuery
 from kb_engine.index.postgres import EXACT_BELOW
 from kb_engine.index.postgres.building import keep_index
 from kb_engine.index.postgres.search import find_candidates
@@ -68,6 +68,7 @@ from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, ex
 from kb_engine.store.repository import jobs, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.store import Store, utc_now
+from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
 
@@ -320,7 +321,13 @@ class PostgresStore(Store):
         return await self._run_read(partial(self._search, query))
 
     async def _search(self, query: Query, read: Read) -> Found:
-        candidates = await find_candidates(read.db, self._embedder, self._words, query, self._exact_below)
+        async def find(wanted: IndexQuery) -> Candidates:
+            return await find_candidates(read.db, self._embedder, self._words, wanted, self._exact_below)
+
+        if query.wording is None:
+            candidates = await find(query)
+        else:
+            candidates = await find_passing(query, find, partial(search.passing, read))
         return await search.found(read, query, candidates)
 
 

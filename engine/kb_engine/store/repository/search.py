@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
 from kb_engine.index.ranking import rank
 from kb_engine.store.port import Found, Query
@@ -87,12 +88,23 @@ async def languages(read: Read) -> list[str]:
     return [language for (language,) in await read.rows(LANGUAGES)]
 
 
+async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set[int]:
+    """Those of these chunks whose passages hold what they must, and nothing that they must not."""
+    sql = (
+        "SELECT c.id, d.title, c.heading, c.text "  # noqa: S608
+        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
+    )
+    rows = await read.rows(sql, (read.list_value(list(chunk_ids)),))
+    return {chunk_id for chunk_id, *texts in rows if wording.passes(*texts)}
+
+
 async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     """The results of a query, best first, ties by chunk id.
 
     A candidate whose chunk is gone is left out: an index of its own may not know yet.
     """
     ranked, weak = rank(candidates, query)
+    ranked = ranked[: query.top]
     rows = {}
     if ranked:
         sql = (

@@ -34,7 +34,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals
-from kb_engine.index.port import Index
+from kb_engine.index.port import Candidates, Index, IndexQuery
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search
@@ -275,10 +275,22 @@ class SqliteStore(Store):
     async def search(self, query: Query) -> Found:
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
-        async with self._searching:
-            return await self._readers.run(partial(self._search, query))
+        if query.wording is None:
+            return await self._ask(query, lambda read, found: run_to_end(search.found(read, query, found)))
 
-    def _search(self, query: Query, db: apsw.Connection) -> Found:
+        # Where many texts are to be read other searches get turns in between.
+        async def find(wanted: IndexQuery) -> Candidates:
+            return await self._ask(wanted, lambda _read, found: found)
+
+        return await self._search_for_wording(query, find)
+
+    async def _ask(self, query: IndexQuery, answer: Callable[[SqliteRead, Candidates], T]) -> T:
+        async with self._searching:
+            return await self._readers.run(partial(self._search, query, answer))
+
+    def _search(
+        self, query: IndexQuery, answer: Callable[[SqliteRead, Candidates], T], db: apsw.Connection
+    ) -> T:
         """One read transaction, and the state of the index of the same instant."""
         try:
             with self._index.guard:
@@ -286,17 +298,20 @@ class SqliteStore(Store):
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 state = self._index.state
+            read, analyser = SqliteRead(db, self._clock), Analyser(db)
             where, values = search.condition(query.selection)
             sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
             documents = integers(db.execute(sql, values).get) if where else None
             words: Sequence[Word] = ()
-            if query.mode != "vector":
-                languages = run_to_end(search.languages(SqliteRead(db, self._clock)))
-                words = Analyser(db).words_of(query.text, languages)
+            required: Sequence[Word] = ()
+            if query.mode != "vector" or query.required:
+                languages = run_to_end(search.languages(read))
+                required = analyser.required(query.required, languages)
+                words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
             candidates = selection.search(
-                state, words, documents, query, partial(originals, db), self._scanner
+                state, words, documents, query, partial(originals, db), self._scanner, required
             )
-            return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
+            return answer(read, candidates)
         finally:
             roll_back(db)
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
 from kb_contracts.semantics.citations import as_line
+from kb_contracts.semantics.query import SYNTAX, parse_query
 from kb_contracts.semantics.search import within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
@@ -46,8 +47,9 @@ language: write 2-3 variant phrasings (the user's words, a document's terms, nar
 for each, merge, deduplicate by chunk_id; scores compare between calls. Reranking: ask for the top 10-20, \
 read, reorder by your own judgement.
 
-`weak`: nothing matches well, rephrase. fts_only: exact words (names, errors). To read on: neighbors, or \
-kb_get. Keep `citation` with what you state: kb_get checks it.
+`weak`: nothing matches well, rephrase. "a phrase" in query: only passages that hold it; -word: only others. \
+fts_only: exact words. To read on: neighbors, or kb_get. Keep `citation` with what you state: kb_get checks \
+it.
 
 Example: {"query": "pension revaluation", "top": 5}"""
 
@@ -280,7 +282,10 @@ def _hint(
 ) -> str:
     hints = []
     if not response.results:
-        if given := [name for name in _NARROWING if getattr(arguments, name)]:
+        given = [name for name in _NARROWING if getattr(arguments, name)]
+        if SYNTAX.search(arguments.query) and parse_query(arguments.query).wording is not None:
+            given.append("quotation marks or a minus in query")
+        if given:
             hints.append(f"Nothing found with {', '.join(given)}: search without them, or rephrase.")
         else:
             hints.append("Nothing found: rephrase, or look at kb_status for what the base holds.")

@@ -301,6 +301,13 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
     assert "kb_status" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
+async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) -> None:
+    for query in ('"old mine"', "granite -copper"):
+        hint = (await tools.ok("kb_search", query=query))["hint"]
+        assert hint.startswith("Nothing found with quotation marks or a minus in query: search without them")
+    assert "quotation" not in (await tools.ok("kb_search", query='well-known 5" pipe'))["hint"]
+
+
 async def test_more_results_than_match_are_said_to_be_the_nearest(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:

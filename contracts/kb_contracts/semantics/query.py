@@ -1,0 +1,202 @@
+"""The syntax of a search's query: phrases in quotation marks, exclusions behind a minus, and words.
+
+    "connection reset by peer"      only passages that hold it
+    -docker  -"docker compose"      only passages that do not hold it
+    everything else                 words, by which passages are ranked; those of phrases count among them
+
+A passage holds a phrase where its words stand in text, heading or title in this order, with nothing but white
+space and punctuation between them. They are compared without case, compatibility forms and diacritics, and
+are not stemmed. In scripts without spaces between words each character counts as a word, so that a phrase is
+found inside a sentence.
+
+What agents paste must not exclude by accident. A minus excludes a word of three letters and digits or more,
+of nothing else, that begins with a letter; where options such as `-v` or `--all` stand in the query it is a
+command line, and no word is excluded. A query of several lines, which may be a diff, excludes nothing. A
+straight quotation mark behind a letter or digit begins no phrase: it is that of inches.
+
+All of this takes a time in proportion to the text, whatever it is.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from kb_contracts.api.errors import EngineError
+
+_CLOSING = {'"': '"', "“": "”“", "”": "”", "„": "“”", "«": "»"}
+"""What ends a phrase, by what begins it."""
+_OPENING = re.compile(f"[{''.join(_CLOSING)}]")
+SYNTAX = re.compile(f"[-{''.join(_CLOSING)}]")
+"""Stands in every query that has a phrase or an exclusion."""
+_MINUS = re.compile(r"(?<!\S)-\S+")
+_SHORTEST = 3
+"""Letters and digits of a word that a minus excludes: shorter ones are options."""
+_BEHIND_A_WORD = ".,;:!?)"
+
+_NOT_COMPARED = re.compile(
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f"
+    "\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+    "\u00ad\u200c\u200d\u2060\ufeff]"
+)
+"""Accents, the points of Hebrew and Arabic, and what nobody sees: soft hyphens and joiners."""
+_UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e50-\u0e59\u0e81-\u0edf\u1000-\u1049\u1050-\u109d\u1780-\u17d3\u17e0-\u17e9"
+    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3100-\u312f\u31a0-\u31bf"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Han, kana, bopomofo, and Hangul, whose particles grow on to the words."""
+_SIGNS = "".join(
+    chr(code)
+    for code in chain(range(0x0900, 0x1000), range(0x1700, 0x1CD0))
+    if unicodedata.category(chr(code)) in {"Mn", "Mc"}
+)
+"""Vowel signs, of Indic scripts above all, which are no letters to `re`."""
+_SPACES = {code: " " for code in range(128) if not chr(code).isalnum()}
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
+_WORD = re.compile(rf"[\w{_SIGNS}]+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are compared, in their order."""
+    if text.isascii():
+        return text.lower().translate(_SPACES).split()
+    spaced = _UNSPACED_RUN.sub(lambda run: f" {' '.join(run[0])} ", _folded(text))
+    return _WORD.findall(spaced.replace("_", " "))
+
+
+def _folded(text: str) -> str:
+    letters = _NOT_COMPARED.sub("", unicodedata.normalize("NFKD", text)).casefold()
+    return unicodedata.normalize("NFKC", letters)
+
+
+class Wording:
+    """What a passage has to hold, and what it must not hold: phrases and words, as they were written."""
+
+    def __init__(self, phrases: Iterable[str] = (), excluded: Iterable[str] = ()) -> None:
+        self.phrases, self.excluded = tuple(phrases), tuple(excluded)
+        # A query may have hundreds of them: single words are looked up in a set, all at once.
+        self._words, self._rows = _divided(self.phrases)
+        self._no_words, self._no_rows = _divided(self.excluded)
+
+    @property
+    def effort(self) -> int:
+        """By how many passes over a passage it is judged."""
+        return 1 + len(self._rows) + len(self._no_rows)
+
+    def passes(self, title: str, heading: str | None, text: str) -> bool:
+        """Whether a passage may answer."""
+        parts = [words_of(part) for part in (title, heading or "", text)]
+        if self._rows or self._no_rows:
+            whole = "\n".join(map(_in_a_row, parts))
+            if not all(row in whole for row in self._rows) or any(row in whole for row in self._no_rows):
+                return False
+        words = set(chain.from_iterable(parts)) if self._words or self._no_words else set()
+        return words >= self._words and words.isdisjoint(self._no_words)
+
+
+def _divided(phrases: Iterable[str]) -> tuple[set[str], list[str]]:
+    """Those of one word, and those of several in a row."""
+    found = [words_of(phrase) for phrase in phrases]
+    rows = dict.fromkeys(_in_a_row(words) for words in found if len(words) > 1)
+    return {words[0] for words in found if len(words) == 1}, list(rows)
+
+
+def _in_a_row(words: Sequence[str]) -> str:
+    return f" {' '.join(words)} "
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """`text` is what passages are ranked by, the query itself where it has neither phrase nor exclusion.
+
+    `wording` None: any passage may answer.
+    """
+
+    text: str
+    wording: Wording | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A phrase or a word that is excluded, at `query[start:end]`."""
+
+    start: int
+    end: int
+    text: str
+    excluded: bool
+
+
+def parse_query(query: str) -> ParsedQuery:
+    """What a query asks for.
+
+    Raises:
+        EngineError: `invalid_parameter` where it excludes, and says nothing else.
+    """
+    spans = list(_phrases(query))
+    excludes = len(query.strip().splitlines()) == 1
+    parts = [_phrase(query, start, end, excludes) for start, end in spans]
+    if excludes:
+        parts += _excluded_words(query, spans)
+    if not parts:
+        return ParsedQuery(query)
+    pieces, at = [], 0
+    for part in sorted(parts, key=lambda part: part.start):
+        pieces += [query[at : part.start], "" if part.excluded else part.text]
+        at = part.end
+    text = " ".join(filter(None, map(str.strip, [*pieces, query[at:]])))
+    if not any(map(str.isalnum, text)):
+        raise EngineError(
+            "invalid_parameter",
+            "The query only says what to leave out. Say what to look for, too; or put what begins with a "
+            "minus into quotation marks, to look for it.",
+            parameter="query",
+        )
+    return ParsedQuery(
+        text,
+        Wording(
+            (part.text for part in parts if not part.excluded), (part.text for part in parts if part.excluded)
+        ),
+    )
+
+
+def _phrases(query: str) -> Iterator[tuple[int, int]]:
+    """Where the phrases stand, from mark to mark. A pair of marks around no word is passed over."""
+    beyond = 0
+    for mark in _OPENING.finditer(query):
+        start = mark.start()
+        if start < beyond or (mark[0] == '"' and query[max(0, start - 1) : start].isalnum()):
+            continue
+        ends = [end for closing in _CLOSING[mark[0]] if (end := query.find(closing, start + 1)) >= 0]
+        if not ends:
+            continue
+        beyond = min(ends) + 1
+        inside = query[start + 1 : beyond - 1]
+        if any(map(str.isalnum, inside)) and words_of(inside):
+            yield start, beyond
+
+
+def _phrase(query: str, start: int, end: int, excludes: bool) -> _Part:
+    before = query[max(0, start - 2) : start]
+    excluded = excludes and before.endswith("-") and not before[:-1].strip()
+    return _Part(start - excluded, end, query[start + 1 : end - 1], excluded)
+
+
+def _excluded_words(query: str, phrases: Sequence[tuple[int, int]]) -> list[_Part]:
+    """Those outside of phrases; none in a command line."""
+    starts, found = [start for start, _ in phrases], []
+    for behind in _MINUS.finditer(query):
+        start = behind.start()
+        place = bisect(starts, start + 1) - 1
+        if place >= 0 and start < phrases[place][1]:  # inside a phrase, or right before one
+            continue
+        word = behind[0][1:].rstrip(_BEHIND_A_WORD)
+        if len(word) >= _SHORTEST and word[0].isalpha() and "".join(words_of(word)) == _folded(word):
+            found.append(_Part(start, start + 1 + len(word), word, excluded=True))
+        elif word.lstrip("-")[:1].isalpha():
+            return []
+    return found

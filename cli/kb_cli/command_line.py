@@ -83,9 +83,10 @@ _SETTINGS = (
 )  # fmt: skip
 _JSON = _arg("--json", action="store_true", help="answer with one JSON document")
 _API_KEY = _arg("--api-key", metavar="KEY", help="its key (default: KB_API_KEY, which no process list shows)")
+_ENGINE_URL = _arg("--url", dest="engine_url", metavar="URL", help="the engine (default: KB_ENGINE_URL)")
 _ENGINE = (
     *_SETTINGS,
-    _arg("--url", dest="engine_url", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
+    _ENGINE_URL,
     _API_KEY,
     _JSON,
 )
@@ -216,6 +217,9 @@ COMMANDS = (
         _arg("--limit", type=_LIMIT, default=50, metavar="N", help="how many at the most (default 50)"),
     )),
     Command("config", "kb_cli.config:show", "every setting", (*_SETTINGS, _JSON)),
+    Command("doctor", "kb_cli.doctor:run", "what is wrong here, and what to do about it", (
+        *_SETTINGS, _ENGINE_URL, _JSON,
+    ), ("server",)),
     Command("connect", "kb_cli.connect.command:run", "tell a client of kb, or which clients there are", (
         *_SETTINGS,
         _JSON,

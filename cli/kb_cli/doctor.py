@@ -1,0 +1,192 @@
+"""`kb doctor`: what is wrong on this machine, and what to do about it.
+
+settings ─▶ packages ─▶ data folder ─▶ engine, with its model and its queue ─▶ server ─▶ clients
+
+Each check looks for itself, so that one that fails hides none of the others. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import httpx
+import msgspec
+
+from kb_cli import VERSION
+from kb_cli.config import ClientSettings, config_file, engine, read
+from kb_cli.connect.clients import CLIENTS, Machine, Server
+from kb_cli.connect.editing import NotEditable, member_of
+from kb_cli.output import CliError, Exit, Output
+from kb_config.installing import install_command
+from kb_config.settings import SettingsError
+from kb_contracts.api.operations import GET_STATUS
+from kb_engine.settings import EngineSettings
+from kb_server.services import http_base
+from kb_server.settings import ServerSettings
+
+Verdict: TypeAlias = Literal["well", "note", "wrong"]
+_STYLES: dict[Verdict, str] = {"well": "green", "note": "yellow", "wrong": "red"}
+_LEAST_FREE = 1024**3
+_PROBE_SECONDS = 5.0
+_PACKAGES = {"server": "mcp", "engine": "apsw"}
+"""Of each extra one package that nothing else brings."""
+
+
+class Finding(msgspec.Struct):
+    """What one look found. `advice` is what to do, None where there is nothing to do."""
+
+    verdict: Verdict
+    about: str
+    found: str
+    advice: str | None = None
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Look at everything; the status is 0 where nothing is wrong."""
+    findings = []
+    for check in _CHECKS:
+        for finding in check(options):
+            findings.append(finding)
+            if not out.as_json:
+                line = f"{finding.verdict}\t{finding.about}\t{finding.found}"
+                advice = f"\n\t\t{finding.advice}" if finding.advice else ""
+                out.text(line + advice, style=_STYLES[finding.verdict])
+    out.answered(findings)
+    return Exit.FAILED if any(finding.verdict == "wrong" for finding in findings) else Exit.OK
+
+
+def _settings(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        file = config_file(options)
+        for kind in (ClientSettings, EngineSettings, ServerSettings):
+            read(kind, options)
+    except (SettingsError, CliError) as error:
+        yield Finding(
+            "wrong", "settings", str(error), "`kb config` shows all of them, and where each is from"
+        )
+    else:
+        source = f"from {file.resolve()} and the environment" if file else "from the environment"
+        yield Finding("well", "settings", source)
+
+
+def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
+    yield Finding("well", "kb", f"{VERSION} on Python {platform.python_version()}")
+    for extra, package in _PACKAGES.items():
+        if find_spec(package) is None:
+            advice = f"where it is to run here: {install_command(extra)}"
+            yield Finding("note", "packages", f"those of the {extra} are not installed", advice)
+
+
+def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        settings = read(EngineSettings, options)
+    except (SettingsError, CliError):
+        return  # said above
+    home = settings.home.expanduser()
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        advice = "give this user the right, or name another folder in KB_HOME"
+        yield Finding("wrong", "data folder", f"{there} may not be written", advice)
+        return
+    free = shutil.disk_usage(there).free
+    what = f"{home}{'' if home == there else ', which is made at the first start'}, {free >> 20:,} MiB free"
+    if free < _LEAST_FREE:
+        yield Finding("wrong", "data folder", what, "free some room: an engine without any takes nothing in")
+    else:
+        yield Finding("well", "data folder", what)
+
+
+def _engine(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        url = read(ClientSettings, options).engine_url
+        with engine(options) as client:
+            status = client.call(GET_STATUS)
+    except SettingsError:
+        return
+    except CliError as error:
+        yield Finding("wrong", "engine", error.message)
+        return
+    counts = f"{status.documents.total} documents, {status.chunks} chunks"
+    yield Finding("well", "engine", f"{status.version} at {url}: {counts}")
+    if status.version != VERSION:
+        advice = "install the same version of both where something does not work"
+        yield Finding("note", "version", f"the engine is {status.version}, this command {VERSION}", advice)
+    for issue in status.issues:
+        yield Finding("wrong", "engine", issue)
+    model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded with the first use'}"
+    yield Finding("well", "model", model)
+    if status.queue.failed:
+        advice = "`kb jobs --status failed` says why, `kb jobs ID --retry` tries again"
+        yield Finding("note", "jobs", f"{status.queue.failed} failed", advice)
+    if status.storage.free_bytes < _LEAST_FREE:
+        left = f"{status.storage.free_bytes >> 20:,} MiB are left at {status.storage.path}"
+        yield Finding("wrong", "storage", left, "free some room, or delete documents")
+
+
+def _server(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        base = http_base(read(ServerSettings, options))
+    except (SettingsError, CliError):
+        return
+    try:
+        response = httpx.get(f"{base}/readyz", timeout=_PROBE_SECONDS, trust_env=False)
+        answer = response.json()
+        reason = answer.get("reason", "") if isinstance(answer, dict) else None
+    except httpx.HTTPError as error:
+        yield Finding(
+            "wrong", "server", f"nobody answers at {base} ({error})", "start it: kb up, or kb serve"
+        )
+        return
+    except ValueError:
+        reason = None
+    if reason is None or response.status_code not in (200, 503):
+        advice = "set KB_MCP_PORT to a free port, or end what listens there"
+        yield Finding("wrong", "server", f"what answers at {base} is no server of kb", advice)
+    elif response.status_code == 200:
+        yield Finding("well", "server", f"{base}/mcp")
+    else:
+        yield Finding("wrong", "server", f"{base} is not ready: {reason}")
+
+
+def _clients(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        settings = read(ServerSettings, options)
+    except (SettingsError, CliError):
+        return
+    server = Server(
+        f"{http_base(settings)}/mcp", settings.api_key, settings.engine_url, settings.engine_api_key
+    )
+    machine = Machine(Path.home(), os.environ)
+    for name, client in CLIENTS.items():
+        file = client.file(machine)
+        try:
+            entry = member_of(file.read_text("utf-8"), client.format, client.place, "kb")
+        except FileNotFoundError:
+            continue  # it is not installed, or never was set up
+        except (OSError, ValueError, NotEditable) as error:
+            yield Finding("wrong", client.title, f"{file} {error}", "the client cannot read it either")
+            continue
+        if entry is None:
+            yield Finding("note", client.title, "does not know kb", f"kb connect {name}")
+        elif entry == client.entry(server):
+            yield Finding("well", client.title, "knows kb")
+        else:
+            advice = f"if this kb is meant: kb connect {name}"
+            yield Finding("note", client.title, "knows a kb that is set otherwise", advice)
+
+
+_CHECKS: tuple[Callable[[argparse.Namespace], Iterator[Finding]], ...] = (
+    _settings,
+    _packages,
+    _data_folder,
+    _engine,
+    _server,
+    _clients,
+)

@@ -1,0 +1,124 @@
+"""`kb doctor` says what is wrong, each thing by itself, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kb_cli.output import Exit
+from kb_load.processes import free_port
+from tests.support.stack import running_stack
+from tests.unit.cli.conftest import Kb
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's home folder without any client, and no server."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KB_HOME", str(tmp_path / "kb"))
+    monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
+    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KB_MCP_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of somebody else, where kb's is to be."""
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Keep the output of the tests clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("KB_MCP_PORT", str(server.server_port))
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def looked(kb: Kb) -> dict[str, tuple[str, str]]:
+    """The verdict on each thing, and what was found."""
+    _, out, _ = kb("doctor", "--json")
+    return {each["about"]: (each["verdict"], each["found"]) for each in json.loads(out)}
+
+
+def test_what_is_well_and_what_is_not_stand_side_by_side(kb: Kb, home: Path) -> None:
+    """Here the engine runs and the server does not."""
+    before = sorted(home.rglob("*"))
+    status, out, _ = kb("doctor")
+    assert status == Exit.FAILED
+    verdicts = [line.split("\t")[:2] for line in out.splitlines() if not line.startswith("\t")]
+    assert ["well", "engine"] in verdicts
+    assert ["wrong", "server"] in verdicts
+    assert "kb up" in out
+    assert sorted(home.rglob("*")) == before
+
+
+def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KB_API_KEY", "another")
+    assert looked(kb)["engine"][0] == "wrong"
+    assert "KB_API_KEY" in looked(kb)["engine"][1]
+    monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{free_port()}")
+    assert "no engine answers" in looked(kb)["engine"][1]
+
+
+def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_server: None) -> None:
+    verdict, found = looked(kb)["server"]
+    assert (verdict, "no server of kb" in found) == ("wrong", True)
+
+
+def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(
+    kb: Kb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_MCP_PORT", "many")
+    found = looked(kb)
+    assert found["settings"][0] == "wrong"
+    assert "KB_MCP_PORT" in found["settings"][1]
+    assert found["engine"][0] == found["data folder"][0] == "well"
+
+
+def test_a_disk_without_room_is_wrong(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=5 << 20))
+    found = looked(kb)
+    assert found["data folder"][0] == "wrong"
+    assert "5 MiB free" in found["data folder"][1]
+
+
+def test_clients_that_are_there_know_kb_or_do_not(kb: Kb, home: Path) -> None:
+    kb("connect", "cursor", "--yes")
+    (home / ".gemini").mkdir()
+    (home / ".gemini" / "settings.json").write_text("{}")
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text("not toml")
+    found = looked(kb)
+    assert [found[title][0] for title in ("Cursor", "Gemini CLI", "Codex")] == ["well", "note", "wrong"]
+    assert "Windsurf" not in found
+
+
+def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kb("connect", "cursor", "--yes")
+    monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
+    assert looked(kb)["Cursor"] == ("note", "knows a kb that is set otherwise")
+
+
+@pytest.mark.process
+def test_nothing_is_wrong_with_a_stack_that_runs(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_stack(tmp_path / "home", KB_EMBEDDER="hash") as stack:
+        monkeypatch.setenv("KB_ENGINE_URL", stack.engine_url)
+        monkeypatch.delenv("KB_API_KEY")
+        monkeypatch.setenv("KB_MCP_PORT", stack.mcp_url.rsplit(":", 1)[1].split("/")[0])
+        status, out, _ = kb("doctor")
+    assert status == Exit.OK
+    assert not any(line.startswith("wrong") for line in out.splitlines())

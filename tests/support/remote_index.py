@@ -85,7 +85,8 @@ class RemoteIndex:
         server = await self._call()
         documents = list((server.documents or {}).values())
         chosen = [one for one in documents if _selected(one, query.selection)]
-        of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
+        wanted = set(query.among if query.among is not None else (i for one in chosen for i in one.chunk_ids))
+        of_chunks = sorted((i, one) for one in chosen for i in one.chunk_ids if i in wanted)
         ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
         cosines = bm25 = None
         reach = 0.0

@@ -101,8 +101,9 @@ class IndexQuery:
     in the base, and are filled in by the store.
 
     `required` are texts. A chunk in which a word of one of them is missing, in each form that the word has in
-    these languages (`words.Analyser.required`), need not be found, nor does it count; whoever asks has no use
-    for it. No score depends on them.
+    these languages (`words.Analyser.required`), is not found, nor does it count. No score depends on them.
+
+    `among` are the ids of the chunks that alone may be found; None: all may.
     """
 
     text: str
@@ -114,6 +115,7 @@ class IndexQuery:
     min_score: float = 0.0
     languages: Sequence[str] = ()
     required: Sequence[str] = ()
+    among: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,23 @@
 """A search whose passages have to hold phrases, or must not hold words: the index finds, the texts decide.
 
 An index knows words and no texts, so it is asked for more than is wanted, and the texts of what it found are
-read, the best pool first. Each pool is as large again as is looked at in a moment; where none has enough
-passages that pass, the search ends at a bound and says that it may have missed some.
+read, until enough pass:
 
     asked for                               looked at
     the best                                256
-    the best that hold the phrases' words   256, 4,096
+    with phrases, those with their words    8,192, whatever their rank; then the best of those that passed
+    else the best                           4,096
 
 An index finds words as it knows them: stemmed, by the rules of the document's language, with its accents. A
-phrase whose words are spelled otherwise in a passage can be missed by it, which is why the first pool is
-asked for without that condition: in a base that the pool exhausts nothing is missed. A query without phrases
-has no such condition to ask for, and goes on with larger pools of the best.
+phrase whose words are spelled otherwise in a passage can be missed by it, which is why the first are asked
+for without that condition: in a base that they exhaust nothing is missed. To list what holds words costs an
+index little, however many there are; to rank it by meaning as well, as deep as that, would cost it more than
+the texts cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from kb_contracts.semantics.query import Wording
@@ -27,12 +28,12 @@ Find = Callable[[IndexQuery], Awaitable[Candidates]]
 Passing = Callable[[Wording, Sequence[int]], Awaitable[set[int]]]
 """Those of these chunks that pass."""
 
-POOLS = (256, 4_096)
+FIRST, MOST, LISTED = 256, 4_096, 8_192
 EFFORT = 400_000
 """Texts that are looked at, times how often each is gone over: fewer texts where a query has hundreds of
 phrases."""
 BATCH = 128
-"""Texts that are read at once: on PostgreSQL the event loop gets a turn in between."""
+"""Texts that are read at once: others get a turn in between."""
 
 
 async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates:
@@ -41,41 +42,59 @@ async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates
     `total` counts those among what was looked at, and is exact where that was all there is.
     """
     assert query.wording is not None, "else any candidate passes"
-    looked_at: set[int] = set()
-    passed: dict[int, Candidate] = {}
-    total_exact = False
-    for wanted in _rounds(query, query.wording):
+    texts = _Texts(query.wording, passing)
+    most = max(FIRST, EFFORT // query.wording.effort)
+    wanted = replace(query, top=max(2 * query.top, FIRST))
+    found = await find(wanted)
+    passed = await texts.passing(found.best)
+    if len(passed) < query.top and not _is_complete(wanted, found):
+        if query.wording.phrases:
+            return await _by_words(query, find, texts, passed, most)
+        wanted = replace(wanted, top=max(wanted.top, min(most, MOST)))
         found = await find(wanted)
-        new = [each for each in found.best if each.chunk_id not in looked_at]
-        for start in range(0, len(new), BATCH):
-            batch = new[start : start + BATCH]
-            good = await passing(query.wording, [each.chunk_id for each in batch])
-            passed |= {each.chunk_id: each for each in batch if each.chunk_id in good}
-        looked_at.update(each.chunk_id for each in new)
-        complete = found.exact and len(found.best) < wanted.top
-        if not wanted.required:
-            matching = sum(_matches(query, each) for each in found.best)
-            total_exact = complete or (found.total_exact and matching == found.total)
-        if complete or len(passed) >= query.top:
-            break
+        passed = await texts.passing(found.best)
+    matching = sum(_matches(query, each) for each in found.best)
     return replace(
         found,
-        best=list(passed.values()),
-        total=sum(_matches(query, each) for each in passed.values()),
-        total_exact=total_exact,
+        best=passed,
+        total=sum(_matches(query, each) for each in passed),
+        total_exact=_is_complete(wanted, found) or (found.total_exact and matching == found.total),
     )
 
 
-def _rounds(query: Query, wording: Wording) -> Iterator[IndexQuery]:
-    """What the index is asked for, one after the other."""
-    most = max(POOLS[0], EFFORT // wording.effort)
-    first, *others = (max(2 * query.top, min(pool, most)) for pool in POOLS)
-    yield replace(query, top=first)
-    if wording.phrases:
-        query = replace(query, required=wording.phrases)
-        yield replace(query, top=first)
-    for size in others:
-        yield replace(query, top=size)
+async def _by_words(
+    query: Query, find: Find, texts: _Texts, first: Sequence[Candidate], most: int
+) -> Candidates:
+    """The best of those that hold the phrases, as far as the index finds their words, and of the first."""
+    assert query.wording is not None, "it has the phrases"
+    phrases = query.wording.phrases
+    holding = replace(
+        query, text=" ".join(phrases), mode="fts", vector=None, min_score=0.0, top=min(most, LISTED)
+    )
+    listed = await find(replace(holding, required=phrases))
+    passed = {each.chunk_id for each in (*first, *await texts.passing(listed.best))}
+    found = await find(replace(query, among=sorted(passed)))
+    return replace(found, total_exact=False)
+
+
+class _Texts:
+    """Which chunks pass; each text is read once."""
+
+    def __init__(self, wording: Wording, passing: Passing) -> None:
+        self._wording, self._passing = wording, passing
+        self._known: dict[int, bool] = {}
+
+    async def passing(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        new = [each.chunk_id for each in candidates if each.chunk_id not in self._known]
+        for start in range(0, len(new), BATCH):
+            batch = new[start : start + BATCH]
+            good = await self._passing(self._wording, batch)
+            self._known |= {chunk_id: chunk_id in good for chunk_id in batch}
+        return [each for each in candidates if self._known[each.chunk_id]]
+
+
+def _is_complete(wanted: Query, found: Candidates) -> bool:
+    return found.exact and len(found.best) < wanted.top
 
 
 def _matches(query: Query, candidate: Candidate) -> bool:

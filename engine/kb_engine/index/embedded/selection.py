@@ -92,9 +92,11 @@ def search(
             return Candidates((), 0)
         query = replace(query, mode="vector")
     allowed = [part.allowed(documents) for part in state.parts]
-    for word in map(Terms, required):
-        held = (part.block.words.holding(word) for part in state.parts)
-        allowed = [rows if mask is None else rows & mask for rows, mask in zip(held, allowed, strict=True)]
+    conditions = [[part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)]
+    if query.among is not None:
+        conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
+    for rows in conditions:
+        allowed = [own if mask is None else own & mask for own, mask in zip(rows, allowed, strict=True)]
     segments = [
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)

@@ -60,7 +60,7 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> S
         left = await value(db, sql, values)
     extent = Extent(int(left), chunks, generation)
     state = State(extent, words / chunks if chunks else 1.0, stored.dimensions, indexed, languages.split())
-    if not query.required:
+    if not query.required and query.among is None:
         return state
     required = await asyncio.to_thread(lambda: Analyser().required(query.required, state.languages))
     state = replace(state, required=required)
@@ -74,4 +74,8 @@ def selected(state: State, query: IndexQuery) -> tuple[str, list[Any]]:
     where, values = filters.condition(query.selection)
     conditions = [f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})"] if where else []  # noqa: S608
     conditions += len(state.required) * [_HOLDS]
-    return " AND ".join(conditions) or ALL, [*values, *map(list, state.required)]
+    values = [*values, *map(list, state.required)]
+    if query.among is not None:
+        conditions.append("v.chunk_id = ANY (?::bigint[])")
+        values.append(list(query.among))
+    return " AND ".join(conditions) or ALL, values

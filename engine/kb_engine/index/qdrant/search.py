@@ -139,6 +139,8 @@ class Searcher:
         if query.required:
             required = await asyncio.to_thread(lambda: Analyser().required(query.required, query.languages))
             conditions += [among("terms", list(map(term_number, word))) for word in required]
+        if query.among is not None:
+            conditions.append(q.HasIdCondition(has_id=list(query.among)))
         if query.mode == "vector":
             return Question(query, {}, 0.0, conditions, statistics.average)
         words = await asyncio.to_thread(lambda: Analyser().words_of(query.text, query.languages))

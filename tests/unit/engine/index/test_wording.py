@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kb_contracts.semantics.query import Wording
-from kb_engine.store.wording import POOLS
+from kb_engine.store.wording import FIRST, MOST
 from tests.support.stores import Base, axis, between, meaning, new_note, prepared
 
 MODES = pytest.mark.parametrize("mode", ["fts", "vector", "hybrid"])
@@ -30,7 +30,7 @@ def near(count: int) -> list[NDArray[np.float32]]:
 @pytest.fixture
 async def deep(base: Base) -> Base:
     """Many passages of the words of a phrase, near to the query; the one that holds it is far, and long."""
-    assert POOLS[0] < DEEP < POOLS[1]
+    assert FIRST < DEEP < MOST
     texts = [f"peer reset connection {number}" for number in range(DEEP)]
     await base.note(*texts, title="preferred", vectors=near(DEEP))
     await base.note(f"a connection reset {'by others ' * 200}", title="wanted", vectors=[between(0, 7, 0.1)])
@@ -100,7 +100,7 @@ async def test_a_phrase_is_found_under_filters(deep: Base) -> None:
 async def test_words_are_required_in_the_form_that_they_have_in_their_language(base: Base) -> None:
     """German stems, pairs of Chinese characters, and an identifier with another sign in it, among so many
     others that the index has to narrow."""
-    texts = [f"Häuser und Gärten {number} 学习机器 chars max" for number in range(POOLS[0] + 50)]
+    texts = [f"Häuser und Gärten {number} 学习机器 chars max" for number in range(FIRST + 50)]
     await german(base, *texts, title="preferred", vectors=near(len(texts)))
     await german(base, f"Gärten und Häuser {'im Norden ' * 200}", title="de", vectors=[axis(1)])
     await base.note(f"机器学习 {'in the north ' * 200}", title="zh", vectors=[axis(1)])

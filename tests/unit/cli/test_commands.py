@@ -180,6 +180,16 @@ def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
     assert kb("search", "xyzzyplugh", "--fts-only") == (0, "", "Nothing found.\n")
 
 
+def test_a_query_may_begin_with_what_it_leaves_out(kb: Kb) -> None:
+    """With a space in it the argument is no option."""
+    kb.note("a saxifrage and moss")
+    kb.note("saxifrage alone")
+    status, out, _ = kb("search", "-moss saxifrage", "--fts-only")
+    assert status == 0
+    assert "saxifrage alone" in out
+    assert "moss" not in out
+
+
 def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
     document = kb.note("Line one\nLine two", "--title", "Two lines", "--collection", "workspace")
     status, out, _ = kb("get", str(document))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.disk import sync
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class FolderSpool(Spool):
             received = _FolderFile(file)
             yield received
             await received.seal()
-            await on_disk(lambda: _sync_folder(self.folder))
+            await on_disk(lambda: sync(self.folder))
         except BaseException:  # also a cancelled request leaves nothing behind
             _close(file)
             path.unlink(missing_ok=True)
@@ -174,12 +175,3 @@ def _close(file: BinaryIO) -> None:
         file.close()
     except OSError:  # what could not be flushed belongs to a file that is thrown away, or was synced before
         return
-
-
-def _sync_folder(folder: Path) -> None:
-    # The name of a new file is durable only when its folder is.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,6 +26,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_engine.disk import sync
+
 MAGIC = b"kb-index"
 ALIGNMENT = 64
 CHECKED_AT_ONCE = 1 << 24
@@ -173,16 +175,7 @@ def new_array_file(
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the new name outlives a loss of power too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def _footer(path: Path, mapped: mmap.mmap, size: int) -> _Footer:

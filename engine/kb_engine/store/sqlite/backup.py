@@ -13,7 +13,6 @@ is derived.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,6 +23,7 @@ import apsw
 import msgspec
 
 from kb_contracts.semantics.documents import text_digest
+from kb_engine.disk import sync
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.connection import SqliteRead, rows, value
 from kb_engine.store.sqlite.schema import MIGRATIONS
@@ -73,7 +73,7 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
         backup = _read_back(copy)
         (copy / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(backup)))
         for path in sorted(copy.rglob("*")):
-            _sync(path)
+            sync(path)
     return backup
 
 
@@ -105,9 +105,9 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
             path = new if name == BASE else spool / Path(name).name
             shutil.copyfile(copy / name, path)
             path.chmod(0o600)
-            _sync(path)
+            sync(path)
         new.rename(database)  # last: an engine finds all or nothing
-        _sync(database.parent)
+        sync(database.parent)
     return manifest
 
 
@@ -124,7 +124,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
         yield partial
         with _failures(folder):
             partial.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -205,11 +205,3 @@ def _names(folder: Path) -> set[str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,9 +19,11 @@ from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
+from kb_contracts.semantics.cursors import Place
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
+from kb_simulator.engine import search
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
 from kb_simulator.engine.jobs import Answers, Retry
@@ -132,6 +134,18 @@ async def looking_for_what_is_excluded(incoming: Incoming, inner: Handler) -> An
 
 def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
     return [msgspec.structs.replace(result, before=[], after=[]) for result in without_text(results)]
+
+
+def ranked_anew(documents: Documents, request: m.SearchRequest) -> m.SearchResponse:
+    """The second of the pages that the documents of now make."""
+    answer = search._search(documents, request, query_of(request.query), 0)
+    answer.results = answer.results[request.top :]
+    return answer
+
+
+def places_behind_the_page(results: Sequence[m.SearchResult]) -> list[list[Place]]:
+    """As if all that was cut to its bounds had been on the page."""
+    return []
 
 
 async def job_as_it_is(incoming: Incoming, _inner: Handler) -> m.Job:

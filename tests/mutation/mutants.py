@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
-from kb_contracts.semantics import citations, diversity, feedback, ranking
+from kb_contracts.semantics import citations, cursors, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
@@ -42,7 +42,7 @@ from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH, QUERY = "test_jobs", "test_documents", "test_search", "test_query"
 UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
-SOURCES = "test_sources"
+SOURCES, PAGES = "test_sources", "test_pages"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -359,6 +359,22 @@ _CONTEXT = [
        body("search", per_document=None)),
     _m("per_document leaves room", CONTEXT, "one_document_fills_a_page_where_nothing_else_compares",
        replaced(diversity, "limit_documents", mis.few_of_each)),
+    _m("pages are not known", PAGES, "pages_have_each_result_once_in_the_order_of_one_ranking",
+       body("search", pages=False)),
+    _m("a cursor is passed over", PAGES, "pages_have_each_result_once_in_the_order_of_one_ranking",
+       body("search", cursor=None)),
+    _m("the next page has the scores of none", PAGES,
+       "pages_have_each_result_once_in_the_order_of_one_ranking",
+       replaced(search, "results_at", lambda places, found: [found[each.chunk_id] for each in places])),
+    _m("the next page is of a new ranking", PAGES,
+       "the_next_page_is_of_the_same_ranking_whatever_happened_since",
+       replaced(search, "_after_cursor", mis.ranked_anew)),
+    _m("what had no room is lost", PAGES, "what_had_no_room_on_a_page_is_on_the_next",
+       replaced(search, "places_of", mis.places_behind_the_page)),
+    _m("duplicates are results of the next page", PAGES, "pages_say_much_each",
+       replaced(diversity, "collapse_duplicates", list)),
+    _m("a cursor goes with any request", PAGES, "a_cursor_goes_with_its_own_request[change0]",
+       replaced(cursors, "_digest", lambda _request: "")),
     _m("what is gone has changed", CONTEXT, "a_quote_of_a_removed_document_is_gone",
        answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status})),
 ]  # fmt: skip

@@ -41,6 +41,7 @@ MAX_TITLE_CHARS = 500
 MAX_TAGS = 64
 MAX_NEIGHBORS = 5
 MAX_QUOTE_CHARS = 20_000
+MAX_CURSOR_CHARS = 262_144
 MAX_CITATION_CHARS = 1_000
 """Of a citation that is written as one line."""
 
@@ -253,6 +254,23 @@ class SearchRequest(Request):
         Detail,
         Meta(description="`locations`: titles and places only, every text empty; `neighbors` adds nothing"),
     ] = "full"
+    pages: Annotated[
+        bool,
+        Meta(description="whether the answer has a `next_cursor` where more follows, of 300 results at most"),
+    ] = False
+    cursor: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=MAX_CURSOR_CHARS,
+                pattern="^[A-Za-z0-9_-]+$",
+                description="`next_cursor` of an answer to this same request: the page after it, of the same "
+                "ranking. What was removed since is left out, and what came since is on no page",
+            ),
+        ]
+        | None
+    ) = None
     citations: Annotated[
         bool, Meta(description="cite each result, so that it can be checked later (`checkCitation`)")
     ] = False
@@ -415,6 +433,7 @@ class SearchResponse(Response):
     total_exact: bool | msgspec.UnsetType = msgspec.UNSET
     reranked: bool | msgspec.UnsetType = msgspec.UNSET
     rerank_failure: str | msgspec.UnsetType = msgspec.UNSET
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
 
 
 # --- jobs -----------------------------------------------------------------------------------------

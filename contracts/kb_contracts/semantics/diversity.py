@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics import cursors
 
 POOL = 30
 POOL_A_RESULT = 3
@@ -32,9 +33,10 @@ Run = tuple[str, ...]
 
 def pool_for(request: m.SearchRequest) -> int:
     """How many candidates a page is chosen from."""
+    pages = cursors.POOL if request.pages else request.top
     if not request.collapse and request.per_document is None:
-        return request.top
-    return max(POOL, POOL_A_RESULT * request.top)
+        return pages
+    return max(POOL, POOL_A_RESULT * request.top, pages)
 
 
 def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:

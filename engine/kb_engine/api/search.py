@@ -12,7 +12,8 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
-from kb_contracts.semantics.diversity import diverse, pool_for
+from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
+from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.ranking import (
     NO_RERANKER,
     RankingPlan,
@@ -58,6 +59,34 @@ class SearchApi:
             EngineError: as the operation does.
         """
         started = time.perf_counter()
+        if request.cursor is None:
+            answer = await self._ranked(request)
+        else:
+            answer, places = opened(request)
+            there = await self._store.read(search_rows.at, [place.chunk_id for place in places])
+            answer.results = results_at(places, there)
+            if request.collapse:
+                answer.results = merge_neighbors(answer.results, request.top)
+        await self._cut_to_page(answer, request)
+        answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
+        return answer
+
+    async def _cut_to_page(self, answer: m.SearchResponse, request: m.SearchRequest) -> None:
+        """Leave of the results what is on the page; what is left out of it is on the next."""
+        places = places_of(answer.results) if request.pages else []
+        results = answer.results[: request.top]
+        if request.neighbors and request.detail == "full":
+            await self._store.read(search_rows.add_neighbors, results, request.neighbors)
+        if request.max_tokens is None or request.detail == "locations":
+            answer.results, answer.omitted = presented(results, request)
+        else:
+            present = partial(presented, results, request)
+            answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
+        if rest := places[max(1, len(answer.results)) :]:
+            answer.next_cursor = cursor_after(request, answer, rest)
+
+    async def _ranked(self, request: m.SearchRequest) -> m.SearchResponse:
+        """All that the page, and those after it, are made of."""
         mode = mode_of(request)
         parsed = query_of(request.query)
         filters = request.filters or m.Filters()
@@ -78,7 +107,6 @@ class SearchApi:
         reranker = None if request.rerank is False else self._reranker
         looked_at = 0 if reranker is None else max(reranker.candidates, request.top)
         pool = max(looked_at, pool_for(request), 0 if plan is None else pool_size(request.top))
-        neighbors = request.neighbors if request.detail == "full" else 0
         query = Query(
             text=parsed.text,
             mode=mode,
@@ -88,7 +116,6 @@ class SearchApi:
             selection=selection,
             min_score=request.min_score,
             wording=parsed.wording,
-            neighbors=neighbors if pool == request.top else 0,
             explain=request.explain,
         )
         found = await self._store.search(query)
@@ -101,20 +128,12 @@ class SearchApi:
             results = await asyncio.to_thread(diverse, results, request)
         else:
             results = diverse(results, request)
-        results = results[: request.top]
-        if neighbors and pool > request.top:
-            await self._store.read(search_rows.add_neighbors, results, neighbors)
-        if request.max_tokens is None or request.detail == "locations":
-            results, omitted = presented(results, request)
-        else:
-            results, omitted = await self._encoder.with_tokenizer(partial(presented, results, request))
         return m.SearchResponse(
             results=results,
             total=found.total,
             mode=mode,
-            took_ms=round((time.perf_counter() - started) * 1000, 3),
+            took_ms=0.0,
             weak=found.weak,
-            omitted=omitted,
             total_exact=UNSET if found.total_exact else False,
             reranked=reranked,
             rerank_failure=rerank_failure,

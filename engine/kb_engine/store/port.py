@@ -173,7 +173,6 @@ class Query(IndexQuery):
     """
 
     wording: Wording | None = None
-    neighbors: int = 0
     explain: bool = False
 
 

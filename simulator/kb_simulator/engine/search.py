@@ -20,7 +20,8 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
-from kb_contracts.semantics.diversity import diverse, pool_for
+from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
+from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
@@ -57,7 +58,11 @@ def search(documents: Documents, request: m.SearchRequest, now: int) -> m.Search
     Raises:
         EngineError: `contradiction` or `invalid_parameter`.
     """
-    return _search(documents, request, query_of(request.query), now)
+    if request.cursor is not None:
+        answer = _after_cursor(documents, request)
+    else:
+        answer = _search(documents, request, query_of(request.query), now)
+    return _page(documents, answer, request)
 
 
 def _search(
@@ -125,21 +130,40 @@ def _search(
     results = [result(key, score) for score, key in best]
     if plan is not None:
         results = in_final_order(results, documents.votes(), plan, moment_of(now))
-    results = diverse(results, request)[: request.top]
-    if request.neighbors and request.detail == "full":
-        results = [documents.with_neighbors(each, request.neighbors) for each in results]
-    kept, omitted = presented(results, request, estimated_tokens)
-    weak = not best or best[0][0] < FLOOR
     return m.SearchResponse(
-        results=kept,
+        results=diverse(results, request),
         total=len(scores),
         mode=mode,
         took_ms=TOOK_MS,
-        weak=weak,
-        omitted=omitted,
+        weak=not best or best[0][0] < FLOOR,
         reranked=False if request.rerank else UNSET,
         rerank_failure=NO_RERANKER if request.rerank else UNSET,
     )
+
+
+def _after_cursor(documents: Documents, request: m.SearchRequest) -> m.SearchResponse:
+    answer, places = opened(request)
+    found = {}
+    for key in [place.chunk_id for place in places if place.chunk_id in documents.owners]:
+        stored, chunk = documents.chunk(key)
+        found[key] = m.SearchResult(
+            chunk=chunk, score=0.0, document=stored.summary, tags=stored.document.tags
+        )
+    answer.results, answer.took_ms = results_at(places, found), TOOK_MS
+    if request.collapse:
+        answer.results = merge_neighbors(answer.results, request.top)
+    return answer
+
+
+def _page(documents: Documents, answer: m.SearchResponse, request: m.SearchRequest) -> m.SearchResponse:
+    """The answer with what is on the page alone."""
+    places, results = places_of(answer.results) if request.pages else [], answer.results[: request.top]
+    if request.neighbors and request.detail == "full":
+        results = [documents.with_neighbors(each, request.neighbors) for each in results]
+    answer.results, answer.omitted = presented(results, request, estimated_tokens)
+    if rest := places[max(1, len(answer.results)) :]:
+        answer.next_cursor = cursor_after(request, answer, rest)
+    return answer
 
 
 def _formula(mode: m.Mode, reach: float) -> tuple[float, float]:

@@ -20,6 +20,11 @@ class Entry:
     before: int = 0
     after: int = 0
     twins: list[Row] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)
+
+    def chunks(self) -> set[int]:
+        """All that it stands for, by their numbers."""
+        return {self.scored[1]["id"], *self.beside, *(twin["chunk_id"] for twin in self.twins)}
 
 
 def chosen(found: list[Scored], body: Row) -> list[Entry]:
@@ -74,7 +79,9 @@ def _merged(entries: list[Entry], top: int) -> list[Entry]:
             continue
         while entry.before < MOST_BESIDE and (other := head.pop((document, place - entry.before - 1), None)):
             entry.before, entry.twins = entry.before + 1, entry.twins + other.twins
+            entry.beside.append(other.scored[1]["id"])
         while entry.after < MOST_BESIDE and (other := head.pop((document, place + entry.after + 1), None)):
             entry.after, entry.twins = entry.after + 1, entry.twins + other.twins
+            entry.beside.append(other.scored[1]["id"])
         page.append(entry)
     return page + entries[top:]

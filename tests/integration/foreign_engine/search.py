@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 import time
 from datetime import UTC, date, datetime
 
@@ -20,6 +21,7 @@ _SUMMARY = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata",
     "extraction_method", "version", "created_at", "updated_at",
 )  # fmt: skip
+MOST_CURSORS = 1_000
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")
 
@@ -29,19 +31,17 @@ class Search:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+        self._rest: dict[str, tuple[Row, Row, list[Scored]]] = {}
 
     def answer(self, body: Row) -> Row:
         """Passages that match, as far as `max_chars` lets them."""
         began, mode = time.monotonic(), mode_of(body)
-        numbers = [document["id"] for document in self._chosen(body)]
-        asked = taken_apart(body["query"])
-        scored = self._documents.chunks.scored(asked.plain, mode, numbers)
-        found = [each for each in scored if each[0] >= body["min_score"] and self._fits(each[1], asked)]
-        best = found[: max(100, 3 * body["top"])]
-        if body["ranking"] is not None:
-            best = self._ranked(best, body["query"], body["ranking"])
-        results, omitted, left = [], 0, room(body)
-        for entry in chosen(best, body):
+        if body["cursor"] is None:
+            facts, best = self._best(body, mode)
+        else:
+            facts, best = self._left(body)
+        results, entries, omitted, left = [], chosen(best, body), 0, room(body)
+        for entry in entries:
             if left is not None and left <= 0:
                 omitted += 1
                 continue
@@ -57,13 +57,40 @@ class Search:
                 for chunk in (result["chunk"], *result["before"], *result["after"]):
                     chunk["text"] = ""
         answer = {
-            "results": results, "total": len(found), "mode": mode, "omitted": omitted,
-            "took_ms": (time.monotonic() - began) * 1000,
-            "weak": not found or found[0][0] < WEAK,
+            "results": results, "mode": mode, "omitted": omitted,
+            "took_ms": (time.monotonic() - began) * 1000, **facts,
         }  # fmt: skip
         if body["rerank"]:
             answer |= {"reranked": False, "rerank_failure": "Nothing here reranks."}
+        given = {number for entry in entries[: max(1, len(results))] for number in entry.chunks()}
+        rest = [each for each in best if each[1]["id"] not in given]
+        if body["pages"] and rest:
+            answer["next_cursor"] = self._keep(body, facts, rest)
         return answer
+
+    def _keep(self, body: Row, facts: Row, rest: list[Scored]) -> str:
+        cursor = secrets.token_urlsafe(24)
+        self._rest[cursor] = ({**body, "cursor": None}, facts, rest)
+        while len(self._rest) > MOST_CURSORS:
+            self._rest.pop(next(iter(self._rest)))
+        return cursor
+
+    def _left(self, body: Row) -> tuple[Row, list[Scored]]:
+        asked, facts, rest = self._rest.get(body["cursor"], (None, {}, []))
+        if asked != {**body, "cursor": None}:
+            raise Refused("invalid_parameter", "No such cursor of this request.", parameter="cursor")
+        return facts, [each for each in rest if self._documents.chunks.has(each[1]["id"])]
+
+    def _best(self, body: Row, mode: str) -> tuple[Row, list[Scored]]:
+        """The candidates of all pages, and what is said of the whole."""
+        numbers = [document["id"] for document in self._chosen(body)]
+        asked = taken_apart(body["query"])
+        scored = self._documents.chunks.scored(asked.plain, mode, numbers)
+        found = [each for each in scored if each[0] >= body["min_score"] and self._fits(each[1], asked)]
+        best = found[: max(100, 3 * body["top"], 300 if body["pages"] else 0)]
+        if body["ranking"] is not None:
+            best = self._ranked(best, body["query"], body["ranking"])
+        return {"total": len(found), "weak": not found or found[0][0] < WEAK}, best
 
     def _fits(self, row: Row, asked: Asked) -> bool:
         if not asked.wanted and not asked.unwanted:

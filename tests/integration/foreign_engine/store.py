@@ -140,6 +140,9 @@ class Chunks:
         )
         self._db.execute("DELETE FROM chunks WHERE document = ?", number)
 
+    def has(self, chunk: int) -> bool:
+        return self._db.count("SELECT count(*) FROM chunks WHERE id = ?", chunk) > 0
+
     def of(self, number: int, offset: int = 0, limit: int = -1) -> list[Row]:
         found = self._db.rows(
             "SELECT * FROM chunks WHERE document = ? ORDER BY place LIMIT ? OFFSET ?", number, limit, offset

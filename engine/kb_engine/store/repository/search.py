@@ -105,32 +105,37 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     """
     ranked, weak = rank(candidates, query)
     ranked = ranked[: query.top]
-    rows = {}
-    if ranked:
-        sql = (
-            f"SELECT {_RESULT_COLUMNS}, {read.tags} "  # noqa: S608
-            f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
-        )
-        rows = {
-            row[0]: row for row in await read.rows(sql, (read.list_value([one.chunk_id for one in ranked]),))
-        }
+    there = await at(read, [each.chunk_id for each in ranked])
     results = []
     for each in ranked:
-        if (row := rows.get(each.chunk_id)) is None:
+        if (result := there.get(each.chunk_id)) is None:
             continue
-        passage = chunk(row[: len(_CHUNK_FIELDS)])
-        fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
-        fields["metadata"] = msgspec.json.decode(fields["metadata"])
-        document = m.DocumentSummary(**fields)
-        result = m.SearchResult(
-            chunk=passage, score=each.score, document=document, tags=read.read_list(row[-1])
-        )
+        result.score = each.score
         if query.explain:
             result.explain = each.explanation
         results.append(result)
-    if query.neighbors:
-        await add_neighbors(read, results, query.neighbors)
     return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact)
+
+
+async def at(read: Read, chunk_ids: Sequence[int]) -> dict[int, m.SearchResult]:
+    """Results without a score, those of these chunks that are there, by their ids."""
+    if not chunk_ids:
+        return {}
+    sql = (
+        f"SELECT {_RESULT_COLUMNS}, {read.tags} "  # noqa: S608
+        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
+    )
+    results = {}
+    for row in await read.rows(sql, (read.list_value(list(chunk_ids)),)):
+        fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
+        fields["metadata"] = msgspec.json.decode(fields["metadata"])
+        results[row[0]] = m.SearchResult(
+            chunk=chunk(row[: len(_CHUNK_FIELDS)]),
+            score=0.0,
+            document=m.DocumentSummary(**fields),
+            tags=read.read_list(row[-1]),
+        )
+    return results
 
 
 async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:

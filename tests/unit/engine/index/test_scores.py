@@ -9,6 +9,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Scoring
+from kb_engine.store.repository import search
 from tests.support.stores import SCORING, Base, axis, between, new_file, prepared
 
 APPLE_OF_TWO = math.log(103 / 1.5)
@@ -208,7 +209,8 @@ async def test_neighbours_come_in_order_and_from_the_same_document(base: Base) -
     await base.note("other")
     await base.note("a1 ", "a2 ", "needle ", "a4 ")
     await base.note("another")
-    (result,) = (await base.find("needle", neighbors=2)).results
+    (result,) = (await base.find("needle")).results
+    await base.store.read(search.add_neighbors, [result], 2)
     assert [chunk.text for chunk in result.before] == ["a1 ", "a2 "]
     assert [chunk.text for chunk in result.after] == ["a4 "]
     (bare,) = (await base.find("needle")).results

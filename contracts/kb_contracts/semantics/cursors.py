@@ -1,0 +1,135 @@
+"""Pages of one ranking: what a cursor holds, and what comes after it.
+
+A cursor is the rest of a ranking: chunks by their ids, with their scores, in their order, and what the answer
+said of the whole. So page two is page two whatever has been added, changed or removed since; what is gone is
+left out, the chunks of a changed document among it. An engine keeps nothing, and the same cursor gives the
+same page again. It goes with the request that it came from, and with no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+
+POOL = 300
+"""How many results can be paged through."""
+_VERSION = 1
+_MOST_PLACES = 11 * POOL
+"""Each with five merged chunks on either side."""
+
+_Id = Annotated[int, Meta(ge=1, le=m.MAX_INTEGER)]
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A result to come: its chunk, and what cannot be read from the base again."""
+
+    chunk_id: _Id
+    score: Annotated[float, Meta(ge=0, le=1)]
+    explain: m.Explanation | None = None
+    duplicates: list[tuple[_Id, _Id]] = []
+    """Document and chunk of each."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    request: str
+    total: m.Count
+    total_exact: bool
+    mode: m.Mode
+    weak: bool
+    reranked: bool | None
+    rerank_failure: str | None
+    places: Annotated[list[Place], Meta(max_length=_MOST_PLACES)]
+
+
+def places_of(results: Sequence[m.SearchResult]) -> list[list[Place]]:
+    """Each result with the chunks that were merged into it, which are merged again on their page."""
+    return [
+        [
+            Place(
+                result.chunk.id,
+                result.score,
+                result.explain,
+                [(each.document_id, each.chunk_id) for each in result.duplicates or ()],
+            ),
+            *(Place(chunk.id, result.score) for chunk in (*result.before, *result.after)),
+        ]
+        for result in results
+    ]
+
+
+def cursor_after(request: m.SearchRequest, answer: m.SearchResponse, places: Sequence[list[Place]]) -> str:
+    """The cursor of a page whose ranking goes on with these places."""
+    snapshot = _Snapshot(
+        _VERSION,
+        _digest(request),
+        answer.total,
+        answer.total_exact is not False,
+        answer.mode,
+        answer.weak,
+        None if answer.reranked is UNSET else answer.reranked,
+        None if answer.rerank_failure is UNSET else answer.rerank_failure,
+        [place for row in places for place in row],
+    )
+    return urlsafe_b64encode(msgspec.json.encode(snapshot)).decode().rstrip("=")
+
+
+def opened(request: m.SearchRequest) -> tuple[m.SearchResponse, list[Place]]:
+    """What the request's cursor says of the whole, and the places that are left.
+
+    Raises:
+        EngineError: `invalid_parameter`, the cursor is none, or another request's.
+    """
+    cursor = request.cursor or ""
+    try:
+        raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        snapshot = msgspec.json.decode(raw, type=_Snapshot)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise _misfit("is none that an answer had") from error
+    if snapshot.version != _VERSION:
+        raise _misfit("is none that an answer had")
+    if snapshot.request != _digest(request):
+        raise _misfit("belongs to another request: send the one that it came from, with the cursor added")
+    answer = m.SearchResponse(
+        results=[],
+        total=snapshot.total,
+        mode=snapshot.mode,
+        took_ms=0.0,
+        weak=snapshot.weak,
+        total_exact=UNSET if snapshot.total_exact else False,
+        reranked=UNSET if snapshot.reranked is None else snapshot.reranked,
+        rerank_failure=UNSET if snapshot.rerank_failure is None else snapshot.rerank_failure,
+    )
+    return answer, snapshot.places
+
+
+def results_at(places: Sequence[Place], found: Mapping[int, m.SearchResult]) -> list[m.SearchResult]:
+    """The results of those places whose chunks were found, by their ids, as the ranking had them."""
+    return [
+        msgspec.structs.replace(
+            found[place.chunk_id],
+            score=place.score,
+            explain=place.explain,
+            duplicates=[m.Duplicate(document_id=one, chunk_id=other) for one, other in place.duplicates]
+            or UNSET,
+        )
+        for place in places
+        if place.chunk_id in found
+    ]
+
+
+def _digest(request: m.SearchRequest) -> str:
+    encoded = msgspec.json.encode(msgspec.structs.replace(request, cursor=None))
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _misfit(why: str) -> EngineError:
+    return EngineError("invalid_parameter", f"The cursor {why}.", parameter="cursor")

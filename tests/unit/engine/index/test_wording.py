@@ -12,6 +12,8 @@ from kb_contracts.semantics.query import Wording
 from kb_engine.store.wording import FIRST, MOST
 from tests.support.stores import Base, axis, between, meaning, new_note, prepared
 
+pytestmark = pytest.mark.process  # most make a base of seven hundred passages, in each index
+
 MODES = pytest.mark.parametrize("mode", ["fts", "vector", "hybrid"])
 DEEP = 700
 """Passages that every ranking prefers, more than are looked at first."""

@@ -544,6 +544,7 @@ _CODES = {
     "method_not_allowed": (PROTOCOL, "another_method_is_told_which_are_taken"),
     "document_not_found": (DOCUMENTS, "an_absent_document_is_not_found"),
     "job_not_found": (JOBS, "an_unknown_job_is_not_found"),
+    "page_not_found": (PAGES, "what_was_no_answers_cursor_leads_to_no_page[x]"),
     "source_not_found": (SOURCES, "a_source_that_cannot_be_taken_off_stays"),
     "tag_not_found": (DOCUMENTS, "a_tag_that_is_not_there_cannot_be_taken_off"),
     "not_a_note": (DOCUMENTS, "only_notes_are_patched"),

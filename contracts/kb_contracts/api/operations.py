@@ -280,7 +280,7 @@ SEARCH = _post(
     m.SearchRequest,
     m.SearchResponse,
     reads=True,
-    errors=("contradiction", "embedder_unavailable"),
+    errors=("contradiction", "embedder_unavailable", "page_not_found"),
     links=(Link("getDocument", {"document_id": "/results/0/document/id"}),),
     example={"query": "pension revaluation", "top": 5},
 )

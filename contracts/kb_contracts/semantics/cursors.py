@@ -86,18 +86,18 @@ def opened(request: m.SearchRequest) -> tuple[m.SearchResponse, list[Place]]:
     """What the request's cursor says of the whole, and the places that are left.
 
     Raises:
-        EngineError: `invalid_parameter`, the cursor is none, or another request's.
+        EngineError: `page_not_found`, the cursor is none, or another request's.
     """
     cursor = request.cursor or ""
     try:
         raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         snapshot = msgspec.json.decode(raw, type=_Snapshot)
     except (ValueError, msgspec.MsgspecError) as error:
-        raise _misfit("is none that an answer had") from error
+        raise _no_page("is none that an answer had") from error
     if snapshot.version != _VERSION:
-        raise _misfit("is none that an answer had")
+        raise _no_page("is none that an answer had")
     if snapshot.request != _digest(request):
-        raise _misfit("belongs to another request: send the one that it came from, with the cursor added")
+        raise _no_page("belongs to another request: send the one that it came from, with the cursor added")
     answer = m.SearchResponse(
         results=[],
         total=snapshot.total,
@@ -131,5 +131,5 @@ def _digest(request: m.SearchRequest) -> str:
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _misfit(why: str) -> EngineError:
-    return EngineError("invalid_parameter", f"The cursor {why}.", parameter="cursor")
+def _no_page(why: str) -> EngineError:
+    return EngineError("page_not_found", f"The cursor {why}.")

@@ -54,6 +54,11 @@ def query_of(query: str) -> ParsedQuery:
     return parse_query(query) if SYNTAX.search(query) else ParsedQuery(query)
 
 
+def mode_and_query(request: SearchRequest) -> tuple[Mode, ParsedQuery]:
+    """How to look, and for what. Raises EngineError: as `mode_of` and `query_of`."""
+    return mode_of(request), query_of(request.query)
+
+
 def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:
     """The first and the last moment, both inclusive; a date as the end means the whole UTC day.
 

@@ -94,12 +94,17 @@ def test_a_cursor_goes_with_its_own_request(kb: Client, change: dict[str, Any]) 
     body: dict[str, Any] = {"query": "granite", "mode": "fts", "pages": True, "top": 2}
     cursor = kb.search(**body).next_cursor
     response = kb.request(ops.SEARCH, json={**body, **change, "cursor": cursor})
-    assert problem(response, "invalid_parameter").parameter == "cursor"
+    problem(response, "page_not_found")
 
 
-@pytest.mark.parametrize(
-    "cursor", ["", "x", "A" * 5, "AAAA", "ä", "kg", "a b", "_" * 10_000, "../x", 5, ["x"]]
-)
+@pytest.mark.parametrize("cursor", ["x", "AAAA", "kg", "_" * 10_000])
+def test_what_was_no_answers_cursor_leads_to_no_page(kb: Client, cursor: str) -> None:
+    kb.note(TEXTS[0])
+    response = kb.request(ops.SEARCH, json={"query": "granite", "pages": True, "cursor": cursor})
+    problem(response, "page_not_found")
+
+
+@pytest.mark.parametrize("cursor", ["", "ä", "a b", "../x", 5, ["x"]])
 def test_what_is_no_cursor_is_refused(kb: Client, cursor: Any) -> None:
     kb.note(TEXTS[0])
     response = kb.request(ops.SEARCH, json={"query": "granite", "pages": True, "cursor": cursor})

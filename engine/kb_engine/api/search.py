@@ -14,6 +14,7 @@ from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
+from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import (
     NO_RERANKER,
     RankingPlan,
@@ -25,9 +26,8 @@ from kb_contracts.semantics.ranking import (
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
-    mode_of,
+    mode_and_query,
     presented,
-    query_of,
     source_types,
     vector_result,
 )
@@ -59,20 +59,11 @@ class SearchApi:
             EngineError: as the operation does.
         """
         started = time.perf_counter()
+        mode, parsed = mode_and_query(request)
         if request.cursor is None:
-            answer = await self._ranked(request)
+            answer = await self._ranked(request, mode, parsed)
         else:
-            answer, places = opened(request)
-            there = await self._store.read(search_rows.at, [place.chunk_id for place in places])
-            answer.results = results_at(places, there)
-            if request.collapse:
-                answer.results = merge_neighbors(answer.results, request.top)
-        await self._cut_to_page(answer, request)
-        answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
-        return answer
-
-    async def _cut_to_page(self, answer: m.SearchResponse, request: m.SearchRequest) -> None:
-        """Leave of the results what is on the page; what is left out of it is on the next."""
+            answer = await self._after_cursor(request)
         places = places_of(answer.results) if request.pages else []
         results = answer.results[: request.top]
         if request.neighbors and request.detail == "full":
@@ -84,11 +75,20 @@ class SearchApi:
             answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
         if rest := places[max(1, len(answer.results)) :]:
             answer.next_cursor = cursor_after(request, answer, rest)
+        answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
+        return answer
 
-    async def _ranked(self, request: m.SearchRequest) -> m.SearchResponse:
+    async def _after_cursor(self, request: m.SearchRequest) -> m.SearchResponse:
+        """What is left of a ranking."""
+        answer, places = opened(request)
+        there = await self._store.read(search_rows.at, [place.chunk_id for place in places])
+        answer.results = results_at(places, there)
+        if request.collapse:
+            answer.results = merge_neighbors(answer.results, request.top)
+        return answer
+
+    async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
         """All that the page, and those after it, are made of."""
-        mode = mode_of(request)
-        parsed = query_of(request.query)
         filters = request.filters or m.Filters()
         date_from, date_to = date_window(filters) if request.filters else (None, None)
         selection = Selection(

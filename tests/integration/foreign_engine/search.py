@@ -78,7 +78,7 @@ class Search:
     def _left(self, body: Row) -> tuple[Row, list[Scored]]:
         asked, facts, rest = self._rest.get(body["cursor"], (None, {}, []))
         if asked != {**body, "cursor": None}:
-            raise Refused("invalid_parameter", "No such cursor of this request.", parameter="cursor")
+            raise Refused("page_not_found", "No such cursor of this request.")
         return facts, [each for each in rest if self._documents.chunks.has(each[1]["id"])]
 
     def _best(self, body: Row, mode: str) -> tuple[Row, list[Scored]]:

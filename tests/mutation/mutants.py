@@ -568,7 +568,7 @@ _SUCCESSES = {
     "listDocuments": (DOCUMENTS, "documents_are_sorted"),
     "getDocument": (DOCUMENTS, "a_document_is_read_without_chunks"),
     "deleteDocument": (DOCUMENTS, "a_document_is_removed_by_its_uid"),
-    "removeSource": (SOURCES, "a_source_that_cannot_be_taken_off_stays"),
+    "removeSource": (SOURCES, "a_source_is_taken_off_and_its_document_goes_with_the_last"),
     "clearDocuments": (DOCUMENTS, "clearing_removes_all"),
     "patchNote": (DOCUMENTS, "a_title_alone_is_patched"),
     "setMetadata": (DOCUMENTS, "metadata_are_replaced_whole"),

@@ -147,6 +147,8 @@ COMMANDS = (
         _arg("--port", help="port to listen on; 0: any free one"),
         _HOME,
         _EMBEDDER,
+        _arg("--linger", type=_number(float, 0, 1e9), metavar="SECONDS",
+             help="end so long after the last `kb stdio` of this data folder (default: never)"),
         _LEVEL,
         _SUPERVISED,
     ), ("engine",)),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from kb_cli.output import CliError, Exit, Output
+from kb_config.rendezvous import Rendezvous
 from kb_config.settings import Setting, Settings
 
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ S = TypeVar("S", bound=Settings)
 
 DEFAULT_FILE = Path("kb.toml")
 FILE_VARIABLE = "KB_CONFIG"
+DEFAULT_ENGINE = "http://127.0.0.1:8000"
 
 
 class ClientSettings(Settings, frozen=True, kw_only=True):
-    """What a command needs to ask an engine."""
+    """What a command needs to ask an engine; `client_settings` fills in which one."""
 
-    engine_url: Annotated[str, Setting("KB_ENGINE_URL", "base URL of the engine")] = "http://127.0.0.1:8000"
+    engine_url: Annotated[
+        str, Setting("KB_ENGINE_URL", "base URL of the engine; empty: that of the data folder")
+    ] = ""
+    home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     api_key: Annotated[str, Setting("KB_API_KEY", "the engine's bearer key", secret=True)] = ""
 
 
@@ -122,6 +127,22 @@ def _parts() -> dict[str, type[Settings]]:
     return {"server": ServerSettings, "engine": EngineSettings}
 
 
+def client_settings(options: argparse.Namespace) -> ClientSettings:
+    """How to ask the engine: the one named, else that of the data folder, which learns that it is used.
+
+    Raises:
+        SettingsError, CliError: a setting cannot be used.
+    """
+    settings = read(ClientSettings, options)
+    if settings.engine_url:
+        return settings
+    place = Rendezvous(settings.home / "engine")
+    url = place.url()
+    if url is not None:
+        place.use()  # until this process ends
+    return msgspec.structs.replace(settings, engine_url=url or DEFAULT_ENGINE)
+
+
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """A client, to be used as a context manager; `user` as `EngineClient` has it.
 
@@ -130,5 +151,5 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """
     from kb_cli.client import EngineClient
 
-    settings = read(ClientSettings, options)
+    settings = client_settings(options)
     return EngineClient(settings.engine_url, settings.api_key, user=user)

@@ -20,8 +20,9 @@ import httpx
 import msgspec
 
 from kb_cli import VERSION
-from kb_cli.config import ClientSettings, config_file, engine, read
-from kb_cli.connect.clients import CLIENTS, Machine, Server
+from kb_cli.config import ClientSettings, client_settings, config_file, engine, read
+from kb_cli.connect.clients import CLIENTS, Machine
+from kb_cli.connect.command import server_of
 from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
@@ -105,7 +106,7 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     try:
-        url = read(ClientSettings, options).engine_url
+        url = client_settings(options).engine_url
         with engine(options) as client:
             status = client.call(GET_STATUS)
     except SettingsError:
@@ -157,12 +158,9 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _clients(options: argparse.Namespace) -> Iterator[Finding]:
     try:
-        settings = read(ServerSettings, options)
+        server = server_of(options)
     except (SettingsError, CliError):
         return
-    server = Server(
-        f"{http_base(settings)}/mcp", settings.api_key, settings.engine_url, settings.engine_api_key
-    )
     machine = Machine(Path.home(), os.environ)
     for name, client in CLIENTS.items():
         file = client.file(machine)

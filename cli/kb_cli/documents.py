@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from kb_cli.config import ClientSettings, engine, read
+from kb_cli.config import client_settings, engine
 from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -235,7 +235,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_faults import tool_error
 
-    settings = read(ClientSettings, options)
+    settings = client_settings(options)
     port = HttpEngine(settings.engine_url, settings.api_key)
     try:
         document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.util import find_spec
 from time import sleep
 from typing import TYPE_CHECKING
 
-from kb_cli.config import is_set, read
+from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
 from kb_server.processes import ParentLink
@@ -41,13 +43,27 @@ def stdio(options: argparse.Namespace, _out: Output) -> None:
     # Clients show each line on stderr as an error: unless more is asked for, only what is one is written.
     level = None if is_set(ServerSettings, "LOG_LEVEL", options) else "warn"
     settings = read(ServerSettings, options, log_level=options.log_level or level)
+    is_named = options.engine_url is not None or is_set(ServerSettings, "KB_ENGINE_URL", options)
     from kb_server.stdio import start
 
-    start(settings)
+    start(settings, None if is_named else _own_engine(options, settings))
+
+
+def _own_engine(options: argparse.Namespace, settings: ServerSettings) -> list[str] | None:
+    """The command for the engine of the data folder; None where what it needs is not installed."""
+    if find_spec("apsw") is None:
+        return None
+    file = config_file(options)
+    return [
+        *(sys.executable, "-P", "-m", "kb_cli.main", "engine", "--host", "127.0.0.1", "--port", "0"),
+        *("--home", str(settings.home.absolute())),
+        *("--linger", str(settings.engine_linger)),
+        *(() if file is None else ("--config", str(file.absolute()))),
+    ]
 
 
 def engine(options: argparse.Namespace, _out: Output) -> None:
-    """Run the engine until SIGTERM or Ctrl-C."""
+    """Run the engine until SIGTERM or Ctrl-C, or until nobody has used it for a while."""
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
@@ -56,7 +72,7 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
     from kb_engine.store.port import BaseRefused
 
     try:
-        start(settings, on_ready=ParentLink.open(options.supervised).report_ready)
+        start(settings, on_ready=ParentLink.open(options.supervised).report_ready, linger=options.linger)
     except (StartError, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
 

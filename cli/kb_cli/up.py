@@ -1,8 +1,11 @@
 """`kb up`: engine and MCP server as two children of one command.
 
-start the engine ─▶ it tells its URL ─▶ start the server with it ─▶ it tells its URL ─▶ say so
+start the engine ─▶ it reports its URL ─▶ start the server with it ─▶ it reports its URL ─▶ say so
 Ctrl-C, SIGTERM ─▶ stop the server, so that its calls can end ─▶ stop the engine ─▶ exit 0
-a child ends by itself ─▶ say so ─▶ stop the other ─▶ exit 1
+a child ends by itself ─▶ before it was ready: stop the other, exit 1
+                       ─▶ later: say so, start it again at its port, after a while that grows
+
+Where the engine of this data folder runs already, as `kb stdio` starts one, that one is used.
 """
 
 from __future__ import annotations
@@ -12,15 +15,21 @@ import asyncio
 import errno
 import signal
 import socket
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
+from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
 from kb_server.processes import ChildProcess
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import checked_names
 
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_WELL_SECONDS = 60.0
+"""Seconds before what died is started again: the first, doubled up to the longest; the first again after what
+has run so long."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where everything is listened on
 
 
@@ -31,9 +40,14 @@ def run(options: argparse.Namespace, out: Output) -> int:
     engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
     _check_free(server.host, server.port, "KB_MCP_PORT")
-    _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
+    place = Rendezvous(engine.folder)
+    running = place.url()
+    if running is None:
+        _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
+    else:
+        place.use()  # until this process ends, so that it goes on
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
-    return asyncio.run(Up(options, server, out, has_ragler=has_ragler).run())
+    return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
 
 
 def _check_free(host: str, port: int, variable: str) -> None:
@@ -49,23 +63,45 @@ def _check_free(host: str, port: int, variable: str) -> None:
                 raise CliError(Exit.FAILED, taken) from error
 
 
+@dataclass
+class Part:
+    """One of the two: the `kb` command that runs it, with its flags, and the process that does so now."""
+
+    name: str
+    command: str
+    flags: dict[str, str | None]
+    child: ChildProcess | None = None
+    started: float = field(default=0.0)
+
+
 class Up:
-    """The two children and who waits for them. `has_ragler`: `RAGLER_API_URL` names a backend."""
+    """The two children and who waits for them.
+
+    `running` is the URL of an engine that serves this data folder already; None: one is started.
+    `has_ragler`: `RAGLER_API_URL` names a backend.
+    """
 
     def __init__(
-        self, options: argparse.Namespace, settings: ServerSettings, out: Output, *, has_ragler: bool
+        self,
+        options: argparse.Namespace,
+        settings: ServerSettings,
+        out: Output,
+        running: str | None,
+        *,
+        has_ragler: bool,
     ) -> None:
         self._options = options
         self._has_ragler = has_ragler
+        self._running = running
         self._settings = settings
         self._out = out
-        self._children: list[ChildProcess] = []
+        self._parts: list[Part] = []
 
     async def run(self) -> int:
-        """Start both, wait, stop both; the exit status.
+        """Start both, keep them running, stop both; the exit status.
 
         Raises:
-            CliError: a child ended by itself.
+            CliError: one ended before it was ready.
         """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -73,7 +109,7 @@ class Up:
             if not stop.is_set():
                 stop.set()
                 return
-            for child in self._children:
+            for child in self._children():
                 child.kill()
 
         # Not given back: while the children are being stopped a second Ctrl-C must still kill them.
@@ -82,8 +118,11 @@ class Up:
         try:
             return await self._until(stop)
         finally:
-            for child in reversed(self._children):
+            for child in reversed(self._children()):
                 await child.stop()
+
+    def _children(self) -> list[ChildProcess]:
+        return [part.child for part in self._parts if part.child is not None]
 
     async def _until(self, stop: asyncio.Event) -> int:
         stopped = asyncio.ensure_future(stop.wait())
@@ -97,62 +136,86 @@ class Up:
             if failed.status in (Exit.FAILED, Exit.USAGE):
                 return failed.status  # its own, for it has printed why in a line of its own
             raise CliError(Exit.FAILED, f"the {failed.name} {how} before it was ready")
-        ends = {asyncio.ensure_future(child.ended()): child for child in self._children}
-        await asyncio.wait({stopped, *ends}, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done():
-            return Exit.OK
-        ended = next(child for end, child in ends.items() if end.done())
-        raise CliError(Exit.FAILED, f"the {ended.name} {await ended.ended()}; stopping")
+        keeping = [asyncio.ensure_future(self._keep(part)) for part in self._parts]
+        await asyncio.wait({stopped, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        for keeper in keeping:
+            keeper.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        return Exit.OK
+
+    async def _keep(self, part: Part) -> None:
+        """Start a part again whenever it has ended."""
+        now, wait = asyncio.get_running_loop().time, _FIRST_WAIT
+        while part.child is not None:
+            how = await part.child.ended()
+            if now() - part.started >= _WELL_SECONDS:
+                wait = _FIRST_WAIT
+            self._out.note(f"the {part.name} {how}; it is started again in {wait:g} s")
+            await asyncio.sleep(wait)
+            wait = min(_LONGEST_WAIT, 2 * wait)
+            if await self._url_of(part) is not None:
+                self._out.note(f"the {part.name} runs again")
 
     async def _start(self) -> ChildProcess | None:
         """Start both and say where they are; the one that ended before it was ready, if one did."""
         options, settings = self._options, self._settings
-        engine = await self._child("engine", "engine", home=options.home, port=options.engine_port)
-        listening = await engine.url()
+        listening = self._running
         if listening is None:
-            return engine
+            engine = Part("engine", "engine", {"home": options.home, "port": options.engine_port})
+            listening = await self._url_of(engine)
+            if listening is None:
+                return engine.child
         parts = urlsplit(listening)
         # As this machine can ask it, where it listens on every address.
         engine_url = f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else listening
-        server = await self._child(
-            "MCP server",
-            "serve",
-            home=options.home,
-            port=options.port,
-            toolsets=options.toolsets,
-            engine_url=engine_url,
+        flags = {
+            "home": options.home,
+            "port": options.port,
+            "toolsets": options.toolsets,
+            "engine_url": engine_url,
             # Without a backend of its own, the toolset ragler asks this engine, with this engine's key.
-            ragler_url=None if self._has_ragler else engine_url,
-        )
-        url = await server.url()
+            "ragler_url": None if self._has_ragler else engine_url,
+        }
+        server = Part("MCP server", "serve", flags)
+        url = await self._url_of(server)
         if url is None:
-            return server
+            return server.child
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
+        shared = "" if self._running is None else "  (it ran already, and goes on)"
         self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
         self._out.text(
             f"  endpoint     {url}/mcp\n"
-            f"  engine       {listening}\n"
+            f"  engine       {listening}{shared}\n"
             f"  data folder  {settings.home}\n\n"
             "Claude Code learns of it with:\n"
             f"  claude mcp add --transport http kb {url}/mcp{header}"
         )
         if engine_url != settings.engine_url.rstrip("/"):
-            # The other commands look elsewhere, and would find no engine or another one.
+            # The other commands look into the data folder of the settings, which may be another one.
             self._out.text(
                 f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}"
             )
         self._out.stdout.flush()
         return None
 
-    async def _child(self, name: str, command: str, **flags: str | None) -> ChildProcess:
+    async def _url_of(self, part: Part) -> str | None:
+        """Start a process for `part`; where it listens, which it keeps, or None when it ended before."""
         file = config_file(self._options)
-        flags |= {"log_level": self._options.log_level, "config": None if file is None else str(file)}
+        flags = part.flags | {
+            "log_level": self._options.log_level,
+            "config": None if file is None else str(file),
+        }
         arguments = [
-            part
+            argument
             for flag, value in flags.items()
             if value is not None
-            for part in (f"--{flag.replace('_', '-')}", value)
+            for argument in (f"--{flag.replace('_', '-')}", value)
         ]
-        child = await ChildProcess.start(name, ["-m", "kb_cli.main", command, *arguments])
-        self._children.append(child)
-        return child
+        part.child = await ChildProcess.start(part.name, ["-m", "kb_cli.main", part.command, *arguments])
+        part.started = asyncio.get_running_loop().time()
+        if part not in self._parts:
+            self._parts.append(part)
+        url = await part.child.url()
+        if url is not None:
+            part.flags["port"] = str(urlsplit(url).port)
+        return url

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from kb_cli.config import ClientSettings, engine, read
+from kb_cli.config import client_settings, engine
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CliError(Exit.USAGE, f"--report {folder}: {error.strerror}") from error
-    settings = read(ClientSettings, options)
+    settings = client_settings(options)
     target = Target(
         url=settings.engine_url.rstrip("/"),
         api_key=settings.api_key,

@@ -33,8 +33,10 @@ def main() -> int:
     return 0
 
 
-def start(settings: EngineSettings, *, on_ready: Callable[[str], object] = str) -> None:
-    """Serve until SIGTERM or SIGINT, under uvloop where it is installed. `on_ready` learns the base URL.
+def start(
+    settings: EngineSettings, *, on_ready: Callable[[str], object] = str, linger: float | None = None
+) -> None:
+    """Serve as `serve` does, under uvloop where it is installed. `on_ready` learns the base URL.
 
     Raises:
         StartError, kb_engine.store.BaseRefused: it cannot start.
@@ -49,7 +51,7 @@ def start(settings: EngineSettings, *, on_ready: Callable[[str], object] = str) 
         logger.info("ready", extra={"url": url})
         on_ready(url)
 
-    run(serve(settings, on_ready=ready))
+    run(serve(settings, on_ready=ready, linger=linger))
 
 
 def _refuse(status: int, error: Exception) -> int:

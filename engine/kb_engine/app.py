@@ -29,6 +29,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from kb_config.installing import install_command
+from kb_config.rendezvous import Lock, Rendezvous
+from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
 from kb_contracts.http.connections import (
     ConnectionLimits,
@@ -55,6 +57,7 @@ from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.repository import jobs
+from kb_engine.store.repository.state import counts
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
 from kb_engine.turns import places
@@ -67,6 +70,8 @@ ENGINE = web.AppKey("engine", Engine)
 """The parts of the engine behind an application, for whoever runs one in a process of its own."""
 
 _SHUTDOWN_SECONDS = 10.0
+_ANNOUNCEMENTS = 20
+_LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
 async def create_app(settings: EngineSettings) -> web.Application:
@@ -123,8 +128,13 @@ async def create_app(settings: EngineSettings) -> web.Application:
     return app
 
 
-async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then end in order; `on_ready` is told the base URL.
+async def serve(
+    settings: EngineSettings, *, on_ready: Callable[[str], None], linger: float | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then end in order; `on_ready` is given the base URL.
+
+    With `linger` it ends as well when for so many seconds nobody has used it, as `Rendezvous` knows, and no
+    job is left.
 
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
@@ -143,8 +153,11 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
         )
         try:
             await runner.setup()
-            async with _listening(runner, settings) as url:
+            async with _listening(runner, settings) as url, _announced(settings, url) as place:
                 on_ready(url)
+                if linger is not None:
+                    unused = asyncio.create_task(_until_unused(place, app[ENGINE], linger))
+                    unused.add_done_callback(lambda _: stop.set())
                 await stop.wait()
                 logger.info("stopping")
             await stop_listening(runner)
@@ -247,6 +260,48 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
         yield f"http://{host}:{listener.address[1]}"
     finally:
         listener.close()
+
+
+@asynccontextmanager
+async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[Rendezvous]:
+    """Say in the data folder where the engine listens, for as long as it does."""
+    place = Rendezvous(settings.folder)
+    lock: Lock | None = None
+    for _ in range(_ANNOUNCEMENTS):  # somebody who looks whether one is there holds it up for a moment
+        if (lock := place.announce(url)) is not None:
+            break
+        await asyncio.sleep(_LEAST_PAUSE)
+    try:
+        yield place
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+async def _until_unused(place: Rendezvous, engine: Engine, seconds: float) -> None:
+    """Return, with the lock that keeps new ones waiting, when nobody has used the engine for so long."""
+    now = asyncio.get_running_loop().time
+    used = now()
+    while True:
+        await asyncio.sleep(max(_LEAST_PAUSE, min(_LOOK_SECONDS, seconds / 4)))
+        lock = place.claim()
+        if lock is None:
+            used = now()
+            continue
+        if now() - used >= seconds:
+            if not await _has_jobs(engine):
+                logger.info("nobody uses this engine any more")
+                return
+            used = now()
+        lock.release()
+
+
+async def _has_jobs(engine: Engine) -> bool:
+    try:
+        queue = (await engine.store.read(counts)).queue
+    except EngineError:
+        return True  # for all that is known; it is asked again
+    return bool(queue.queued or queue.running)
 
 
 @asynccontextmanager

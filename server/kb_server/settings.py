@@ -19,7 +19,18 @@ RAGLER = "ragler"
 class ServerSettings(Settings, frozen=True, kw_only=True):
     """Settings of the MCP server. Sizes are bytes, times are seconds."""
 
-    engine_url: Annotated[str, Setting("KB_ENGINE_URL", "base URL of the engine")] = "http://127.0.0.1:8000"
+    engine_url: Annotated[
+        str,
+        Setting(
+            "KB_ENGINE_URL",
+            "base URL of the engine; kb stdio and the commands find that of the data folder without it",
+        ),
+    ] = "http://127.0.0.1:8000"
+    engine_linger: Annotated[
+        float,
+        Setting("KB_ENGINE_LINGER", "seconds that an engine started by kb stdio outlives the last one"),
+        msgspec.Meta(ge=0),
+    ] = 300.0
     engine_api_key: Annotated[str, Setting("KB_API_KEY", "bearer key for every engine call", secret=True)] = (
         ""
     )

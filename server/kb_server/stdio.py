@@ -1,12 +1,15 @@
 """kb's MCP server on stdin and stdout; a module of its own, because `app` imports an HTTP server.
 
-A client starts such a server for every conversation, so that each import counts.
+A client starts such a server for every conversation, so that each import counts. All of them share the engine
+of their data folder, where no other is named.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from kb_config.logs import configure_logging
 from kb_server.observability.tracing import exporting
@@ -14,9 +17,12 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset, checked_names
 
+_ON_ENGINE = frozenset({"kb", "kb-extra", "knowledge"})
+"""The toolsets that ask the engine."""
 
-def start(settings: ServerSettings) -> None:
-    """Serve until stdin ends.
+
+def start(settings: ServerSettings, engine_command: Sequence[str] | None = None) -> None:
+    """Serve until stdin ends. `engine_command` starts the engine of the data folder; None: one is named.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -24,12 +30,18 @@ def start(settings: ServerSettings) -> None:
     names = checked_names(settings.toolsets)
     configure_logging(settings.log_level, part="server", secrets=settings.secrets)
     with exporting(os.environ):
-        asyncio.run(_serve(settings, names))
+        asyncio.run(_serve(settings, names, engine_command))
 
 
-async def _serve(settings: ServerSettings, names: list[str]) -> None:
+async def _serve(settings: ServerSettings, names: list[str], engine_command: Sequence[str] | None) -> None:
     from kb_server.hosting.toolset_server import combine, hosted
     from mcp_aiohttp.transport.stdio import serve_stdio
 
-    async with Services(settings) as services:
+    async with AsyncExitStack() as parts:
+        engine = None
+        if engine_command is not None and _ON_ENGINE.intersection(names):
+            from kb_server.own_engine import OwnEngine
+
+            engine = await parts.enter_async_context(OwnEngine(settings, engine_command))
+        services = await parts.enter_async_context(Services(settings, engine=engine))
         await serve_stdio(hosted(combine([build_toolset(name, services) for name in names])))

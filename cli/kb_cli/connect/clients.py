@@ -46,9 +46,9 @@ class Server:
     """Of the endpoint, as in http://127.0.0.1:3000/mcp."""
     key: str
     """The bearer key that it wants; empty: none."""
-    engine_url: str
+    engine: Mapping[str, str]
+    """The variables by which `kb stdio` finds the engine, for a client that starts its servers itself."""
     engine_key: str
-    """For a client that starts its servers itself: `kb stdio` asks the engine."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Ca
 
 def _over_stdio(server: Server) -> Entry:
     """By the Python that runs this: a desktop application has not the PATH of a terminal."""
-    environment = {"KB_ENGINE_URL": server.engine_url}
+    environment = dict(server.engine)
     if server.engine_key:
         environment["KB_API_KEY"] = server.engine_key
     return {"command": sys.executable, "args": ["-m", "kb_cli.main", "stdio"], "env": environment}

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import tomlkit
 
-from kb_cli.config import read
+from kb_cli.config import is_set, read
 from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server
 from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
         return
     client = CLIENTS[options.client]
     file = client.file(machine).resolve()  # a link stays one: what it leads to is written
-    server = _server(options)
+    server = server_of(options, url=options.endpoint)
     entry = client.entry(server)
     if options.print:
         _show(client, options.name, entry, file, out)
@@ -93,14 +93,18 @@ def _state(client: Client, machine: Machine, name: str) -> State:
     return "not connected" if found is None else "connected"
 
 
-def _server(options: argparse.Namespace) -> Server:
+def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
+    """From the settings. Where they name no engine, `kb stdio` starts that of the data folder.
+
+    Raises:
+        SettingsError, CliError: as `read`.
+    """
     settings = read(ServerSettings, options)
-    return Server(
-        options.endpoint or f"{http_base(settings)}/mcp",
-        settings.api_key,
-        settings.engine_url,
-        settings.engine_api_key,
-    )
+    if is_set(ServerSettings, "KB_ENGINE_URL", options):
+        engine = {"KB_ENGINE_URL": settings.engine_url}
+    else:
+        engine = {"KB_HOME": str(settings.home.absolute())}
+    return Server(url or f"{http_base(settings)}/mcp", settings.api_key, engine, settings.engine_api_key)
 
 
 def _show(client: Client, name: str, entry: Entry, file: Path, out: Output) -> None:

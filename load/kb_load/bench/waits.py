@@ -1,10 +1,11 @@
 """What an agent waits for: `kb bench startup` and `kb bench ingestion`.
 
 startup     how long `kb stdio` takes to its first answer, beside what it must import. In turns: the import
-            of the official SDK's server and of aiohttp alone; `kb stdio` with the toolset `kb`; `kb stdio`
-            with the toolset `textfile` over a file of 10 MiB. Each is a process of its own; the clock runs
-            from its start until the whole answer to `initialize` has been read (for the import: until it
-            ends).
+            of the official SDK's server and of aiohttp alone; `kb stdio` with the toolset `kb`, to the
+            answer to `initialize` and to that of a search, by the engine that the first of them has started
+            and that all share; `kb stdio` with the toolset `textfile` over a file of 10 MiB. Each is a
+            process of its own; the clock runs from its start until the whole answer has been read (for the
+            import: until it ends).
 ingestion   what others feel of files that are taken in. Starts `kb up` in a folder of its own on free ports
             and warms it. First notes: how long each takes from `kb_addnote` until it can be searched, alone
             and behind a folder of 200 files, a scan of 300 pages and PDFs whose page tree loops, each of
@@ -23,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -32,6 +33,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import aiohttp
 
+from kb_config.rendezvous import Rendezvous
 from kb_load.bench import Option
 from kb_load.bench.runner import Panel, Report
 from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
@@ -41,15 +43,22 @@ from kb_load.report import Sheet, percentile, table
 
 _FILE_BYTES = 10 * 1024 * 1024
 _IMPORT = "import mcp.server, aiohttp"
+_SEARCH = "kb stdio, to a search, its engine running"
+_LINGER_SECONDS = 5
 _CASES: dict[str, tuple[str, ...]] = {
     _IMPORT: ("-c", _IMPORT),
     "kb stdio": ("-m", "kb_cli.main", "stdio"),
+    _SEARCH: ("-m", "kb_cli.main", "stdio"),
     "kb stdio, textfile of 10 MiB": (
         *("-m", "kb_cli.main", "stdio", "--toolset", "textfile", "--file", "FILE"),
     ),
 }
 _INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
     "protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT,
+}}  # fmt: skip
+
+_SEARCHED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+    "name": "kb_search", "arguments": {"query": "granite"},
 }}  # fmt: skip
 
 WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
@@ -100,8 +109,9 @@ def run_startup(
 ) -> StartupReport:
     """Measure in turns; the first turn fills the caches of the disk and does not count."""
     report = StartupReport(seconds={case: [] for case in _CASES})
-    request = json.dumps(_INITIALIZE).encode() + b"\n"
-    with tempfile.NamedTemporaryFile(suffix=".txt") as text:
+    ask = json.dumps(_INITIALIZE).encode() + b"\n"
+    search = ask + json.dumps(_SEARCHED).encode() + b"\n"
+    with _data_folder() as home, tempfile.NamedTemporaryFile(suffix=".txt") as text:
         text.write((b"All work and no play makes a dull text. " * (_FILE_BYTES // 40 + 1))[:_FILE_BYTES])
         text.flush()
         for turn in range(rounds + 1):
@@ -113,7 +123,9 @@ def run_startup(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    env=clean_environment(),
+                    env=clean_environment(
+                        KB_HOME=home, KB_EMBEDDER="hash", KB_ENGINE_LINGER=str(_LINGER_SECONDS)
+                    ),
                 ) as process:
                     assert process.stdin is not None
                     assert process.stdout is not None
@@ -121,8 +133,10 @@ def run_startup(
                         process.wait()
                         taken, good = time.perf_counter() - started, process.returncode == 0
                     else:
-                        process.stdin.write(request)
+                        process.stdin.write(search if case == _SEARCH else ask)
                         process.stdin.flush()
+                        if case == _SEARCH:
+                            process.stdout.readline()
                         answer = json.loads(process.stdout.readline())
                         taken, good = time.perf_counter() - started, "result" in answer
                     process.stdin.close()
@@ -132,6 +146,18 @@ def run_startup(
                     report.seconds[case].append(round(taken, 4))
             note(f"turn {turn} of {rounds}")
     return report
+
+
+@contextmanager
+def _data_folder() -> Iterator[str]:
+    """A data folder that is removed when the engine in it, which all share, has ended."""
+    with tempfile.TemporaryDirectory() as home:
+        yield home
+        place = Rendezvous(Path(home) / "engine")
+        for _ in range(4 * _LINGER_SECONDS):
+            if place.url() is None:
+                break
+            time.sleep(1.0)
 
 
 # --- files to take in -----------------------------------------------------------------------------

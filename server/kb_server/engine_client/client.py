@@ -104,7 +104,7 @@ class HttpEngine:
     @property
     def longest_wait(self) -> float:
         """As `Engine` has it."""
-        return self._silence * _WAITING_SHARE
+        return longest_wait(self._silence)
 
     async def close(self) -> None:
         """Close the pool."""
@@ -202,6 +202,11 @@ class HttpEngine:
 
     def _forget_version(self) -> None:
         self._version_known = False
+
+
+def longest_wait(silence: float) -> float:
+    """How long a response may be held back, of the `silence` that is borne; both in seconds."""
+    return silence * _WAITING_SHARE
 
 
 def build_request(

@@ -77,14 +77,22 @@ def test_up_stops_cleanly_and_leaves_nobody_behind(stack: Stack, number: signal.
     assert "Traceback" not in stack.process.output()
 
 
-@pytest.mark.parametrize(("part", "name"), [("engine", "engine"), ("serve", "MCP server")])
-def test_up_ends_when_a_child_dies_and_says_which(stack: Stack, part: str, name: str) -> None:
-    parts = children(stack)
-    parts[part].kill()
-    assert stack.process.popen.wait(30) == Exit.FAILED
-    stack.process.stop()
-    assert f"kb up: the {name} was ended by signal 9; stopping\n" in stack.process.output()
-    assert not any(child.is_running() for child in parts.values())
+@pytest.mark.parametrize(
+    ("part", "name", "ready"), [("engine", "engine", "engine_url"), ("serve", "MCP server", "server_url")]
+)
+def test_up_starts_again_what_died_and_says_which(stack: Stack, part: str, name: str, ready: str) -> None:
+    before = children(stack)
+    before[part].kill()
+    eventually(
+        stack.process.output,
+        lambda text: f"the {name} was ended by signal 9; it is started again in 1 s\n" in text,
+        what="word of it",
+    )
+    eventually(stack.process.output, lambda text: f"the {name} runs again\n" in text, seconds=30, what="it")
+    assert httpx.get(f"{getattr(stack, ready)}/healthz").status_code == 200
+    other = "serve" if part == "engine" else "engine"
+    assert children(stack)[other] == before[other]
+    assert stack.process.stop() == 0
 
 
 def test_the_children_end_when_up_is_killed(stack: Stack) -> None:

@@ -1,0 +1,206 @@
+"""The engine of a data folder, for a server that a client starts itself: found where it runs, else started.
+
+    call ─▶ the engine that announces itself in the folder ─▶ HttpEngine
+              └─ none: start one, which ends a while after the last that uses it, and wait for it
+    it is out of reach ─▶ look again, start again ─▶ the same call once more, under the same idempotency key
+
+Whoever uses the engine holds a lock (`kb_config.rendezvous`), which ends with its process; the engine is in a
+session of its own, so that what ends one client ends no other's engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Self, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from kb_config.rendezvous import Lock, Rendezvous
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import Operation
+from kb_server.engine_client.client import HttpEngine, longest_wait
+from kb_server.engine_client.errors import EngineFault, EngineUnreachable
+from kb_server.engine_client.port import FileSource
+from kb_server.settings import ServerSettings
+from kb_server.waiting import SharedWork
+
+B = TypeVar("B")
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+START_SECONDS = 60.0
+"""How long an engine may take to listen: it opens its base first, and may have to migrate it."""
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+"""How long an engine of somebody else's, which has the base already, is waited for."""
+_LOG_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class OwnEngine:
+    """An `Engine` in the data folder of `settings`. `command` starts one that ends when nobody uses it.
+
+    A context manager: as long as it is entered the engine knows that it is used.
+    """
+
+    def __init__(self, settings: ServerSettings, command: Sequence[str]) -> None:
+        self._place = Rendezvous(settings.home / "engine")
+        self._command = command
+        self._key = settings.engine_api_key
+        self._silence = settings.request_timeout_ms / 1000
+        self._use: Lock | None = None
+        self._client: HttpEngine | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._finding = SharedWork(self._find)
+        self._beginning: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to look for it, or to start it, while the client is told which tools there are."""
+        self._beginning = asyncio.create_task(self._begin())
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Leave the engine to the others."""
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait([self._beginning])
+        if self._client is not None:
+            await self._client.close()
+        if self._use is not None:
+            self._use.release()
+
+    @property
+    def longest_wait(self) -> float:
+        """As `Engine` has it."""
+        return longest_wait(self._silence)
+
+    async def call(
+        self,
+        operation: Operation[B, R],
+        *,
+        path: Mapping[str, object] | None = None,
+        query: m.Request | None = None,
+        body: B | None = None,
+        if_match: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> R:
+        """As `Engine` has it."""
+        key = idempotency_key or str(uuid4())
+        return await self._with_engine(
+            lambda engine: engine.call(
+                operation, path=path, query=query, body=body, if_match=if_match, idempotency_key=key
+            )
+        )
+
+    async def send_file(
+        self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
+    ) -> m.Job:
+        """As `Engine` has it."""
+        key = idempotency_key or str(uuid4())
+        return await self._with_engine(lambda engine: engine.send_file(file, fields, idempotency_key=key))
+
+    async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
+        """As `Engine` has it."""
+        return await self._with_engine(lambda engine: engine.wait_for_job(job_id, seconds))
+
+    async def unready(self) -> EngineFault | None:
+        """As `Engine` has it; where none runs it is started."""
+        try:
+            return await (await self._found()).unready()
+        except EngineFault as fault:
+            return fault
+
+    async def _with_engine(self, ask: Callable[[HttpEngine], Awaitable[T]]) -> T:
+        engine = await self._found()
+        try:
+            return await ask(engine)
+        except EngineUnreachable:
+            if self._client is engine:
+                self._client = None
+                await engine.close()
+            return await ask(await self._found())
+
+    async def _begin(self) -> None:
+        try:
+            await self._found()
+        except EngineFault as fault:
+            logger.warning("no engine yet", extra={"reason": fault.detail})  # the first call says so too
+
+    async def _found(self) -> HttpEngine:
+        if self._client is None:
+            await self._finding.outcome()
+        assert self._client is not None, "it was found, or there was a fault"
+        return self._client
+
+    async def _find(self) -> None:
+        try:
+            if self._use is None:
+                self._use = await _held(self._place.use)
+            url = self._place.url() or await self._started()
+        except OSError as error:
+            raise self._unreachable(f"its data folder cannot be used: {error}") from error
+        self._client = HttpEngine(url, self._key, silence=self._silence)
+
+    async def _started(self) -> str:
+        beginning = await _held(self._place.begin)
+        try:
+            return await self._start()
+        finally:
+            beginning.release()
+
+    async def _start(self) -> str:
+        """Where an engine listens: of others who were about to start one, the first did."""
+        now = asyncio.get_running_loop().time
+        ends = now() + START_SECONDS
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None  # an earlier one, which has ended
+        while (url := self._place.url()) is None:
+            if self._process is None:
+                self._process = _started_process(self._command, self._place.folder / "engine.log")
+                logger.info("engine started", extra={"pid": self._process.pid})
+            if self._process.poll() is not None:
+                ends = min(ends, now() + _GRACE_SECONDS)
+            if now() > ends:
+                raise self._unreachable(f"it does not start: {_last_line(self._place.folder / 'engine.log')}")
+            await asyncio.sleep(_POLL_SECONDS)
+        return url
+
+    def _unreachable(self, why: str) -> EngineUnreachable:
+        return EngineUnreachable(why, url=str(self._place.folder))
+
+
+async def _held(take: Callable[[], Lock | None]) -> Lock:
+    while (lock := take()) is None:  # noqa: ASYNC110 - another process lets go of it
+        await asyncio.sleep(_POLL_SECONDS)
+    return lock
+
+
+def _started_process(command: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
+    """Not asyncio's, which would end the engine with this process."""
+    with _log(log_file) as log:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _log(path: Path) -> IO[bytes]:
+    """The file for what an engine says, with the one before beside it when it has grown."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.1"))
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _last_line(path: Path) -> str:
+    """What an engine said last; of its log alone what fits a sentence."""
+    with path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 2_000))
+        lines = log.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")[:500]

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +27,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
 from kb_engine.index.port import Vectors
+from kb_engine.priority import lower_priority
 from kb_engine.turns import Turns
 
 A = TypeVar("A")
@@ -225,7 +224,7 @@ class _TurnsPool:
 
     def __init__(self, threads: int, name: str, niceness: int) -> None:
         self._threads = ThreadPoolExecutor(
-            threads, thread_name_prefix=name, initializer=_lower_priority, initargs=(niceness,)
+            threads, thread_name_prefix=name, initializer=lower_priority, initargs=(niceness,)
         )
         self._turns: Turns[tuple[Future[Any], Callable[[], Any]]] = Turns()
         self._lock = threading.Lock()
@@ -253,12 +252,3 @@ class _TurnsPool:
             future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
             future.set_exception(error)
-
-
-def _lower_priority(niceness: int) -> None:
-    # On Linux a thread has a priority of its own, by its native id; elsewhere this would slow the process.
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        # Beside the process's own: without a privilege a thread can only go down.
-        niceness += os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, 19))

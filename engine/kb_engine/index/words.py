@@ -83,8 +83,12 @@ why with within without would yet you your
 """
 # Not in it: can, may, will, must, us, no and the like, which are names and nouns of many a subject, too.
 
-ANALYSER = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
-"""Stands in every file that holds such terms: those of another analyser must not be added to it."""
+_BEFORE_IDENTIFIERS = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
+ANALYSER = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
+"""Stands in every file that holds such terms."""
+EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS})
+"""Whose terms a query of this one finds as well, with what they lack left out: such files answer until they
+have been made anew. Those of any other analyser do not."""
 
 
 _PART = r"[^\W_]+"

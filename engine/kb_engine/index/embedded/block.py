@@ -26,7 +26,7 @@ from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
 from kb_engine.index.embedded.words import Postings, WordBlock
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
-from kb_engine.index.words import ANALYSER
+from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 
 KIND, VERSION = "segment", 1
 _DTYPES = {
@@ -46,7 +46,7 @@ class Block:
     """Chunks in the order of their ids. Neither a block nor what it refers to ever changes.
 
     `document_ids` and `document_rows`: the rows are those of these documents, one behind the other, and how
-    many each has. A document may stand there twice.
+    many each has. A document may stand there twice. `analyser` made the words, or the earliest of several.
     """
 
     chunk_ids: Ids
@@ -54,6 +54,7 @@ class Block:
     document_rows: Ids
     vectors: QuantisedVectors
     words: WordBlock
+    analyser: str = ANALYSER
 
     def __len__(self) -> int:
         return len(self.chunk_ids)
@@ -72,7 +73,7 @@ def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
     dimensions = parts[0][0].vectors.dimensions
     attributes: dict[str, Attribute] = {
-        "analyser": ANALYSER,
+        "analyser": next((block.analyser for block, _ in parts if block.analyser != ANALYSER), ANALYSER),
         "dimensions": dimensions,
         "longest": max(block.vectors.longest for block, _ in parts),
     }
@@ -98,13 +99,14 @@ def open_segment(path: Path, dimensions: int) -> Block:
     """The block in a file, mapped: it stays readable when the file is removed, until nobody holds it.
 
     Raises:
-        UnreadableIndexFile: it is no complete segment, of another version, or made by another analyser or of
-            other vectors.
+        UnreadableIndexFile: it is no complete segment, of another version or of other vectors, or made by an
+            analyser whose words would not be found.
         OSError: it cannot be opened.
     """
     file = ArrayFile(path, KIND, VERSION, _DTYPES)
     arrays = file.arrays
-    if (file.attributes.get("analyser"), file.attributes.get("dimensions")) != (ANALYSER, dimensions):
+    analyser = file.attributes.get("analyser")
+    if analyser not in {ANALYSER, *EARLIER_ANALYSERS} or file.attributes.get("dimensions") != dimensions:
         raise UnreadableIndexFile(path, "it was made by another analyser, or holds other vectors")
     rows = len(arrays["chunk_ids"])
     of_rows = [len(arrays[name]) for name in ("scales", "residuals", "lengths")]
@@ -123,6 +125,7 @@ def open_segment(path: Path, dimensions: int) -> Block:
             float(file.attributes["longest"]),
         ),
         Postings(**{name: arrays[name] for name in words.DTYPES}),
+        str(analyser),
     )
 
 

@@ -23,7 +23,7 @@ from kb_engine.index.embedded.tail import Batch, Tail
 from kb_engine.index.embedded.vectors import Mask
 from kb_engine.index.embedded.words import Rows
 from kb_engine.index.port import Ids
-from kb_engine.index.words import Analyser
+from kb_engine.index.words import ANALYSER, Analyser
 
 TAIL_ROWS = 4_096
 """So many new chunks are in memory alone; after a death of the process they are read from the base."""
@@ -165,8 +165,8 @@ class EmbeddedIndex:
 
 
 # Parts are united in the background: blocks that are in memory are written to a file, small segments become
-# larger ones, and removed rows leave. Meanwhile the index changes; what was united takes the parts' place as
-# these are then.
+# larger ones, removed rows leave, and what an earlier analyser made is made anew. Meanwhile the index
+# changes; what was united takes the parts' place as these are then.
 
 
 def next_union(state: State) -> tuple[Part, ...]:
@@ -187,13 +187,18 @@ def next_union(state: State) -> tuple[Part, ...]:
     return tuple(wasteful)[:1]
 
 
+def next_renewal(state: State) -> Part | None:
+    """A segment whose words are those of an earlier analyser; None where there is none."""
+    return next((part for part in state.parts if part.name and part.block.analyser != ANALYSER), None)
+
+
 def remaining(parts: Iterable[Part]) -> list[Rest]:
     """What is to be written of them."""
     return [(part.block, part.alive) for part in parts if part.size]
 
 
 def united(state: State, parts: Sequence[Part], block: Block | None, name: str) -> State | None:
-    """The state with a segment in place of these parts, of which it holds what remained of them.
+    """The state with a segment in place of these parts, of which it holds what remained of them, or of late.
 
     `block` None: nothing did. None where the state has not all of these parts any more.
     """
@@ -204,7 +209,8 @@ def united(state: State, parts: Sequence[Part], block: Block | None, name: str) 
         return None
     segment = []
     if block is not None:
-        alive = np.concatenate([_alive(part)[_alive(then)] for part, then in zip(now, parts, strict=True)])
+        ids = np.concatenate([part.block.chunk_ids[_alive(part)] for part in now])
+        alive = np.isin(block.chunk_ids, ids, assume_unique=True)
         segment = [Part(block, name, None if alive.all() else alive)]
     return replace(state, parts=(*state.parts[:start], *segment, *state.parts[start + len(parts) :]))
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
-from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
     REINDEX_BATCH,
@@ -38,7 +37,7 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
 from kb_engine.store.sqlite.schema import migrate, set_embedder, stored_embedder
-from kb_engine.store.sqlite.segments import open_index
+from kb_engine.store.sqlite.segments import language_in, open_index
 
 PRIVATE = 0o600
 _BEHIND_ALL_DATA = 1 << 62
@@ -254,8 +253,6 @@ def reindex_sqlite(
 
 
 def _find_languages(db: apsw.Connection) -> None:
-    sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position LIMIT ?"
     for document_id, title in rows(db, "SELECT id, title FROM documents WHERE language IS NULL"):
-        texts = [text for (text,) in rows(db, sql, (document_id, PASSAGES))]
-        if (language := language_of(title, texts)) is not None:
+        if (language := language_in(db, document_id, title)) is not None:
             db.execute("UPDATE documents SET language = ? WHERE id = ?", (language, document_id))

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import apsw
@@ -27,17 +29,40 @@ import numpy as np
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.array_file import UnreadableIndexFile
 from kb_engine.index.embedded.block import Block, open_segment, write_segment
-from kb_engine.index.embedded.index import EmbeddedIndex, Part, State, next_union, remaining, united
+from kb_engine.index.embedded.index import (
+    EmbeddedIndex,
+    Part,
+    State,
+    next_renewal,
+    next_union,
+    remaining,
+    united,
+)
 from kb_engine.index.embedded.tail import Batch
+from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Ids
 from kb_engine.index.words import Analyser
+from kb_engine.priority import lower_priority
 from kb_engine.store.port import NotABase
-from kb_engine.store.sqlite.connection import VECTOR_TYPE, integers, roll_back, rows, transaction, value
+from kb_engine.store.sqlite.connection import (
+    VECTOR_TYPE,
+    connect,
+    integers,
+    roll_back,
+    rows,
+    transaction,
+    value,
+)
 
 BATCH_ROWS = 1_024
+_AT_ONCE = 16
+"""So many blocks in memory are written to a file while a base is read."""
 PAUSE_SECONDS = 30.0
 """After a failure, as on a full disk; searches are right meanwhile, and slower."""
 _ALL = 1 << 62
+_NICENESS = 10
+
+T = TypeVar("T")
 
 _CONTENT = (
     "SELECT c.document_id, d.title, d.language, c.id, c.heading, c.text, v.vector FROM chunks c "
@@ -45,6 +70,18 @@ _CONTENT = (
     "WHERE c.id BETWEEN ? AND ? ORDER BY c.id"
 )
 logger = logging.getLogger(__name__)
+
+
+class RenewalStopped(Exception):
+    """The store is being closed; the segment is made anew another time."""
+
+
+class Renewal(NamedTuple):
+    """A segment made anew, None for nothing; and the languages of documents that had none."""
+
+    name: str
+    block: Block | None
+    languages: Mapping[int, str]
 
 
 def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
@@ -103,7 +140,7 @@ def _read(db: apsw.Connection, path: Path, state: State, first: int, last: int) 
     """The state with the chunks of these ids from the base, the latest of them in memory."""
     analyser, folder = Analyser(), folder_of(path)
     for batch in _batches(db, path, state.dimensions, first, last):
-        state = _united(db, folder, state.with_added(batch, analyser), at_least=16)
+        state = _united(db, folder, state.with_added(batch, analyser), at_least=_AT_ONCE)
     return state
 
 
@@ -125,12 +162,13 @@ def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last:
             )
 
 
-def _united(db: apsw.Connection, folder: Path, state: State, at_least: int = 1) -> State:
-    """The state when so many parts, or more, that are to be united have been."""
+def _united(db: apsw.Connection | None, folder: Path, state: State, at_least: int = 1) -> State:
+    """The state when so many parts, or more, that are to be united have been; `db` None: not the base's."""
     while len(parts := next_union(state)) >= at_least:
         name, block = _unite(folder, state.dimensions, parts)
-        with transaction(db):
-            _note(db, parts, name, block)
+        if db is not None:
+            with transaction(db):
+                _note(db, parts, name, block)
         following = united(state, parts, block, name)
         assert following is not None, "nobody else has this state"
         state = following
@@ -158,18 +196,54 @@ def _forget(db: apsw.Connection, names: Sequence[str]) -> None:
     db.executemany("DELETE FROM index_segments WHERE name = ?", [(name,) for name in names])
 
 
+def _renewed(path: Path, part: Part, dimensions: int, is_stopped: Callable[[], bool]) -> Renewal:
+    """A segment with the chunks of this one that are in the base, from the base.
+
+    Raises:
+        NotABase: a vector is damaged.
+        OSError: a file cannot be written.
+        RenewalStopped: as it says.
+    """
+    ids, folder, analyser = part.block.chunk_ids, folder_of(path), Analyser()
+    languages: dict[int, str | None] = {}
+    state = State(dimensions)
+    with closing(connect(path)) as db:
+        for batch in _batches(db, path, dimensions, int(ids[0]), int(ids[-1])):
+            if is_stopped():
+                raise RenewalStopped
+            if batch.language is None:
+                if batch.document_id not in languages:
+                    languages[batch.document_id] = language_in(db, batch.document_id, batch.title)
+                batch = replace(batch, language=languages[batch.document_id])
+            state = state.with_added(batch, analyser)
+            state = _united(None, folder, state, at_least=_AT_ONCE)
+    found = {document: language for document, language in languages.items() if language is not None}
+    return Renewal(*_unite(folder, dimensions, state.parts), found)
+
+
+def language_in(db: apsw.Connection, document_id: int, title: str) -> str | None:
+    """The language of a document in the base; None where that is not certain."""
+    sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position LIMIT ?"
+    return language_of(title, [text for (text,) in rows(db, sql, (document_id, PASSAGES))])
+
+
 Writer = Callable[[Callable[[apsw.Connection], None]], Coroutine[Any, Any, None]]
 """Does work on the thread that writes to the base."""
 
 
 class Upkeep:
-    """Unites parts of the index in a thread of its own, while others search it and change it."""
+    """Unites parts of the index, and makes anew those of an earlier analyser, in a thread of its own, while
+    others search it and change it."""
 
     def __init__(self, index: EmbeddedIndex, path: Path, write: Writer) -> None:
         self._index = index
+        self._path = path
         self._folder = folder_of(path)
         self._write = write
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kb-index")
+        self._stopped = threading.Event()
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="kb-index", initializer=lower_priority, initargs=(_NICENESS,)
+        )
         self._woken = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -179,6 +253,7 @@ class Upkeep:
 
     async def close(self) -> None:
         """Stop, when what is being written has been; it may be called again."""
+        self._stopped.set()
         self._task.cancel()
         await asyncio.wait([self._task])
         await asyncio.to_thread(self._thread.shutdown)
@@ -188,10 +263,8 @@ class Upkeep:
         while True:
             self._woken.clear()
             try:
-                while parts := next_union(self._index.state):
-                    work = partial(_unite, self._folder, self._index.state.dimensions, parts)
-                    name, block = await asyncio.get_running_loop().run_in_executor(self._thread, work)
-                    await self._write(partial(self._replace, parts, name, block))
+                while await self._unite_some() or await self._renew_one():
+                    pass
                 state = self._index.state
                 if swept != (names := {part.name for part in state.parts}):
                     await asyncio.to_thread(sweep, self._folder, state)
@@ -203,13 +276,38 @@ class Upkeep:
                 continue
             await self._woken.wait()
 
-    def _replace(self, parts: Sequence[Part], name: str, block: Block | None, db: apsw.Connection) -> None:
-        following = united(self._index.state, parts, block, name)
+    async def _unite_some(self) -> bool:
+        """Whether there was something to be united."""
+        state = self._index.state
+        if not (parts := next_union(state)):
+            return False
+        renewal = Renewal(*await self._worked(partial(_unite, self._folder, state.dimensions, parts)), {})
+        await self._write(partial(self._replace, parts, renewal))
+        return True
+
+    async def _renew_one(self) -> bool:
+        """Whether there was something to be made anew."""
+        state = self._index.state
+        if (part := next_renewal(state)) is None:
+            return False
+        work = partial(_renewed, self._path, part, state.dimensions, self._stopped.is_set)
+        renewal = await self._worked(work)
+        await self._write(partial(self._replace, [part], renewal))
+        logger.info("a part of the search index has been made anew", extra={"passages": len(part.block)})
+        return True
+
+    async def _worked(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _replace(self, parts: Sequence[Part], renewal: Renewal, db: apsw.Connection) -> None:
+        following = united(self._index.state, parts, renewal.block, renewal.name)
         if following is None:  # everything was removed meanwhile
             return
         db.execute("BEGIN IMMEDIATE")
         try:
-            _note(db, parts, name, block)
+            _note(db, parts, renewal.name, renewal.block)
+            found = [(language, document) for document, language in renewal.languages.items()]
+            db.executemany("UPDATE documents SET language = ? WHERE id = ? AND language IS NULL", found)
             with self._index.guard:
                 db.execute("COMMIT")
                 self._index.publish(following)

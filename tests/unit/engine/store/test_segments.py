@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kb_engine.index import words
+from kb_engine.index.embedded import block
 from kb_engine.index.embedded import index as embedded
+from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
 from tests.support.eventually import eventually_async
@@ -249,3 +255,117 @@ async def test_searches_go_on_while_parts_are_united(tmp_path: Path) -> None:
             await notes(base, number, 1)
             found = await base.find("apple pear plum fig", top=1_000)
             assert found.total == 3 * (number + 1)
+
+
+EARLIER = min(EARLIER_ANALYSERS)
+
+
+@pytest.fixture
+async def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A base whose index an earlier analyser made: without identifiers, and no document has a language."""
+    with monkeypatch.context() as before:
+        for module in (block, embedded):
+            before.setattr(module, "ANALYSER", EARLIER)
+        before.setattr(block.Block.__init__, "__defaults__", (EARLIER,))
+        before.setattr(words, "identifiers", lambda _text: [])
+        async with opened(tmp_path / "kb.db") as base:
+            await base.note("set KB_EMBEDDER here", title="whole", dedup_scope="w")
+            for number in range(12):
+                await base.note(f"kb kb embedder embedder {number}", title="parts", dedup_scope=str(number))
+            await base.note("Die Häuser wurden alle im letzten Jahr verkauft.", title="Häuser")
+            await notes(base, 0, 12)
+            await tidied(base)
+            assert analysers(base) == {EARLIER}
+    with direct(tmp_path / "kb.db") as db:
+        db.execute("UPDATE documents SET language = NULL")
+    return tmp_path / "kb.db"
+
+
+def analysers(base: Base) -> set[str]:
+    return {part.block.analyser for part in base.store._index.state.parts if part.name}
+
+
+def notes_in(found: list[tuple[str, int, float]]) -> set[tuple[str, int]]:
+    return {(title, index) for title, index, _ in found if title.startswith("n") and title != "new"}
+
+
+async def first(base: Base, query: str) -> str | None:
+    results = (await base.find(query, "fts", top=3)).results
+    return results[0].document.title if results else None
+
+
+async def renewed(base: Base) -> None:
+    await eventually_async(lambda: analysers(base), lambda found: found == {ANALYSER}, what="the renewal")
+    await tidied(base)
+
+
+async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_anew(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is added, and what is removed meanwhile; and it is made anew once."""
+    begin, may_end = threading.Event(), threading.Event()
+    whole = segments._renewed
+
+    def held(*arguments: Any) -> Any:
+        made = whole(*arguments)
+        begin.set()
+        may_end.wait(30)
+        return made
+
+    monkeypatch.setattr(segments, "_renewed", held)
+    async with opened(earlier) as base:
+        await asyncio.to_thread(begin.wait, 30)
+        assert EARLIER in analysers(base)
+        assert await first(base, "KB_EMBEDDER") == "parts"
+        assert await first(base, "Haus") is None
+        before = await answers(base)
+        listed = (await all_documents(base)).documents
+        gone = next(one for one in listed if one.title == "parts")
+        await base.store.once(None, documents.delete, gone.id)
+        await base.note("a new one of KB_EMBEDDER", title="new", dedup_scope="new")
+        may_end.set()
+        await renewed(base)
+        assert await first(base, "KB_EMBEDDER") in ("whole", "new")
+        assert await first(base, "Haus") == "Häuser"
+        left = (await base.find("kb embedder", "fts", top=100)).results
+        assert gone.id not in {one.document.id for one in left}
+        assert len(left) == 13
+        now = await answers(base)
+        assert notes_in(now) == notes_in(before)
+    monkeypatch.setattr(segments, "_renewed", None)  # it is not asked for again
+    async with opened(earlier) as base:
+        assert analysers(base) == {ANALYSER}
+        assert await answers(base) == now
+
+
+async def test_closing_does_not_wait_for_a_renewal(earlier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun is begun again at the next start."""
+    begin, closing = threading.Event(), threading.Event()
+    batches, read = segments._batches, []
+
+    def slow(*arguments: Any) -> Iterator[Any]:
+        for batch in batches(*arguments):
+            if threading.current_thread().name.startswith("kb-index"):
+                read.append(batch)
+                begin.set()
+                closing.wait(30)
+            yield batch
+
+    with monkeypatch.context() as slowly:
+        slowly.setattr(segments, "_batches", slow)
+        async with opened(earlier):
+            await asyncio.to_thread(begin.wait, 30)
+            asyncio.get_running_loop().call_later(0.3, closing.set)
+    assert len(read) == 1
+    async with opened(earlier) as again:
+        await renewed(again)
+        assert await first(again, "KB_EMBEDDER") == "whole"
+
+
+async def test_an_index_of_an_unknown_analyser_is_made_when_the_base_is_opened(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block, "EARLIER_ANALYSERS", frozenset())
+    async with opened(earlier) as base:
+        assert analysers(base) == {ANALYSER}
+        assert await first(base, "KB_EMBEDDER") == "whole"

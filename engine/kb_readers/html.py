@@ -64,12 +64,22 @@ def read_html(data: bytes) -> Extraction:
     Raises ExtractionFailed "undecodable_text" when the bytes are not in the encoding that the file declares,
     which is UTF-8 when it declares none.
     """
-    document = _Document()
-    document.feed(decode(data, _encoding(data)))
-    document.close()
+    document = _read(decode(data, _encoding(data)))
     text = document.text()
     title = " ".join(document.title.split())[:_LONGEST_TITLE] or title_of(text)
     return Extraction([Page(None, text)], title, "text_extraction", _MIME_TYPE)
+
+
+def markdown_of(html: str) -> str:
+    """What a reader sees of it."""
+    return _read(html).text()
+
+
+def _read(html: str) -> _Document:
+    document = _Document()
+    document.feed(html)
+    document.close()
+    return document
 
 
 def _encoding(data: bytes) -> str:

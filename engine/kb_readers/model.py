@@ -15,12 +15,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, FailureCode, too_much_text
 
 Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extraction"]
 """From the file's own text, by OCR, or some pages the one way and some the other."""
 
 PLAIN_TEXT = "text/plain"
+_PLAIN = frozenset({PLAIN_TEXT, *(each.mime_type for each in FORMATS.values() if each.doc_type == "data")})
 
 _RECORD = struct.Struct("<4I")
 RECORD_BYTES = _RECORD.size
@@ -59,8 +61,8 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
 
     @property
     def is_markdown(self) -> bool:
-        """Whether the text has Markdown headings and fences: true of every format but plain text."""
-        return self.mime_type != PLAIN_TEXT
+        """Whether the text has Markdown headings and fences: true of all formats but plain text and data."""
+        return self.mime_type not in _PLAIN
 
     def within(self, limits: Limits) -> Extraction:
         """Itself; raises ExtractionFailed "extraction_failed" when the text is over the limit."""

@@ -15,6 +15,7 @@ from kb_contracts.api import formats
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed, too_much_text
+from kb_readers.grammars import GRAMMARS
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
 from kb_readers.text import read_text
 
@@ -29,12 +30,16 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "csv": Reader("kb_readers.delimited", "read_delimited"),
         "html": Reader("kb_readers.html", "read_html"),
         "svg": Reader("kb_readers.svg", "read_svg"),
+        "rst": Reader("kb_readers.rst", "read_rst"),
+        "epub": Reader("kb_readers.epub", "read_epub"),
+        "eml": Reader("kb_readers.mail", "read_mail"),
+        **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
     }
 )
 """By the format's name. A module is imported in the child only, when the first file of its format comes."""
 
-_DECODED_HERE = frozenset(["txt", "md"])
-_PACKAGES = {"pdf": "pypdfium2"}
+_DECODED_HERE = frozenset(["txt", "md", "json", "yaml", "toml"])
+_PACKAGES = {"pdf": "pypdfium2", **{name: package for name, (package, _) in GRAMMARS.items()}}
 
 
 def format_of(filename: str) -> Format:
@@ -71,8 +76,8 @@ async def read_file(
 ) -> Extraction:
     """The text of an open file, read as `fmt`.
 
-    Text and Markdown are decoded in a thread, other formats are read in a child, which is killed with its
-    whole group when it breaks a limit or when the awaiting task is cancelled. Raises ExtractionFailed;
+    Text, Markdown and data are decoded in a thread, other formats are read in a child, which is killed with
+    its whole group when it breaks a limit or when the awaiting task is cancelled. Raises ExtractionFailed;
     KeyError for a format without a reader here.
     """
     if fmt.name in _DECODED_HERE:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 
+from msgspec.structs import replace
+
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import title_of
-from kb_readers.model import PLAIN_TEXT, Extraction, Page
+from kb_readers.model import Extraction, Page
 
 FEW_LETTERS = 100
 """A page with fewer may be a scan that bears a stamp or its number as text."""
@@ -46,10 +48,10 @@ def decode(data: bytes, encoding: str) -> str:
 
 
 def read_text(data: bytes, mime_type: str) -> Extraction:
-    """Plain text or Markdown as one page without a number: UTF-8, or as a byte order mark says."""
+    """Plain text, data or Markdown as one page without a number: UTF-8, or as a byte order mark says."""
     text = decode(data, encoding_by_mark(data) or "utf-8")
-    title = None if mime_type == PLAIN_TEXT else title_of(text)
-    return Extraction([Page(None, text)], title, "text_extraction", mime_type)
+    extraction = Extraction([Page(None, text)], None, "text_extraction", mime_type)
+    return replace(extraction, title=title_of(text)) if extraction.is_markdown else extraction
 
 
 def count_letters(text: str) -> int:

@@ -1,7 +1,7 @@
 """XML element by element, to a handler that keeps what it wants, within bounds: what SVG and Office share.
 
-A tree of a hostile file could fill the memory, so none is built. `parser_for` reads one document; `Package`
-reads an Office file, which is a ZIP of XML documents that point to one another, without entities.
+A tree of a hostile file could fill the memory, so none is built. `parser_for` reads one document, `Archive` a
+ZIP of them, without entities, and `Package` an Office file, whose documents point to one another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import posixpath
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -89,7 +89,66 @@ def parser_for(
     return parser
 
 
-class Package:
+class Archive:
+    """A ZIP of documents, held to what it may unpack to. Every method may raise ExtractionFailed."""
+
+    def __init__(self, data: bytes, label: str) -> None:
+        """Open it; `label` is the format's."""
+        self._label = label
+        self._room = MOST_UNPACKED_BYTES
+        try:
+            self._archive = zipfile.ZipFile(io.BytesIO(data))
+        except _BROKEN as error:
+            raise unsound(self._label, error) from None
+        # Names of parts are equal whatever their case.
+        self._members = {each.filename.lower(): each for each in self._archive.infolist()}
+
+    def holds(self, part: str) -> bool:
+        """Whether there is such a part."""
+        return part.lower() in self._members
+
+    def read(self, part: str) -> bytes:
+        """A part, whole. One that is not there is a damaged file."""
+        return b"".join(self._blocks(part))
+
+    def feed(self, part: str, handler: Handler) -> None:
+        """Pass a part, which is XML, to a handler. One that is not there is a damaged file."""
+        parser = parser_for(handler, self._label)
+        parser.StartDoctypeDeclHandler = self._refuse_declarations
+        try:
+            for block in self._blocks(part):
+                parser.Parse(block, False)
+            parser.Parse(b"", True)
+        except _BROKEN as error:
+            raise unsound(self._label, error) from None
+
+    def _blocks(self, part: str) -> Iterator[bytes]:
+        member = self._members.get(part.lower())
+        if member is None:
+            raise damaged(self._label, f"{part[:_LONGEST_TITLE]} is missing")
+        if member.flag_bits & _ENCRYPTED:
+            raise locked(self._label)
+        if member.compress_type not in _PACKED_AS:
+            raise damaged(self._label, "it is packed in an unknown way")
+        try:
+            with self._archive.open(member) as opened:
+                while piece := opened.read(_READ_BYTES):
+                    self._room -= len(piece)
+                    if self._room < 0:
+                        raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
+                    yield piece
+        except _BROKEN as error:
+            raise unsound(self._label, error) from None
+
+    def _refuse_declarations(self, *_: object) -> None:
+        raise ExtractionFailed(
+            "file_corrupt",
+            f"The {self._label} file defines entities or a document type, which no program does there; "
+            "it is not read.",
+        )
+
+
+class Package(Archive):
     """One Office file. Every method may raise ExtractionFailed."""
 
     def __init__(self, data: bytes, fmt: Format, family: str) -> None:
@@ -101,14 +160,7 @@ class Package:
                 "file_corrupt",
                 f"The file is in the format of before 2007. Save it as {fmt.label} and send it again.",
             )
-        self._label = fmt.label
-        self._room = MOST_UNPACKED_BYTES
-        try:
-            self._archive = zipfile.ZipFile(io.BytesIO(data))
-        except _BROKEN as error:
-            raise unsound(self._label, error) from None
-        # Names of parts are equal whatever their case.
-        self._members = {each.filename.lower(): each for each in self._archive.infolist()}
+        super().__init__(data, fmt.label)
         self._outer = self.relationships("")
         main = next((each.part for each in self._outer.values() if each.kind == "officeDocument"), None)
         types = _ContentTypes()
@@ -127,34 +179,12 @@ class Package:
         self.main = main
         """The name of the part that everything hangs on."""
 
-    def feed(self, part: str, handler: Handler) -> None:
-        """Pass a part to a handler. A part that is not there is a damaged file."""
-        member = self._members.get(part.lower())
-        if member is None:
-            raise damaged(self._label, f"{part} is missing")
-        if member.flag_bits & _ENCRYPTED:
-            raise locked(self._label)
-        if member.compress_type not in _PACKED_AS:
-            raise damaged(self._label, "it is packed in an unknown way")
-        parser = parser_for(handler, self._label)
-        parser.StartDoctypeDeclHandler = self._refuse_declarations
-        try:
-            with self._archive.open(member) as opened:
-                while piece := opened.read(_READ_BYTES):
-                    self._room -= len(piece)
-                    if self._room < 0:
-                        raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
-                    parser.Parse(piece, False)
-            parser.Parse(b"", True)
-        except _BROKEN as error:
-            raise unsound(self._label, error) from None
-
     def relationships(self, part: str) -> dict[str, Relationship]:
         """Where a part points to inside the file, by id; "" is the package itself."""
         folder, name = posixpath.split(part)
         found = _Relationships(folder)
         path = posixpath.join(folder, "_rels", f"{name}.rels")
-        if path.lower() in self._members:
+        if self.holds(path):
             self.feed(path, found)
         return found.by_id
 
@@ -163,16 +193,10 @@ class Package:
         """What the file's properties say, unless it is what programs write by themselves."""
         found = _Text("title")
         for outer in self._outer.values():
-            if outer.kind == "core-properties" and outer.part.lower() in self._members:
+            if outer.kind == "core-properties" and self.holds(outer.part):
                 self.feed(outer.part, found)
         title = one_line(found.text)[:_LONGEST_TITLE]
         return None if title.lower() in _NO_TITLES else title
-
-    def _refuse_declarations(self, *_: object) -> None:
-        raise ExtractionFailed(
-            "file_corrupt",
-            f"The {self._label} defines entities, which no Office program does; it is not read.",
-        )
 
 
 class Relationship(NamedTuple):

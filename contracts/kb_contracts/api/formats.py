@@ -12,7 +12,20 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 DocType: TypeAlias = Literal[
-    "note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "csv", "image"
+    "note",
+    "text",
+    "markdown",
+    "html",
+    "pdf",
+    "docx",
+    "pptx",
+    "xlsx",
+    "csv",
+    "image",
+    "epub",
+    "email",
+    "code",
+    "data",
 ]
 """What a document is in a search's filter: a note, or by the format of its file."""
 
@@ -48,6 +61,34 @@ _ALL = (
     Format("png", "PNG", (".png",), "image/png", "image", takes_ocr=True),
     Format("md", "Markdown", (".md", ".markdown"), "text/markdown", "markdown"),
     Format("txt", "text", (".txt", ".text", ".log"), "text/plain", "text"),
+    Format("rst", "reStructuredText", (".rst",), "text/x-rst", "text"),
+    Format("epub", "EPUB", (".epub",), "application/epub+zip", "epub"),
+    Format("eml", "e-mail", (".eml",), "message/rfc822", "email"),
+    Format("json", "JSON", (".json", ".jsonl"), "application/json", "data"),
+    Format("yaml", "YAML", (".yaml", ".yml"), "application/yaml", "data"),
+    Format("toml", "TOML", (".toml",), "application/toml", "data"),
+    *(
+        Format(name, label, tuple(extensions), f"text/x-{name}", "code")
+        for name, label, *extensions in (
+            ("py", "Python", ".py", ".pyi"),
+            ("js", "JavaScript", ".js", ".mjs", ".cjs", ".jsx"),
+            ("ts", "TypeScript", ".ts", ".mts", ".cts"),
+            ("tsx", "TSX", ".tsx"),
+            ("go", "Go", ".go"),
+            ("rs", "Rust", ".rs"),
+            ("java", "Java", ".java"),
+            ("kt", "Kotlin", ".kt", ".kts"),
+            ("scala", "Scala", ".scala"),
+            ("swift", "Swift", ".swift"),
+            ("c", "C", ".c", ".h"),
+            ("cpp", "C++", ".cpp", ".cc", ".cxx", ".hpp", ".hh", ".hxx"),
+            ("cs", "C#", ".cs"),
+            ("rb", "Ruby", ".rb"),
+            ("php", "PHP", ".php"),
+            ("sh", "shell", ".sh", ".bash"),
+            ("lua", "Lua", ".lua"),
+        )
+    ),
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})

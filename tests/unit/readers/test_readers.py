@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -16,9 +17,11 @@ from pptx import Presentation
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
-from kb_readers.model import Extraction
+from kb_readers.grammars import GRAMMARS
+from kb_readers.model import DEFAULT_LIMITS, Context, Extraction
 from kb_readers.readers import READERS
 from tests.support.documents import docx_of, pdf_of
+from tests.support.epubs import book
 from tests.support.reading import Read, read_path, refusal
 
 
@@ -48,13 +51,18 @@ SOUND = {
     "csv": b"Stone,Weight\nfeldspar,12.5",
     "html": b"<title>a</title><table><tr><td>feldspar<td>12.5</table>",
     "svg": b"<svg><title>a</title><switch><text>feldspar<tspan x='1' y='2'>c</tspan></text></switch></svg>",
+    "rst": b"Stones\n======\n\nfeldspar",
+    "epub": book(**{"OEBPS__text__one a.xhtml": "<p>feldspar</p>"}),
+    "eml": b"From: ada@example.org\nSubject: Stones\n\nfeldspar",
+    **dict.fromkeys(GRAMMARS, b"class Stone {\n  void feldspar() {}\n}\nfunction weigh() {}\n"),
 }
+_CONTEXT_OF = {name: {"context": Context(name, DEFAULT_LIMITS)} for name in GRAMMARS}
 OFFICE = ("docx", "pptx", "xlsx")
 
 
 def reader_of(name: str) -> Read:
     reader: Read = getattr(import_module(READERS[name].module), READERS[name].function)
-    return reader
+    return partial(reader, **_CONTEXT_OF.get(name, {}))
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -175,7 +175,7 @@ def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "README", ".pdf"])
 def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
-    with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or text \(\.txt") as refused:
+    with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or Lua \(\.lua\)") as refused:
         check_format(name)
     assert (refused.value.code, refused.value.status) == ("unsupported_format", 415)
 

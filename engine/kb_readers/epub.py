@@ -1,0 +1,89 @@
+"""EPUB: the documents of a book in the order in which they are read, each a page without a number."""
+
+from __future__ import annotations
+
+import posixpath
+from urllib.parse import unquote
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import damaged, locked
+from kb_readers.html import read_html
+from kb_readers.markdown import given_title
+from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.xml_files import Archive, Attributes, Handler
+
+_FORMAT = FORMATS["epub"]
+_FONTS = frozenset(["http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"])
+"""Obfuscation of fonts, which hides no text."""
+_DOCUMENTS = frozenset(["application/xhtml+xml", "text/html"])
+
+
+def read_epub(data: bytes) -> Extraction:
+    """The whole book. Raises ExtractionFailed: `file_encrypted` where its text is locked."""
+    archive = Archive(data, _FORMAT.label)
+    container, encryption = _Container(), _Encryption()
+    archive.feed("META-INF/container.xml", container)
+    if archive.holds("META-INF/encryption.xml"):
+        archive.feed("META-INF/encryption.xml", encryption)
+    if encryption.is_locked:
+        raise locked(_FORMAT.label)
+    book = _Book(posixpath.dirname(container.package))
+    archive.feed(container.package, book)
+    pages, budget = [], TextBudget()
+    for part in book.read_in_order():
+        text = read_html(archive.read(part)).pages[0].text
+        budget.spend(text)
+        if text.strip():
+            pages.append(Page(None, text))
+    if not book.order:
+        raise damaged(_FORMAT.label, "it names nothing to read")
+    return Extraction(pages, given_title(book.title), "text_extraction", _FORMAT.mime_type)
+
+
+class _Container(Handler):
+    package = ""
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "rootfile" and not self.package:
+            self.package = attributes.get("full-path", "")
+
+
+class _Encryption(Handler):
+    is_locked = False
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "EncryptionMethod" and attributes.get("Algorithm") not in _FONTS:
+            self.is_locked = True
+
+
+class _Book(Handler):
+    """What the package says: the title, and the documents by their ids, in the order of the spine."""
+
+    def __init__(self, folder: str) -> None:
+        self.title = ""
+        self.order: list[str] = []
+        self._folder = folder
+        self._documents: dict[str, str] = {}
+        self._in_title = False
+
+    def read_in_order(self) -> list[str]:
+        """The parts, each once."""
+        parts = (self._documents[one] for one in self.order if one in self._documents)
+        return list(dict.fromkeys(parts))
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        self._in_title = name == "title" and not self.title
+        if name == "item" and attributes.get("media-type") in _DOCUMENTS:
+            if "nav" not in attributes.get("properties", "").split():
+                path = unquote(attributes.get("href", "").partition("#")[0])
+                part = posixpath.normpath(posixpath.join("/", self._folder, path)).lstrip("/")
+                self._documents[attributes.get("id", "")] = part
+        elif name == "itemref":
+            self.order.append(attributes.get("idref", ""))
+
+    def end(self, _name: str) -> None:
+        self._in_title = False
+
+    def characters(self, text: str) -> None:
+        if self._in_title:
+            self.title += text[:1_000]

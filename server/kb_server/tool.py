@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
+from kb_server.offers import Completer, Prompt, Resources
+
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -160,7 +162,11 @@ class Toolset:
     tools: tuple[Tool[Any, Any], ...]
     tools_list_changed: bool = False
     prompts_list_changed: bool | None = None
-    """None: the server declares no prompts capability."""
+    """None: the server declares no prompts capability, unless it has prompts."""
+    prompts: tuple[Prompt, ...] = ()
+    resources: Resources | None = None
+    completer: Completer | None = None
+    """Of the prompts' arguments."""
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

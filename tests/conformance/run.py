@@ -4,8 +4,8 @@ against the clients that it can be tried with.
     python -m tests.conformance.run
 
 Two servers are started: the SDK's example server on `mcp_aiohttp` (examples/hosting), which has everything
-that the suite asks for, and the product, `kb serve` without an engine; and for clients that call every tool
-the product in front of a simulated engine, once open to all and once with a key. The exit status is 0 when
+that the suite asks for, and the product, `kb serve` in front of a simulated engine, once open to all and once
+with a key. The exit status is 0 when
 every check passes or is listed with a reason in `expected_failures.yaml`, and 1 when one fails that is not,
 or one that is listed passes.
 """
@@ -45,8 +45,6 @@ KEY = "a-key-for-agents"
 
 _SUITE_SECONDS = 300.0
 _SHORT_SECONDS = 60.0
-_NO_ENGINE = "http://127.0.0.1:9"
-"""Port 9 refuses: nothing here needs an engine, and a tool must say so when it does."""
 _PLACES_OF_NULL = ("outputSchema", "untyped-schema")
 """The one warning of the inspector that is meant: a field of a result that may be null has no `type`, for
 the clients that validate results and know neither unions nor lists of types."""
@@ -57,11 +55,10 @@ class Servers:
     example: str
     """Base URLs."""
     product: str
+    keyed: str
+    """The product again, which lets in only who sends `KEY`."""
     text: Path
     """The file behind the product's toolset textfile."""
-    open: str
-    """The product with a simulated engine; `keyed` lets in only who sends `KEY`."""
-    keyed: str
 
     def url(self, target: str) -> str:
         return f"{self.example if target == 'example' else self.product}/mcp"
@@ -76,16 +73,19 @@ def servers() -> Iterator[Servers]:
         text.write_text("A text that an agent may read.\n")
         example, product = free_port(), free_port()
         _start(stack, example, "examples.hosting.serve", str(example))
-        settings = {"KB_HOME": str(folder), "KB_TEXT_FILE": str(text), "KB_ENGINE_URL": _NO_ENGINE}
-        _start(stack, product, "kb_cli.main", "serve", "--port", str(product), **settings)
-        engine, open_, keyed = free_port(), free_port(), free_port()
+        engine, keyed = free_port(), free_port()
         _start(stack, engine, "kb_cli.main", "sim", "--port", str(engine))
-        settings |= {"KB_ENGINE_URL": f"http://127.0.0.1:{engine}"}
-        _start(stack, open_, "kb_cli.main", "serve", "--port", str(open_), **settings)
+        settings = {
+            "KB_HOME": str(folder),
+            "KB_TEXT_FILE": str(text),
+            "KB_ENGINE_URL": f"http://127.0.0.1:{engine}",
+        }
+        _start(stack, product, "kb_cli.main", "serve", "--port", str(product), **settings)
         _start(stack, keyed, "kb_cli.main", "serve", "--port", str(keyed), KB_MCP_API_KEY=KEY, **settings)
-        ports = (example, product, open_, keyed)
-        example_url, product_url, open_url, keyed_url = (f"http://127.0.0.1:{port}" for port in ports)
-        yield Servers(example_url, product_url, text, open_url, keyed_url)
+        example_url, product_url, keyed_url = (
+            f"http://127.0.0.1:{port}" for port in (example, product, keyed)
+        )
+        yield Servers(example_url, product_url, keyed_url, text)
 
 
 def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environment: str) -> None:
@@ -219,7 +219,7 @@ class Visit:
 
 def visits(servers: Servers) -> list[Visit]:
     """Clients with and without the key that the server asks for, or does not."""
-    doors = [("open", servers.open, None), ("key", servers.keyed, KEY), ("no key", servers.keyed, None)]
+    doors = [("open", servers.product, None), ("key", servers.keyed, KEY), ("no key", servers.keyed, None)]
     kinds = [_all_tools, *(partial(_connect, client) for client in LISTS)]
     return [
         visit(where, f"{url}/mcp", key, let_in=where != "no key")

@@ -42,7 +42,8 @@ def modern(message: dict[str, Any], **meta: Any) -> dict[str, Any]:
 def modern_headers(message: dict[str, Any], **more: str) -> dict[str, str]:
     """The headers that go with `message` in 2026-07-28."""
     headers = {**BOTH, "MCP-Protocol-Version": MODERN, "Mcp-Method": message["method"]}
-    name = (message.get("params") or {}).get("name")
+    params = message.get("params") or {}
+    name = params.get("uri" if message["method"] == "resources/read" else "name")
     if isinstance(name, str):
         headers["Mcp-Name"] = name
     return {**headers, **more}

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_types as types
-from mcp.server.caching import CacheHint
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
+from kb_server.hosting.offers import add_offers
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
@@ -32,7 +33,14 @@ CANCEL = "tools/cancel"
 _Context = ServerRequestContext[None, Caller]
 
 _LISTING_TTL_MS = 60_000
-"""How long a 2026-07-28 client may keep the tool list: it changes only when the server is replaced."""
+"""How long a 2026-07-28 client may keep what changes only when the server is replaced."""
+_LASTING: tuple[CacheableMethod, ...] = (
+    "tools/list",
+    "prompts/list",
+    "resources/templates/list",
+    "server/discover",
+)
+_CHANGING: tuple[CacheableMethod, ...] = ("resources/list", "resources/read")
 
 
 def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool = True) -> HostedServer:
@@ -83,22 +91,17 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         version=toolset.version,
         title=toolset.title,
         instructions=toolset.instructions or None,
-        cache_hints={"tools/list": hint, "server/discover": hint},
+        cache_hints={**dict.fromkeys(_LASTING, hint), **dict.fromkeys(_CHANGING, CacheHint(0, "private"))},
         get_tool_input_schema=declared_in(listing["tools"]),
         lifespan=lifespan,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
-    if toolset.prompts_list_changed is not None:
-        server.add_request_handler("prompts/list", types.PaginatedRequestParams, _list_prompts)
+    add_offers(server, toolset)
     # The SDK's tracing: a third of a call's cost where nobody collects it. Where somebody does, `Calls`
     # makes the spans, for a call may not come by the kernel at all.
     server.middleware.clear()
     return server
-
-
-async def _list_prompts(_context: _Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
-    return {"prompts": [], "resultType": "complete", "ttlMs": _LISTING_TTL_MS, "cacheScope": "private"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,8 @@ def mount(toolsets: Sequence[Toolset], at_root: Sequence[str]) -> list[Mount]:
 def combine(toolsets: Sequence[Toolset]) -> Toolset:
     """One toolset with the tools of all; a single one is returned as it is.
 
-    The first gives the name and the version, the first that can cancel tasks cancels them, each gives its
-    instructions; the lifespan enters all in order.
+    The first gives the name and the version, the first that can cancel tasks cancels them, the first that has
+    resources gives these, each gives its instructions and prompts; the lifespan enters all in order.
 
     Raises:
         ValueError: `toolsets` is empty, or two have a tool of the same name.
@@ -163,6 +166,9 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
         tools=tuple(tool for toolset in toolsets for tool in toolset.tools),
         tools_list_changed=any(toolset.tools_list_changed for toolset in toolsets),
         prompts_list_changed=any(prompts) if prompts else None,
+        prompts=tuple(prompt for toolset in toolsets for prompt in toolset.prompts),
+        resources=next((each.resources for each in toolsets if each.resources is not None), None),
+        completer=next((each.completer for each in toolsets if each.completer is not None), None),
         cancel=next((toolset.cancel for toolset in toolsets if toolset.cancel is not None), None),
         lifespan=lifespan,
     )

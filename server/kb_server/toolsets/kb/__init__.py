@@ -9,6 +9,8 @@ from msgspec import Meta
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import A, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets.kb.prompts import PROMPTS
+from kb_server.toolsets.kb.resources import DocumentResources, Names
 
 INSTRUCTIONS = """\
 A knowledge base: documents, notes and memories, searched by words and by meaning. Search with kb_search \
@@ -28,6 +30,9 @@ def build(services: Services) -> Toolset:
         tools=tuple(
             tool(services) for tool in tools_in(__name__, "search", "submissions", "documents", "state")
         ),
+        prompts=PROMPTS,
+        resources=DocumentResources(services),
+        completer=Names(services),
     )
 
 

@@ -1,0 +1,177 @@
+"""Resources, prompts and completion of a toolset, on a server of the official SDK."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+
+from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_faults import tool_error
+from kb_server.hosting.calls import new_call, on_behalf_of
+from kb_server.offers import Prompt, Resource, ResourceTemplate, ResourceText
+from kb_server.tool import ToolError, Toolset
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Context = ServerRequestContext[None, Caller]
+_COMPLETE = {"resultType": "complete"}
+_CALLERS_FAULT = frozenset({"resource_not_found", "invalid_parameter"})
+
+
+def add_offers(server: Server[None], toolset: Toolset) -> None:
+    """Serve what `toolset` offers beside its tools; a capability is announced for what there is."""
+    offers = _Offers(toolset)
+    if toolset.resources is not None:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, offers.list_resources)
+        server.add_request_handler(
+            "resources/templates/list", types.PaginatedRequestParams, offers.list_templates
+        )
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, offers.read_resource)
+    if toolset.prompts or toolset.prompts_list_changed is not None:
+        server.add_request_handler("prompts/list", types.PaginatedRequestParams, offers.list_prompts)
+    if toolset.prompts:
+        server.add_request_handler("prompts/get", types.GetPromptRequestParams, offers.get_prompt)
+    if toolset.resources is not None or toolset.completer is not None:
+        server.add_request_handler("completion/complete", types.CompleteRequestParams, offers.complete)
+
+
+class _Offers:
+    def __init__(self, toolset: Toolset) -> None:
+        self._toolset = toolset
+        self._prompts = {prompt.name: prompt for prompt in toolset.prompts}
+
+    async def list_resources(self, context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        resources = self._toolset.resources
+        assert resources is not None, "it is not served without"
+        found, cursor = await _answered(context, lambda: resources.page(params.cursor))
+        following = {} if cursor is None else {"nextCursor": cursor}
+        return {"resources": [_listed(each) for each in found], **following, **_COMPLETE}
+
+    async def list_templates(
+        self, _context: _Context, _params: types.PaginatedRequestParams
+    ) -> dict[str, Any]:
+        resources = self._toolset.resources
+        assert resources is not None, "it is not served without"
+        return {"resourceTemplates": [_template(each) for each in resources.templates], **_COMPLETE}
+
+    async def read_resource(
+        self, context: _Context, params: types.ReadResourceRequestParams
+    ) -> dict[str, Any]:
+        resources = self._toolset.resources
+        assert resources is not None, "it is not served without"
+        content = await _answered(context, lambda: resources.read(params.uri))
+        return {"contents": [_content(content)], **_COMPLETE}
+
+    async def list_prompts(self, _context: _Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
+        return {"prompts": [_prompt(each) for each in self._toolset.prompts], **_COMPLETE}
+
+    async def get_prompt(self, _context: _Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+        prompt = self._prompts.get(params.name)
+        if prompt is None:
+            names = ", ".join(self._prompts)
+            words = f"Unknown prompt: {params.name[:64]}. The prompts are {names}."
+            raise MCPError(INVALID_PARAMS, words, {"error_type": "unknown_prompt"})
+        given = params.arguments or {}
+        known = [argument.name for argument in prompt.arguments]
+        for argument in prompt.arguments:
+            if argument.required and not given.get(argument.name, "").strip():
+                words = (
+                    f"The prompt {prompt.name} needs the argument `{argument.name}`: {argument.description}."
+                )
+                raise MCPError(INVALID_PARAMS, words, {"error_type": "missing_required_parameter"})
+        if unknown := next((name for name in given if name not in known), None):
+            words = f"There is no argument `{unknown[:64]}`. It takes {', '.join(known)}."
+            raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_parameter"})
+        message = {"role": "user", "content": {"type": "text", "text": prompt.render(given)}}
+        return {"description": prompt.description, "messages": [message], **_COMPLETE}
+
+    async def complete(self, context: _Context, params: types.CompleteRequestParams) -> dict[str, Any]:
+        argument, toolset = params.argument, self._toolset
+        values: list[str] = []
+        if isinstance(params.ref, types.PromptReference):
+            completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
+            if completer is not None and prompt is not None:
+                values = list(
+                    await _answered(context, lambda: completer.complete(argument.name, argument.value))
+                )
+        elif (resources := toolset.resources) is not None:
+            uri = params.ref.uri
+            values = list(
+                await _answered(context, lambda: resources.complete(uri, argument.name, argument.value))
+            )
+        return {"completion": {"values": values, "hasMore": False}, **_COMPLETE}
+
+
+async def _answered(context: _Context, ask: Callable[[], Awaitable[T]]) -> T:
+    """What was asked for, on behalf of the caller.
+
+    Raises:
+        MCPError: in the toolset's words, or the engine's; without words where it broke.
+    """
+    call = new_call(context.params.get("_meta") if context.params else None, context.request or Caller())
+    fields: Mapping[str, Any] = {"method": context.method, "correlation_id": call.correlation_id}
+    try:
+        with on_behalf_of(call):
+            answer = await ask()
+    except (ToolError, EngineFault) as failed:
+        error = failed if isinstance(failed, ToolError) else tool_error(failed)
+        log.warning("A request beside the tools failed", extra={**fields, "error": error.code})
+        code = INVALID_PARAMS if error.code in _CALLERS_FAULT else SERVER_ERROR
+        raise MCPError(code, error.message, {"error_type": error.code, **error.details}) from None
+    except Exception:
+        # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
+        log.exception("A request beside the tools broke", extra=fields)
+        raise MCPError(INTERNAL_ERROR, "Internal error") from None
+    log.info("Answered a request beside the tools", extra=fields)
+    return answer
+
+
+def _listed(resource: Resource) -> dict[str, Any]:
+    listed: dict[str, Any] = {
+        "uri": resource.uri,
+        "name": resource.name,
+        "title": resource.title,
+        "mimeType": resource.mime_type,
+    }
+    if resource.size is not None:
+        listed["size"] = resource.size
+    if resource.changed_at is not None:
+        listed["annotations"] = {"lastModified": resource.changed_at}
+    return listed
+
+
+def _template(template: ResourceTemplate) -> dict[str, Any]:
+    return {
+        "uriTemplate": template.uri,
+        "name": template.name,
+        "title": template.title,
+        "description": template.description,
+    }
+
+
+def _content(content: ResourceText) -> dict[str, Any]:
+    found: dict[str, Any] = {"uri": content.uri, "mimeType": content.mime_type, "text": content.text}
+    if content.following is not None:
+        found["_meta"] = {"kb/following": content.following}
+    return found
+
+
+def _prompt(prompt: Prompt) -> dict[str, Any]:
+    return {
+        "name": prompt.name,
+        "title": prompt.title,
+        "description": prompt.description,
+        "arguments": [
+            {"name": each.name, "description": each.description, "required": each.required}
+            for each in prompt.arguments
+        ],
+    }

@@ -1,0 +1,90 @@
+"""What a toolset offers beside its tools: resources to attach, prompts to choose, and what completes both.
+
+Tools are the model's to call, resources the client's to attach, prompts the person's to choose. As with
+tools, hosting knows these types alone, and what fails is a `ToolError` or a fault of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that can be attached. `size` is in bytes, `changed_at` an ISO 8601 time."""
+
+    uri: str
+    name: str
+    title: str
+    mime_type: str
+    size: int | None = None
+    changed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceTemplate:
+    """Resources by a URI template (RFC 6570)."""
+
+    uri: str
+    name: str
+    title: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceText:
+    """What a resource says. `following` is the URI of what did not fit, None where all did."""
+
+    uri: str
+    mime_type: str
+    text: str
+    following: str | None = None
+
+
+class Resources(Protocol):
+    """The resources of a toolset.
+
+    Raises (all methods): `ToolError`, `EngineFault`.
+    """
+
+    @property
+    def templates(self) -> Sequence[ResourceTemplate]:
+        """Those that lead to all resources."""
+
+    async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
+        """Some of the resources, and the cursor of more; None where there are none."""
+
+    async def read(self, uri: str) -> ResourceText:
+        """What a resource says. Raises `ToolError` `resource_not_found` where there is none."""
+
+    async def complete(self, template: str, argument: str, value: str) -> Sequence[str]:
+        """What an argument of a template may be that begins with `value`; at the most 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptArgument:
+    """An argument of a prompt, a text."""
+
+    name: str
+    description: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request that a person can choose. `render` makes its text from the arguments that were given."""
+
+    name: str
+    title: str
+    description: str
+    arguments: tuple[PromptArgument, ...]
+    render: Callable[[Mapping[str, str]], str]
+
+
+class Completer(Protocol):
+    """Completes the arguments of prompts."""
+
+    async def complete(self, argument: str, value: str) -> Sequence[str]:
+        """What an argument of this name may be that begins with `value`; at the most 100."""

@@ -1,8 +1,8 @@
-"""`kb add`: files and folders, sent one after the other while the engine already reads the first.
+"""`kb add`: files, folders and URLs, sent one after the other while the engine already reads the first.
 
-walk ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
-            │ 415: skipped, and its kind is not tried again in this run
-            │ 429: the queue is full; wait for the oldest of our jobs, then send again
+walk, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
+                   │ 415: skipped, and its kind is not tried again in this run
+                   │ 429: the queue is full; wait for the oldest of our jobs, then send again
 
 How far it is shows as bars on a terminal, one line a file into a pipe, nothing beside JSON.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -130,20 +131,52 @@ class Found:
     named: bool
     source: str
 
+    @property
+    def label(self) -> str:
+        """What people know it by."""
+        return self.source if is_url(self.source) else str(self.path)
+
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """Send all files and tell what became of each."""
     tags = labels(options, tags_for_submission)
-    found = list(walk([Path(path).expanduser() for path in options.paths]))
-    with engine(options) as client, Progress(out) as progress:
+    urls = [path for path in options.paths if is_url(path)]
+    found = list(walk([Path(path).expanduser() for path in options.paths if not is_url(path)]))
+    with engine(options) as client, Progress(out) as progress, TemporaryDirectory() as folder:
+        fetched, failed = _fetched(urls, Path(folder), private=options.private)
+        found += fetched
         progress.began(len(found), sum(file.size for file in found))
+        for result in failed:
+            progress.ended(result)
         adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
-        results = adding.run(found)
+        results = failed + adding.run(found)
     if not out.answered(results):
         counts = Counter(result.outcome for result in results)
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
         out.text(summary or "No files there.")
     return status_of(results)
+
+
+def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[Found], list[Result]]:
+    """What is found at the URLs, and what became of those at which nothing is."""
+    from kb_cli.web import NotFetched, fetch, is_of_the_internet
+
+    found, failed = [], []
+    for number, url in enumerate(dict.fromkeys(urls)):
+        place = folder / str(number)
+        place.mkdir()
+        try:
+            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet)
+        except NotFetched as error:
+            failed.append(Result(url, "failed", reason=str(error)))
+        else:
+            found.append(Found(path, path.stat().st_size, named=True, source=url.partition("#")[0]))
+    return found, failed
+
+
+def is_url(path: str) -> bool:
+    """Whether it names something of the web."""
+    return path.lower().startswith(("http://", "https://"))
 
 
 def walk(paths: Iterable[Path]) -> Iterator[Found]:
@@ -224,16 +257,16 @@ class Adding:
             self._refused_kinds[kind] = error.message
             self._pass_over(file, error.message)
         except OSError as error:
-            self._end(Result(str(file.path), "failed", reason=error.strerror or str(error)))
+            self._end(Result(file.label, "failed", reason=error.strerror or str(error)))
         except CliError as error:
             if error.status is Exit.UNREACHABLE:
                 raise
-            self._end(Result(str(file.path), "failed", reason=error.message))
+            self._end(Result(file.label, "failed", reason=error.message))
         else:
             if self.wait:
                 self._waiting.append((file, job.id))
             else:
-                self._end(Result(str(file.path), "submitted", job_id=job.id))
+                self._end(Result(file.label, "submitted", job_id=job.id))
 
     def _accepted(self, file: Found) -> m.Job:
         """Send one file, as often as the engine's queue is full and jobs of ours are in it."""
@@ -258,11 +291,11 @@ class Adding:
         )
 
     def _pass_over(self, file: Found, reason: str) -> None:
-        self._end(Result(str(file.path), "failed" if file.named else "skipped", reason=reason))
+        self._end(Result(file.label, "failed" if file.named else "skipped", reason=reason))
 
     def _await_oldest(self) -> None:
         file, job_id = self._waiting.popleft()
-        self._end(self._result(str(file.path), self.client.wait_for_job(job_id)))
+        self._end(self._result(file.label, self.client.wait_for_job(job_id)))
 
     def _result(self, path: str, job: m.Job) -> Result:
         if job.document_id is None:

@@ -280,13 +280,14 @@ COMMANDS = (
         _arg("--expected-version", type=_POSITIVE, metavar="N", help="only if it is at version N"),
         _NO_WAIT,
     )),
-    Command("add", "kb_cli.add:run", "take in files and folders", (
+    Command("add", "kb_cli.add:run", "take in files, folders and pages of the web", (
         *_ENGINE,
         *_LABELS,
-        _arg("paths", nargs="+", metavar="PATH", help="a file, or a folder with all below it"),
+        _arg("paths", nargs="+", metavar="PATH", help="a file, a folder with all below it, or a URL"),
         _arg("--no-wait", action="store_true", help="do not wait until they can be found"),
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even where it holds text; others as always"),
+        _arg("--private", action="store_true", help="fetch URLs from this machine's own network, too"),
     )),
     Command("sync", "kb_cli.sync.command:run", "bring a collection in step with a folder", (
         *_ENGINE,

@@ -14,11 +14,12 @@ from cryptography.x509.oid import NameOID
 LOOPBACK = "127.0.0.1"
 
 
-def self_signed() -> bytes:
-    """A private key and a certificate of 127.0.0.1 for it that nobody vouches for, in PEM."""
+def self_signed(host: str | None = None) -> bytes:
+    """A private key and a certificate of 127.0.0.1, or of a host, that nobody vouches for, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOOPBACK)])
     start = datetime(2020, 1, 1, tzinfo=UTC)
+    owner = x509.IPAddress(ip_address(LOOPBACK)) if host is None else x509.DNSName(host)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -27,7 +28,7 @@ def self_signed() -> bytes:
         .serial_number(1)
         .not_valid_before(start)
         .not_valid_after(start + timedelta(days=36_500))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([owner]), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

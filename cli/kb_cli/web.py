@@ -1,0 +1,210 @@
+"""A page or a file of the web, for `kb add`: fetched by this machine, but not from inside its own network.
+
+    URL ─▶ its addresses, asked for once ─▶ all of the internet? ─▶ connect to one of them ─▶ a file
+             ▲                                                          │
+             └──────────────── a redirect, five at the most ────────────┘
+
+A page may redirect to a router, a metadata service or a program on loopback, and a name may lead to another
+address with every question. So each URL is looked at, and the connection goes to the address that was.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote
+
+import httpx
+
+from kb_contracts.api import formats
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Resolve: TypeAlias = Callable[[str, int], Sequence[Address]]
+
+MOST_BYTES = 100 * 1024 * 1024
+MOST_REDIRECTS = 5
+MOST_SECONDS = 120.0
+"""From the first byte to the last."""
+
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+_AGENT = "kb-add"
+_LONGEST_NAME = 150
+_TRANSLATED = IPv6Network("64:ff9b::/96")
+_BY_TYPE = {each.mime_type: each.extensions[0] for each in formats.FORMATS.values()}
+_TYPES = {
+    **_BY_TYPE,
+    "application/xhtml+xml": ".html",
+    "application/x-yaml": ".yaml",
+    "text/yaml": ".yaml",
+    "text/x-markdown": ".md",
+    "text/javascript": ".js",
+}
+_UNSPECIFIC = frozenset(["", "application/octet-stream", "binary/octet-stream", "text/plain"])
+_UTF_8 = frozenset(["", "utf-8", "utf8", "us-ascii", "ascii"])
+
+
+class NotFetched(Exception):
+    """There is no file; the message is one sentence that says why."""
+
+
+def is_of_the_internet(address: Address) -> bool:
+    """Whether an address is of the whole internet, and none that is translated into another one."""
+    inner: IPv4Address | None = None
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _TRANSLATED:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if address.teredo is not None:
+            return False
+    return address.is_global and not address.is_multicast and (inner is None or is_of_the_internet(inner))
+
+
+def addresses_of(host: str, port: int) -> Sequence[Address]:
+    """The addresses of a host, as this machine knows them.
+
+    Raises:
+        NotFetched: there is none.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise NotFetched(f"{host} is not known: {error}") from error
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+
+
+def fetch(
+    url: str,
+    folder: Path,
+    *,
+    is_allowed: Callable[[Address], bool] = is_of_the_internet,
+    resolve: Resolve = addresses_of,
+    trust: ssl.SSLContext | None = None,
+) -> Path:
+    """Fetch a URL into a file of `folder`, whose name says of what format it is. Blocks.
+
+    `trust` holds the certificates that count; None: those of the web.
+
+    Raises:
+        NotFetched: with the reason.
+    """
+    place = _parsed(url)
+    # A proxy would look the names up for itself.
+    headers = {"User-Agent": _AGENT}
+    with httpx.Client(
+        trust_env=False, timeout=_TIMEOUT, headers=headers, verify=True if trust is None else trust
+    ) as client:
+        for _ in range(MOST_REDIRECTS + 1):
+            following = _fetch_once(client, place, folder, is_allowed, resolve)
+            if isinstance(following, Path):
+                return following
+            place = following
+    raise NotFetched(f"it redirects more than {MOST_REDIRECTS} times")
+
+
+def _parsed(url: str | httpx.URL) -> httpx.URL:
+    try:
+        place = httpx.URL(url)
+        port = place.port
+    except (httpx.InvalidURL, ValueError, UnicodeError) as error:
+        raise NotFetched(f"it is no URL: {error}") from error
+    if place.scheme not in ("http", "https") or not place.host or port == 0:
+        raise NotFetched(f"it leads to {str(place)[:200]}, which is no http:// or https:// URL")
+    if place.userinfo:
+        raise NotFetched("it holds a name or a password; a page behind one is not fetched")
+    return place.copy_with(fragment=None)
+
+
+def _fetch_once(
+    client: httpx.Client,
+    place: httpx.URL,
+    folder: Path,
+    is_allowed: Callable[[Address], bool],
+    resolve: Resolve,
+) -> Path | httpx.URL:
+    """The file, or where it is said to be."""
+    port = place.port or (443 if place.scheme == "https" else 80)
+    found = resolve(place.host, port)
+    for address in found:
+        if not is_allowed(address):
+            raise NotFetched(
+                f"{place.host} is {address}, which is not of the internet; --private allows such addresses"
+            )
+    reason = f"{place.host} has no address"
+    for address in found:
+        request = client.build_request(
+            "GET",
+            place.copy_with(host=str(address)),
+            headers={"Host": place.netloc.decode("ascii")},
+            extensions={"sni_hostname": place.raw_host.decode("ascii")},
+        )
+        try:
+            response = client.send(request, stream=True)
+        except httpx.ConnectError as error:
+            reason = f"{place.host} is not reached: {error}"
+            continue
+        except httpx.HTTPError as error:
+            raise NotFetched(f"{place.host} does not answer: {_words(error)}") from error
+        try:
+            if response.has_redirect_location:
+                return _parsed(place.join(response.headers["Location"]))
+            if not response.is_success:
+                raise NotFetched(f"{place.host} answers {response.status_code}")
+            return _saved(response, place, folder)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NotFetched(f"its answer broke off: {_words(error)}") from error
+        finally:
+            response.close()
+    raise NotFetched(reason)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Path:
+    content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    path = folder / _name(place, content_type)
+    ends, size = time.monotonic() + MOST_SECONDS, 0
+    with path.open("wb") as file:
+        for block in response.iter_bytes():
+            size += len(block)
+            if size > MOST_BYTES:
+                raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB")
+            if time.monotonic() > ends:
+                raise NotFetched(f"it takes more than {MOST_SECONDS:g} seconds")
+            file.write(block)
+    encoding = (response.charset_encoding or "").lower()
+    if content_type.startswith("text/") and encoding not in _UTF_8:
+        _reencode(path, encoding)
+    return path
+
+
+def _reencode(path: Path, encoding: str) -> None:
+    """As UTF-8 with a mark, which stands over what the text says of itself, as the header does."""
+    try:
+        text = path.read_bytes().decode(encoding)
+    except (LookupError, UnicodeDecodeError) as error:
+        raise NotFetched(f"it is not the {encoding[:40]} that it is said to be") from error
+    path.write_bytes(text.encode("utf-8-sig"))
+
+
+def _name(place: httpx.URL, content_type: str) -> str:
+    """The end of the path, with the ending that its type has."""
+    last = unquote(place.path.rstrip("/").rpartition("/")[2])
+    last = "".join(each for each in last if each.isprintable() and each not in "/\\").strip(". ")
+    name = Path(last or place.host)
+    ending = _TYPES.get(content_type)
+    if content_type in _UNSPECIFIC:
+        with suppress(formats.UnsupportedFormat):
+            formats.format_of(name.name)
+            ending = name.suffix
+    if ending is None:
+        raise NotFetched(f"it is of the type {content_type[:80] or 'unknown'}, which is not taken")
+    stem = name.name.removesuffix(name.suffix) if name.suffix.lower() == ending.lower() else name.name
+    return f"{stem[:_LONGEST_NAME]}{ending}"

@@ -1,0 +1,227 @@
+"""Pages and files of the web: what is fetched, under which name, and from where nothing is."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from kb_cli import web
+from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet
+from tests.support.certificates import self_signed
+
+HERE, ELSEWHERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
+PAGE = b"<h1>Stones</h1>"
+
+ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "/stones": (200, {"Content-Type": "text/html; charset=utf-8"}, PAGE),
+    "/a%20b/guide.pdf": (200, {"Content-Type": "application/octet-stream"}, b"%PDF-1.4"),
+    "/notes.md": (200, {"Content-Type": "text/plain"}, b"# Stones"),
+    "/readme": (200, {"Content-Type": "text/plain"}, b"stones"),
+    "/data.php?x=1": (200, {"Content-Type": "application/json"}, b"{}"),
+    "/latin": (200, {"Content-Type": "text/html; charset=iso-8859-1"}, "Größe".encode("latin-1")),
+    "/wrong": (200, {"Content-Type": "text/html; charset=nonsense"}, b"a"),
+    "/zip": (200, {"Content-Type": "application/zip"}, b"PK"),
+    "/nothing": (404, {"Content-Type": "text/html"}, b"no"),
+    "/packed": (
+        200,
+        {"Content-Type": "text/html", "Content-Encoding": "gzip"},
+        gzip.compress(b"a" * 3_000_000),
+    ),
+    "/short": (200, {"Content-Type": "text/html", "Content-Length": "100"}, b"a"),
+    "/moved": (302, {"Location": "/stones#top"}, b""),
+    "/loop": (302, {"Location": "/loop"}, b""),
+    "/inside": (302, {"Location": "http://127.0.0.2:9/secret"}, b""),
+    "/file": (302, {"Location": "file:///etc/passwd"}, b""),
+    "/odd": (302, {"Location": "http://[::1"}, b""),
+    "/login": (302, {"Location": "http://a:b@example.test/"}, b""),
+}
+
+
+class Site(BaseHTTPRequestHandler):
+    hosts: list[str]
+
+    def do_GET(self) -> None:
+        self.hosts.append(self.headers["Host"])
+        status, headers, body = ANSWERS[self.path]
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    Site.hosts = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://site.example:{server.server_port}"
+        server.shutdown()
+
+
+def known(asked: list[str], host: str, _port: int) -> Sequence[Address]:
+    asked.append(host)
+    if host == "site.example":
+        return [HERE]
+    try:
+        return [ip_address(host)]
+    except ValueError:
+        raise NotFetched(f"{host} is not known") from None
+
+
+Fetch = Callable[[str], Path]
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def get(tmp_path: Path, asked: list[str]) -> Fetch:
+    """Fetches from a site whose name is known, and whose address is taken for one of the internet."""
+    return partial(
+        fetch, folder=tmp_path, is_allowed=lambda address: address == HERE, resolve=partial(known, asked)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "content"),
+    [
+        ("/stones", "stones.html", PAGE),
+        ("/a%20b/guide.pdf", "guide.pdf", b"%PDF-1.4"),
+        ("/notes.md", "notes.md", b"# Stones"),
+        ("/readme", "readme.txt", b"stones"),
+        ("/data.php?x=1", "data.php.json", b"{}"),
+        ("/latin", "latin.html", "Größe".encode("utf-8-sig")),
+        ("/moved", "stones.html", PAGE),
+    ],
+)
+def test_what_is_there_is_a_file_named_by_its_type(
+    get: Fetch, site: str, path: str, name: str, content: bytes
+) -> None:
+    found = get(site + path)
+    assert (found.name, found.read_bytes()) == (name, content)
+
+
+def test_a_name_is_looked_up_once_and_the_connection_goes_there(
+    get: Fetch, site: str, asked: list[str]
+) -> None:
+    """A name that leads elsewhere with the next question is of no use to anybody."""
+    get(f"{site}/stones")
+    assert asked == ["site.example"]
+    assert Site.hosts == [site.removeprefix("http://")]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/inside", "127.0.0.2 is 127.0.0.2, which is not of the internet; --private allows"),
+        ("/file", "no http:// or https:// URL"),
+        ("/odd", "Invalid URL"),
+        ("/login", "a password"),
+        ("/loop", "redirects more than 5 times"),
+        ("/nothing", "site.example answers 404"),
+        ("/zip", "of the type application/zip"),
+        ("/wrong", "not the nonsense that it is said to be"),
+        ("/packed", "more than 1 MiB"),
+        ("/short", "broke off"),
+    ],
+)
+def test_what_is_not_fetched_says_why(
+    get: Fetch, site: str, path: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "MOST_BYTES", 1 << 20)
+    with pytest.raises(NotFetched, match=words):
+        get(site + path)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://a:0/", "http://user:word@site.example/", "http://[", "http://a b/"]
+)
+def test_what_is_no_url_is_refused(get: Fetch, url: str) -> None:
+    with pytest.raises(NotFetched):
+        get(url)
+
+
+def test_the_certificate_is_that_of_the_name_and_not_of_the_address(tmp_path: Path) -> None:
+    (tmp_path / "pem").write_bytes(self_signed("site.example"))
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "pem")
+    trust = ssl.create_default_context(cafile=str(tmp_path / "pem"))
+    Site.hosts = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        server.socket = serving.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        get = partial(
+            fetch,
+            folder=tmp_path,
+            is_allowed=lambda _: True,
+            resolve=lambda _host, _port: [HERE],
+            trust=trust,
+        )
+        assert get(f"https://site.example:{server.server_port}/stones").read_bytes() == PAGE
+        with pytest.raises(NotFetched, match="not reached"):
+            get(f"https://other.example:{server.server_port}/stones")
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
+        "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::", "192.0.2.1", "2001:db8::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    ],
+)  # fmt: skip
+def test_addresses_inside_are_not_of_the_internet(address: str) -> None:
+    assert not is_of_the_internet(ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "64:ff9b::101:101"])
+def test_addresses_outside_are(address: str) -> None:
+    assert is_of_the_internet(ip_address(address))
+
+
+def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:
+    """As numbers in any base, without dots, and through the resolver of this machine."""
+    for host in ("localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]"):
+        with pytest.raises(NotFetched):
+            fetch(f"http://{host}:9/", tmp_path)
+    assert HERE in addresses_of("localhost", 80)
+
+
+def test_a_name_that_leads_outside_and_inside_is_refused(tmp_path: Path) -> None:
+    both = [ip_address("93.184.216.34"), HERE]
+    with pytest.raises(NotFetched, match="not of the internet"):
+        fetch("http://both.example/", tmp_path, resolve=lambda _host, _port: both)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/..%2f..%2fetc%2fpasswd", "passwd.html"),
+        ("/" + "x" * 400, "x" * 150 + ".html"),
+        ("/.%00.", "site.example.html"),
+        ("/", "site.example.html"),
+    ],
+)
+def test_a_name_stays_in_its_folder(
+    get: Fetch, site: str, tmp_path: Path, path: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ANSWERS, path, (200, {"Content-Type": "text/html"}, PAGE))
+    found = get(site + path)
+    assert found.parent == tmp_path
+    assert found.name == name

@@ -148,7 +148,14 @@ def run(options: argparse.Namespace, out: Output) -> int:
         progress.began(len(found), sum(file.size for file in found))
         for result in failed:
             progress.ended(result)
-        adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
+        adding = Adding(
+            client,
+            tags,
+            progress,
+            wait=not options.no_wait,
+            force_ocr=options.force_ocr,
+            as_text=options.as_text,
+        )
         results = failed + adding.run(found)
     if not out.answered(results):
         counts = Counter(result.outcome for result in results)
@@ -222,6 +229,8 @@ class Adding:
     progress: Progress
     wait: bool = True
     force_ocr: bool = False
+    as_text: bool = False
+    """Take files of unknown kinds for text."""
     _refused_kinds: dict[str, str] = field(default_factory=dict)
     _waiting: deque[tuple[Found, str]] = field(default_factory=deque)
     _results: list[Result] = field(default_factory=list)
@@ -240,7 +249,7 @@ class Adding:
 
     def _send(self, file: Found) -> None:
         kind = file.path.suffix.lower()
-        if not file.named and kind not in self._refused_kinds:
+        if not (file.named or self.as_text or kind in self._refused_kinds):
             # What lies in a folder is not sent to find out: a large file is refused for its size before.
             try:
                 formats.format_of(file.path.name)
@@ -275,7 +284,9 @@ class Adding:
         while True:
             try:
                 with _Watched(io.FileIO(file.path), self.progress) as content:
-                    return self.client.send_file(file.path.name, content, self._fields(file))
+                    return self.client.send_file(
+                        file.path.name, content, self._fields(file), as_text=self.as_text
+                    )
             except QueueFull:
                 if not self._waiting:
                     raise

@@ -97,13 +97,18 @@ class EngineClient:
             content["params"] = to_params(query)
         return self._exchange(operation, path or {}, content)
 
-    def send_file(self, filename: str, content: IO[bytes], fields: m.FileFields) -> m.Job:
+    def send_file(
+        self, filename: str, content: IO[bytes], fields: m.FileFields, *, as_text: bool = False
+    ) -> m.Job:
         """`CREATE_JOB` with a file, read from `content` as it is sent.
+
+        `as_text`: one whose format is not known is text.
 
         Raises:
             QueueFull, UnsupportedFormat: and `CliError` for anything else.
         """
-        form = {"files": {"file": (filename, content)}, "data": to_params(fields)}
+        content_type = "text/plain" if as_text else "application/octet-stream"
+        form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
         return self._exchange(CREATE_JOB, {}, form)
 
     def wait_for_job(self, job_id: str, *, clock: Callable[[], float] = time.monotonic) -> m.Job:

@@ -287,6 +287,7 @@ COMMANDS = (
         _arg("--no-wait", action="store_true", help="do not wait until they can be found"),
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even where it holds text; others as always"),
+        _arg("--as-text", action="store_true", help="take files of unknown kinds for text (UTF-8)"),
         _arg("--private", action="store_true", help="fetch URLs from this machine's own network, too"),
     )),
     Command("sync", "kb_cli.sync.command:run", "bring a collection in step with a folder", (

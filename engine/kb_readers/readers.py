@@ -42,13 +42,13 @@ _DECODED_HERE = frozenset(["txt", "md", "json", "yaml", "toml"])
 _PACKAGES = {"pdf": "pypdfium2", **{name: package for name, (package, _) in GRAMMARS.items()}}
 
 
-def format_of(filename: str) -> Format:
-    """The format of a file by the end of its name, whatever its case.
+def format_of(filename: str, content_type: str = "") -> Format:
+    """As `kb_contracts.api.formats.format_of` has it.
 
     Raises ExtractionFailed "unsupported_format" with the list of what is taken.
     """
     try:
-        return formats.format_of(filename)
+        return formats.format_of(filename, content_type)
     except formats.UnsupportedFormat as error:
         raise ExtractionFailed("unsupported_format", error.message) from error
 

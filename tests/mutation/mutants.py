@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET
 
+from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, multipart
@@ -503,7 +504,9 @@ _UPLOADS = [
     _m("an empty file reads as success", UPLOADS, "an_empty_file_is_an_empty_document",
        says("getDocument", status="searchable", status_reason=None)),
     _m("any kind of file is text", UPLOADS, "an_unknown_kind_of_file_is_refused_by_name",
-       replaced(handlers, "_format", lambda _: handlers.format_of("a.txt"))),
+       replaced(handlers, "_format", lambda *_: handlers.format_of("a.txt"))),
+    _m("a part's type is ignored", UPLOADS, "text_of_an_unknown_kind_is_taken_where_its_part_says_so",
+       replaced(handlers, "format_of", lambda name, _type: formats.format_of(name))),
     _m("a failed job has no code", UPLOADS, "a_file_that_cannot_be_read_fails_its_job",
        says("getJob", error=None)),
     _m("the same file twice is two", UPLOADS, "the_same_file_twice_is_one_document",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import format_of
 from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.index.postgres.building import Due, build_index
 from kb_engine.store.port import (
@@ -100,14 +101,15 @@ def new_note(text: str, /, **changes: Any) -> NewJob:
 
 def new_file(text: str, /, **changes: Any) -> NewJob:
     """A file to accept; its content is known by its hash only."""
+    form = format_of(changes.get("filename", "file.txt"))
     fields: dict[str, Any] = {
         "kind": "file",
         "title": "A file",
         "text": None,
         "spool": digest(text)[:12],
         "filename": "file.txt",
-        "format": "txt",
-        "doc_type": "text",
+        "format": form.name,
+        "doc_type": form.doc_type,
     }
     return new_note(text, **{**fields, **changes})
 

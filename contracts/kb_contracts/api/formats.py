@@ -105,18 +105,23 @@ class UnsupportedFormat(ValueError):
     def __init__(self, extension: str) -> None:
         *most, last = (f"{each.label} ({', '.join(each.extensions)})" for each in _ALL)
         self.message = (
-            f"Unsupported file format: {extension[:20] or 'no extension'}. Use {', '.join(most)} or {last}"
+            f"Unsupported file format: {extension[:20] or 'no extension'}. Use {', '.join(most)} or {last}; "
+            "other text is taken where its part says Content-Type: text/plain"
         )
         super().__init__(self.message)
 
 
-def format_of(filename: str) -> Format:
+def format_of(filename: str, content_type: str = "") -> Format:
     """The format of a file by its extension, in any case.
+
+    One that is not known is text where it is sent as that: with the `content_type` text/plain.
 
     Raises:
         UnsupportedFormat: none that is taken.
     """
     extension = PurePath(filename).suffix.lower()
-    if (known := _BY_EXTENSION.get(extension)) is None:
-        raise UnsupportedFormat(extension)
-    return known
+    if (known := _BY_EXTENSION.get(extension)) is not None:
+        return known
+    if content_type.partition(";")[0].strip().lower() == FORMATS["txt"].mime_type:
+        return FORMATS["txt"]
+    raise UnsupportedFormat(extension)

@@ -453,7 +453,11 @@ class NoteRequest(Request):
 
 
 class FileFields(Request):
-    """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts."""
+    """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts.
+
+    A file's format is that of its name's extension. One of unknown extension is taken as text where the part
+    `file` says `Content-Type: text/plain`, and else refused.
+    """
 
     title: Title | None = None
     tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS)] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import BodyPartReader, MultipartReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
@@ -44,11 +44,12 @@ class ReceivedFile:
 
 async def receive_file(
     request: web.Request,
-    open_sink: Callable[[str], Awaitable[Sink]],
+    open_sink: Callable[[str, str], Awaitable[Sink]],
     *,
     max_bytes: int,
 ) -> ReceivedFile:
-    """Read the request's parts in any order; `open_sink(filename)` is called when the file begins.
+    """Read the request's parts in any order; `open_sink(filename, content_type)` is called when the file
+    begins.
 
     Raises:
         EngineError: `invalid_request`, `payload_too_large`, or as the fields' models say.
@@ -69,7 +70,8 @@ async def receive_file(
                 if file is not None:
                     raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
                 filename = bare_name(part.filename)
-                file = (filename, *await _pour(part, await open_sink(filename), max_bytes))
+                sink = await open_sink(filename, part.headers.get(hdrs.CONTENT_TYPE, ""))
+                file = (filename, *await _pour(part, sink, max_bytes))
             elif name in fields:
                 raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
             else:

@@ -123,6 +123,21 @@ def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -
         problem(post(kb, file_part(filename=filename) + END), "unsupported_format")
 
 
+@pytest.mark.parametrize("content_type", ["text/plain", "Text/Plain; charset=utf-8"])
+def test_text_of_an_unknown_kind_is_taken_where_its_part_says_so(kb: Client, content_type: str) -> None:
+    """What its name says stands over that; what is no text fails its job."""
+    files = {"file": ("quarry.conf", b"zircon = 1", content_type)}
+    document = kb.completed(kb.call(ops.CREATE_JOB, files=files))
+    found = kb.call(ops.GET_DOCUMENT, document)
+    assert (found.filename, found.format, found.doc_type) == ("quarry.conf", "txt", "text")
+    assert kb.found("zircon", doc_type="text") == [document]
+    known = {"file": ("a.md", b"# granite", content_type)}
+    assert kb.call(ops.GET_DOCUMENT, kb.completed(kb.call(ops.CREATE_JOB, files=known))).format == "md"
+    noise = {"file": ("a.bin", b"\xff\xff\xff", content_type)}
+    ended = kb.ended(kb.call(ops.CREATE_JOB, files=noise))
+    assert (ended.status, ended.error and ended.error.code) == ("failed", "undecodable_text")
+
+
 @pytest.mark.parametrize(
     ("data", "name", "code"),
     [

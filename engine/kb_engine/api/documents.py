@@ -137,10 +137,10 @@ class JobsApi:
         async with self._engine.spool.receive(name) as file:
             form: Format | None = None
 
-            async def open_sink(filename: str) -> SpoolFile:
+            async def open_sink(filename: str, content_type: str) -> SpoolFile:
                 nonlocal form
                 try:  # before the first byte: an unknown kind is refused at once
-                    form = format_of(filename)
+                    form = format_of(filename, content_type)
                 except ExtractionFailed as error:
                     raise EngineError(error.code, error.message, parameter="file") from error
                 return file

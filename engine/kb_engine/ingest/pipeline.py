@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import Format
 from kb_engine.chunk import chunks
 from kb_engine.embed.context import Passage, in_context
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
@@ -29,7 +30,6 @@ from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
 from kb_readers.model import Extraction, Limits, PageBegun, PagesCounted
-from kb_readers.readers import format_of
 
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
@@ -74,6 +74,7 @@ class Pipeline:
     async def file(
         self,
         path: Path,
+        kind: Format,
         filename: str,
         title: str | None,
         progress: Progress,
@@ -82,7 +83,7 @@ class Pipeline:
         force_ocr: bool = False,
         most_pages: int | None = None,
     ) -> Prepared:
-        """A file's text, chunks and vectors; without a `title`, its own or its name.
+        """The text, chunks and vectors of a file of a `kind`; without a `title`, its own or its name.
 
         Raises:
             ManyPages: before the first of more than `most_pages` is read by OCR.
@@ -97,7 +98,6 @@ class Pipeline:
             await steps.page(pages)
 
         await steps.extracting()
-        kind = format_of(filename)
         async with self._pictures if kind.doc_type == "image" else nullcontext():
             extraction = await extract(
                 path, kind, force_ocr=force_ocr, limits=self._limits, on_progress=on_progress

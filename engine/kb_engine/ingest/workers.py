@@ -29,6 +29,7 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
@@ -39,6 +40,7 @@ from kb_engine.store.repository.sources import duplicate_of
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
 from kb_readers.failures import ExtractionFailed
+from kb_readers.readers import format_of
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +218,7 @@ class Workers:
             )
             return await self._pipeline.file(
                 path,
+                FORMATS.get(job.format or "") or format_of(job.filename),
                 job.filename,
                 # A file's job is called by its name until something better is known; another title was given.
                 None if job.title == job.filename else job.title,

@@ -108,8 +108,9 @@ async def read_body(
         memory = _Memory()
         formats: list[Format] = []
 
-        async def open_sink(filename: str) -> _Memory:
-            formats.append(_format(filename))  # before the first byte: an unknown kind is refused at once
+        async def open_sink(filename: str, content_type: str) -> _Memory:
+            # Before the first byte: an unknown kind is refused at once.
+            formats.append(_format(filename, content_type))
             return memory
 
         received = await receive_file(request, open_sink, max_bytes=max_upload_bytes)
@@ -129,9 +130,9 @@ class _Memory(bytearray):
         self.extend(data)
 
 
-def _format(filename: str) -> Format:
+def _format(filename: str, content_type: str) -> Format:
     try:
-        fmt = format_of(filename)
+        fmt = format_of(filename, content_type)
         require_reader(fmt)
     except ExtractionFailed as error:
         raise EngineError(error.code, error.message, parameter="file") from error

@@ -26,7 +26,7 @@ from .promise import Promise, Refused
 from .requests import Requests
 from .search import Search
 from .store import ENDED, Database, Documents, Jobs, Row, status
-from .texts import TYPES, Passage, Section, Unreadable, first_line, format_of, passages, read
+from .texts import TYPES, Passage, Section, Unreadable, first_line, passages, read
 
 
 class Intake:
@@ -114,7 +114,7 @@ def note(text: str) -> Row:
 def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
     if request.get("force_ocr") == "true":
         raise Unreadable("ocr_failed", "This engine only reads the text that a PDF holds.")
-    data, kind = path.read_bytes(), format_of(request["filename"]) or ""
+    data, kind = path.read_bytes(), request["format"]
     found = read(data, kind)
     made = {
         "sha256": request["sha256"], "size": len(data), "title": found.title or request["filename"],

@@ -21,8 +21,8 @@ from .store import Row
 from .texts import format_of
 
 
-def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, bytes] | None, dict[str, str]]:
-    """The file with its name, and the fields, of a multipart body.
+def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, str, bytes] | None, dict[str, str]]:
+    """The file with its name and its type, and the fields, of a multipart body.
 
     Raises:
         Refused: it is not multipart, breaks off, or gives something twice.
@@ -49,7 +49,8 @@ def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, bytes] | None, dict[
                 if file is not None:
                     raise Refused("invalid_parameter", "Send one file.", parameter="file")
                 last = re.split(r"[/\\]", named.get("filename", ""))[-1]
-                file = ("" if last in {".", ".."} else last, content)
+                kind = re.search(r"(?im)^content-type:\s*([\w/+.-]+)", heading)
+                file = ("" if last in {".", ".."} else last, kind[1].lower() if kind else "", content)
             elif name in fields:
                 raise Refused("invalid_parameter", f"{name} is given twice.", parameter=name)
             else:
@@ -140,23 +141,24 @@ class Requests:
                 raise Refused("unknown_parameter", f"There is no field {name!r}.", parameter=name)
         if file is None or not file[0]:
             raise Refused("missing_parameter", "Send a part `file` with a filename.", parameter="file")
-        filename, content = file
+        filename, content_type, content = file
         if len(filename) > 255:
             raise Refused("invalid_parameter", "The filename is too long.", parameter="file")
         values: Row = {"title": None, "tags": [], "metadata": {}, "source_path": None, "dedup_scope": ""}
         for name, text in fields.items():
             values[name] = self._field(name, text, schema["properties"][name])
         _check_metadata(values)
-        if format_of(filename) is None:
+        form = format_of(filename) or ("txt" if content_type == "text/plain" else None)
+        if form is None:
             raise Refused("unsupported_format", "Send PDF, DOCX, HTML, Markdown or text.", parameter="file")
-        if values.get("force_ocr") == "true" and format_of(filename) != "pdf":
+        if values.get("force_ocr") == "true" and form != "pdf":
             raise Refused("invalid_parameter", "There is nothing to look at in it.", parameter="force_ocr")
         if len(content) > MAX_FILE:
             raise Refused("payload_too_large", "The file is over the limit.")
         path = self._spool / uuid4().hex
         await asyncio.to_thread(_write, path, content)
         sha256 = hashlib.sha256(content).hexdigest()
-        return {**values, "filename": filename, "sha256": sha256, "spooled": path}
+        return {**values, "filename": filename, "format": form, "sha256": sha256, "spooled": path}
 
     def _field(self, name: str, text: str, schema: Row) -> Any:
         value: Any = text

@@ -25,7 +25,9 @@ class Scripted:
     log: list[str] = field(default_factory=list)
     fields: list[m.FileFields] = field(default_factory=list)
 
-    def send_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
+    def send_file(
+        self, filename: str, content: io.BufferedReader, fields: m.FileFields, *, as_text: bool = False
+    ) -> m.Job:
         self.fields.append(fields)
         content.read()
         answer = self.answers.pop(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kb_contracts.api.formats import FORMATS
 from kb_engine.store.repository import state
 from kb_engine.turns import SHORT_BYTES
 from tests.support.eventually import eventually_async
@@ -90,7 +91,10 @@ async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    read = [parts.workers._pipeline.file(tmp_path / "a.png", "a.png", None, progress) for _ in range(3)]
+    read = [
+        parts.workers._pipeline.file(tmp_path / "a.png", FORMATS["png"], "a.png", None, progress)
+        for _ in range(3)
+    ]
     await asyncio.gather(*read)
     watching.cancel()
     assert most == 1

@@ -43,6 +43,14 @@ class ResourceText:
     following: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an argument may be, at the most 100 values, and whether there may be others than these."""
+
+    values: Sequence[str] = ()
+    more: bool = False
+
+
 class Resources(Protocol):
     """The resources of a toolset.
 
@@ -59,8 +67,8 @@ class Resources(Protocol):
     async def read(self, uri: str) -> ResourceText:
         """What a resource says. Raises `ToolError` `resource_not_found` where there is none."""
 
-    async def complete(self, template: str, argument: str, value: str) -> Sequence[str]:
-        """What an argument of a template may be that begins with `value`; at the most 100."""
+    async def complete(self, template: str, argument: str, value: str) -> Completion:
+        """What an argument of a template may be that begins with `value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +94,5 @@ class Prompt:
 class Completer(Protocol):
     """Completes the arguments of prompts."""
 
-    async def complete(self, argument: str, value: str) -> Sequence[str]:
-        """What an argument of this name may be that begins with `value`; at the most 100."""
+    async def complete(self, argument: str, value: str) -> Completion:
+        """What an argument of this name may be that begins with `value`."""

@@ -11,6 +11,7 @@ import pytest
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_server.toolsets.kb import resources
 from kb_server.toolsets.kb.resources import MOST_CHARS, TEMPLATE
 from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, modern, request
@@ -145,6 +146,28 @@ async def test_what_is_longer_than_an_answer_names_what_follows(
     assert "".join(read.split()) == "".join(words.split())
 
 
+async def test_an_answer_that_ends_with_a_passage_names_what_follows(
+    served: Served, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "\n\n".join(f"Paragraph {number} of the quarry. " * 20 for number in range(6))
+    document = add_note(engine, words)
+    ends = [chunk.end for chunk in engine.state.documents.by_id[document].chunks]
+    monkeypatch.setattr(resources, "_CHUNKS", 2)
+    monkeypatch.setattr(resources, "MOST_CHARS", ends[1])
+    uri = f"kb://documents/{document}"
+    (content,) = (await result(served, MODERN, "resources/read", uri=uri))["contents"]
+    assert content["_meta"] == {"kb/following": f"{uri}?from={ends[1]}"}
+    (content,) = (await result(served, MODERN, "resources/read", uri=f"{uri}?from={ends[4]}"))["contents"]
+    assert "_meta" not in content
+
+
+async def test_source_code_is_read_as_plain_text(served: Served, engine: SimulatedEngine) -> None:
+    document = add_note(engine, "x = 1  # not a heading", doc_type="code")
+    uri = f"kb://documents/{document}"
+    (content,) = (await result(served, MODERN, "resources/read", uri=uri))["contents"]
+    assert content["mimeType"] == "text/plain"
+
+
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     "uri",
@@ -163,7 +186,12 @@ async def test_what_is_longer_than_an_answer_names_what_follows(
         "file:///etc/passwd",
         "http://[",
         "",
+        "kb://documents/" + "9" * 25,
         "kb://documents/" + "9" * 5_000,
+        "kb://documents/0",
+        "kb://documents/abc",
+        "kb://documents/ABCDEF00-0000-0000-0000-000000000000",
+        "kb://documents/00000000-0000-0000-0000-000000000000",
         "kb://documents/1?from=99999999999999999999",
     ],
 )
@@ -228,6 +256,27 @@ async def test_arguments_are_completed_from_the_base(
     assert await values(template, "id", "") == ["3", "2", "1"]
     assert await values(template, "id", "2") == ["2"]
     assert await values({"type": "ref/resource", "uri": "kb://other/{id}"}, "id", "") == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_completion_says_whether_there_is_more(
+    served: Served, engine: SimulatedEngine, era: str
+) -> None:
+    async def completed(ref: dict[str, str], name: str, value: str) -> tuple[int, bool]:
+        argument = {"name": name, "value": value}
+        found = (await result(served, era, "completion/complete", ref=ref, argument=argument))["completion"]
+        return len(found["values"]), found["hasMore"]
+
+    research = {"type": "ref/prompt", "name": "research"}
+    template = {"type": "ref/resource", "uri": TEMPLATE}
+    for number in range(100):
+        add_note(engine, f"note {number}", tags=[f"collection:c{number}"])
+    assert await completed(research, "collection", "c") == (100, False)
+    assert await completed(template, "id", "") == (100, False)
+    add_note(engine, "one more", tags=["collection:c100"])
+    assert await completed(research, "collection", "c") == (100, True)
+    assert await completed(template, "id", "") == (100, True)
+    assert await completed(template, "id", "10") == (3, False)
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
-from kb_server.offers import Prompt, Resource, ResourceTemplate, ResourceText
+from kb_server.offers import Completion, Prompt, Resource, ResourceTemplate, ResourceText
 from kb_server.tool import ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
@@ -96,19 +96,15 @@ class _Offers:
 
     async def complete(self, context: _Context, params: types.CompleteRequestParams) -> dict[str, Any]:
         argument, toolset = params.argument, self._toolset
-        values: list[str] = []
+        found = Completion()
         if isinstance(params.ref, types.PromptReference):
             completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
             if completer is not None and prompt is not None:
-                values = list(
-                    await _answered(context, lambda: completer.complete(argument.name, argument.value))
-                )
+                found = await _answered(context, lambda: completer.complete(argument.name, argument.value))
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
-            values = list(
-                await _answered(context, lambda: resources.complete(uri, argument.name, argument.value))
-            )
-        return {"completion": {"values": values, "hasMore": False}, **_COMPLETE}
+            found = await _answered(context, lambda: resources.complete(uri, argument.name, argument.value))
+        return {"completion": {"values": list(found.values), "hasMore": found.more}, **_COMPLETE}
 
 
 async def _answered(context: _Context, ask: Callable[[], Awaitable[T]]) -> T:

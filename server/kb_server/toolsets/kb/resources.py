@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
+    DOCUMENT_KEY,
     GET_DOCUMENT,
     LIST_DOCUMENTS,
     LIST_TAGS,
@@ -16,7 +18,7 @@ from kb_contracts.api.operations import (
     TagsQuery,
 )
 from kb_server.engine_client.errors import Refused
-from kb_server.offers import Resource, ResourceTemplate, ResourceText
+from kb_server.offers import Completion, Resource, ResourceTemplate, ResourceText
 from kb_server.services import Services
 from kb_server.tool import INVALID, ToolError
 
@@ -29,10 +31,10 @@ _PAGE = 100
 _LONGEST_PREFIX = 200  # that the engine takes
 _CHUNKS = 500
 _COLLECTION = "collection:"
-_KEY = re.compile(r"[0-9A-Za-z-]{1,64}")
+_KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
 _CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 _PARTS = ("from", "to")
-_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data"])
+_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data", "code"])
 _BREAK = "\n\n"
 
 
@@ -91,19 +93,22 @@ class DocumentResources:
             if refused.reason != "document_not_found":
                 raise
             raise _not_found(uri) from None
-        cut = bool(document.chunks) and document.chunks[-1].end > last and last != end
+        more = bool(document.chunks) and (document.chunks[-1].end > last or offset < document.chunk_count)
+        cut = more and last != end
         following = f"kb://documents/{key}?from={last}" + (f"&to={end}" if end is not None else "")
         return ResourceText(uri, _mime_type(document), "".join(parts), following if cut else None)
 
-    async def complete(self, template: str, argument: str, value: str) -> Sequence[str]:
-        """As `Resources` has it: the ids of the newest documents."""
+    async def complete(self, template: str, argument: str, value: str) -> Completion:
+        """As `Resources` has it: the ids of the newest documents; where there are older ones, `more`."""
         if template != TEMPLATE or argument != "id":
-            return []
+            return Completion()
         listed = await self._services.engine.call(
             LIST_DOCUMENTS, query=DocumentsQuery(sort_by="updated_at", limit=10 * _PAGE)
         )
-        ids = (str(each.id) for each in listed.documents)
-        return [each for each in ids if each.startswith(value)][:MOST_COMPLETIONS]
+        ids = [str(each.id) for each in listed.documents]
+        fitting = [each for each in ids if each.startswith(value)]
+        more = len(fitting) > MOST_COMPLETIONS or listed.total > len(ids)
+        return Completion(fitting[:MOST_COMPLETIONS], more)
 
 
 class Names:
@@ -112,14 +117,15 @@ class Names:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def complete(self, argument: str, value: str) -> Sequence[str]:
+    async def complete(self, argument: str, value: str) -> Completion:
         """As `Completer` has it."""
         prefix = {"collection": _COLLECTION, "tag": ""}.get(argument)
         if prefix is None or len(prefix + value) > _LONGEST_PREFIX:
-            return []
+            return Completion()
         query = TagsQuery(prefix=prefix + value, limit=MOST_COMPLETIONS)
         listed = await self._services.engine.call(LIST_TAGS, query=query)
-        return [each.tag.removeprefix(prefix) for each in listed.tags]
+        names = [each.tag.removeprefix(prefix) for each in listed.tags]
+        return Completion(names, more=listed.total > len(names))
 
 
 def _resource(document: m.Document) -> Resource:
@@ -152,7 +158,7 @@ def _place(uri: str) -> tuple[str, int, int | None]:
         raise _not_found(uri) from None
     key = parts.path.removeprefix("/")
     known = (parts.scheme, parts.netloc, parts.fragment) == ("kb", "documents", "")
-    if not known or not _KEY.fullmatch(key) or len(given) != len(bounds) or not bounds.keys() <= set(_PARTS):
+    if not known or not _KEY.match(key) or len(given) != len(bounds) or not bounds.keys() <= set(_PARTS):
         raise _not_found(uri)
     start, end = bounds.get("from", 0), bounds.get("to")
     if not 0 <= start <= m.MAX_INTEGER or (end is not None and not start <= end <= m.MAX_INTEGER):

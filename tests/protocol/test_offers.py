@@ -161,11 +161,17 @@ async def test_an_answer_that_ends_with_a_passage_names_what_follows(
     assert "_meta" not in content
 
 
-async def test_source_code_is_read_as_plain_text(served: Served, engine: SimulatedEngine) -> None:
-    document = add_note(engine, "x = 1  # not a heading", doc_type="code")
+@pytest.mark.parametrize(
+    ("doc_type", "mime_type"), [("code", "text/markdown"), ("data", "text/plain"), ("text", "text/plain")]
+)
+async def test_a_text_is_of_the_type_that_its_reader_gave_it(
+    served: Served, engine: SimulatedEngine, doc_type: Any, mime_type: str
+) -> None:
+    """Source code has headings and fences by then."""
+    document = add_note(engine, "x = 1", doc_type=doc_type)
     uri = f"kb://documents/{document}"
     (content,) = (await result(served, MODERN, "resources/read", uri=uri))["contents"]
-    assert content["mimeType"] == "text/plain"
+    assert content["mimeType"] == mime_type
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -10,7 +10,7 @@ from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import A, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
 from kb_server.toolsets.kb.prompts import PROMPTS
-from kb_server.toolsets.kb.resources import DocumentResources, Names
+from kb_server.toolsets.kb.resources import CollectionNames, DocumentResources
 
 INSTRUCTIONS = """\
 A knowledge base: documents, notes and memories, searched by words and by meaning. Search with kb_search \
@@ -32,7 +32,7 @@ def build(services: Services) -> Toolset:
         ),
         prompts=PROMPTS,
         resources=DocumentResources(services),
-        completer=Names(services),
+        completer=CollectionNames(services),
     )
 
 

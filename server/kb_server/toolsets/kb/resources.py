@@ -34,7 +34,7 @@ _COLLECTION = "collection:"
 _KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
 _CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 _PARTS = ("from", "to")
-_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data", "code"])
+_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data"])
 _BREAK = "\n\n"
 
 
@@ -111,20 +111,20 @@ class DocumentResources:
         return Completion(fitting[:MOST_COMPLETIONS], more)
 
 
-class Names:
-    """Completes the arguments of prompts: a collection by its name, and tags."""
+class CollectionNames:
+    """Completes the argument `collection` of prompts."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def complete(self, argument: str, value: str) -> Completion:
         """As `Completer` has it."""
-        prefix = {"collection": _COLLECTION, "tag": ""}.get(argument)
-        if prefix is None or len(prefix + value) > _LONGEST_PREFIX:
+        prefix = _COLLECTION + value
+        if argument != "collection" or len(prefix) > _LONGEST_PREFIX:
             return Completion()
-        query = TagsQuery(prefix=prefix + value, limit=MOST_COMPLETIONS)
+        query = TagsQuery(prefix=prefix, limit=MOST_COMPLETIONS)
         listed = await self._services.engine.call(LIST_TAGS, query=query)
-        names = [each.tag.removeprefix(prefix) for each in listed.tags]
+        names = [each.tag.removeprefix(_COLLECTION) for each in listed.tags]
         return Completion(names, more=listed.total > len(names))
 
 

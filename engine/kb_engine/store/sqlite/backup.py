@@ -26,6 +26,7 @@ from kb_contracts.semantics.documents import text_digest
 from kb_engine.disk import sync
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.connection import SqliteRead, rows, value
+from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.store import run_to_end
@@ -154,13 +155,9 @@ def _take_uploads(spool: Path, to: Path, names: set[str]) -> set[str]:
 
 def _snapshot(database: Path, to: Path) -> set[str]:
     """Copy the base as it is at one moment; the uploads that its jobs need."""
-    to.unlink(missing_ok=True)
     with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
         source.set_busy_timeout(60_000)
-        with closing(apsw.Connection(str(to))) as copy:
-            with copy.backup("main", source, "main") as backup:
-                backup.step(-1)  # in one read transaction: writers go on, and nothing is begun anew for them
-            copy.pragma("journal_mode", "delete")  # one file, without a log beside it
+        with copied(source, to) as copy:
             if (layout := int(copy.pragma("user_version"))) != len(MIGRATIONS):
                 why = f"its layout is number {layout}, that of this version {len(MIGRATIONS)}"
                 raise BackupRefused(

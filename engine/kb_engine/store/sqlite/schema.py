@@ -16,6 +16,7 @@ import apsw
 from kb_engine.index.words import TOKENIZER, index_text
 from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction
+from kb_engine.store.sqlite.copying import keep_layout
 from kb_engine.turns import SHORT_BYTES
 
 Migration = str | Callable[[apsw.Connection], None]
@@ -339,7 +340,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Bring the base to the latest layout, one migration a transaction.
+    """Bring the base to the latest layout, one migration a transaction; a copy is kept of it as it was.
 
     Raises:
         BaseTooNew: a later engine has written it.
@@ -351,6 +352,8 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
         raise NotABase(path, "it belongs to another program. Name another file.")
     if version > len(migrations):
         raise BaseTooNew(path, version, len(migrations))
+    if 0 < version < len(migrations):
+        keep_layout(db, path, version)
     for number, step in enumerate(migrations[version:], version + 1):
         with transaction(db):
             if isinstance(step, str):

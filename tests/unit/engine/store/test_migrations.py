@@ -11,6 +11,7 @@ import pytest
 from kb_contracts.api.ragler import collection_id
 from kb_engine.store.port import NotABase
 from kb_engine.store.repository import collections, documents, jobs, state
+from kb_engine.store.sqlite import copying
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import all_documents, axis, direct, new_file, new_note, opened, prepared, visit
@@ -197,3 +198,45 @@ async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path)
             await base.store.write(jobs.take, "L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4
         ]
     assert [leased and leased.job.title for leased in taken] == ["b", None, "a", "c", "d", "e"]
+
+
+async def test_a_copy_of_the_earlier_layout_is_kept(old: Path) -> None:
+    """It is that base, whole, in place of an earlier one; a base of today's layout has none made."""
+    stale = old.with_name(f"{old.name}.layout-0")
+    stale.touch()
+    await visit(old)
+    kept = old.with_name(f"{old.name}.layout-1")
+    assert {path.name for path in old.parent.glob("*.layout-*")} == {kept.name}
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with direct(kept) as db:
+        assert db.pragma("user_version") == 1
+        assert [text for (text,) in db.execute("SELECT text FROM chunks ORDER BY id")] == TEXTS
+        assert db.pragma("integrity_check") == "ok"
+    before = kept.stat()
+    await visit(old)
+    assert kept.stat() == before
+    again = old.with_name("again.db")
+    kept.rename(again)
+    async with opened(again) as base:
+        assert (await all_documents(base)).total == 3
+
+
+async def test_a_copy_that_was_broken_off_is_taken_again(old: Path) -> None:
+    new = old.with_name(f"{old.name}.layout-1.new")
+    new.write_bytes(b"half of it")
+    await visit(old)
+    assert not new.exists()
+    assert old.with_name(f"{old.name}.layout-1").exists()
+
+
+async def test_without_room_for_a_copy_the_base_is_migrated_all_the_same(
+    old: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        free = 0
+
+    monkeypatch.setattr(copying.shutil, "disk_usage", lambda _: Full)
+    await visit(old)
+    assert columns(old) >= {"updated_at"}
+    assert not old.with_name(f"{old.name}.layout-1").exists()
+    assert "no room for a copy" in caplog.text

@@ -199,8 +199,10 @@ def _log(path: Path) -> IO[bytes]:
 
 
 def _last_line(path: Path) -> str:
-    """What an engine said last; of its log alone what fits a sentence."""
+    """What an engine said last; of its log what fits into a sentence."""
     with path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2_000))
         lines = log.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")[:500]
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")[:500].rstrip(
+        "."
+    )

@@ -136,10 +136,7 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
     settings = read(ClientSettings, options)
     if settings.engine_url:
         return settings
-    place = Rendezvous(settings.home / "engine")
-    url = place.url()
-    if url is not None:
-        place.use()  # until this process ends
+    url = Rendezvous(settings.home / "engine").join()
     return msgspec.structs.replace(settings, engine_url=url or DEFAULT_ENGINE)
 
 

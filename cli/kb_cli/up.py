@@ -40,12 +40,9 @@ def run(options: argparse.Namespace, out: Output) -> int:
     engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
     _check_free(server.host, server.port, "KB_MCP_PORT")
-    place = Rendezvous(engine.folder)
-    running = place.url()
+    running = Rendezvous(engine.folder).join()
     if running is None:
         _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
-    else:
-        place.use()  # until this process ends, so that it goes on
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
     return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
 

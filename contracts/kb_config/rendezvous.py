@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _PRIVATE = 0o600
 _MOST_BYTES = 4096
+_PAUSE_SECONDS = 0.02
 
 
 class Lock:
@@ -91,6 +93,23 @@ class Rendezvous:
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Lock.take(self.folder / "users", shared=True)
+
+    def join(self, seconds: float = 1.0) -> str | None:
+        """Where the engine listens, and count as its user until this process ends. Blocks, for so long.
+
+        None: none runs, or it ends. An engine that looks whether anybody uses it holds others up for a moment.
+
+        Raises:
+            OSError: the folder cannot be made or written.
+        """
+        ends = time.monotonic() + seconds
+        while (url := self.url()) is not None:
+            if self.use() is not None:
+                return url
+            if time.monotonic() > ends:
+                break
+            time.sleep(_PAUSE_SECONDS)
+        return None
 
     def claim(self) -> Lock | None:
         """For the engine: a lock under which nobody uses it; None where somebody does."""

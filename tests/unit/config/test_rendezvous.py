@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_many_use_an_engine_and_none_while_it_ends(place: Rendezvous) -> None:
     assert place.use() is None
     claimed.release()
     assert place.use() is not None
+
+
+def test_joining_waits_while_an_engine_looks_and_not_for_one_that_ends(place: Rendezvous) -> None:
+    assert place.join() is None
+    engine, look = place.announce(URL), place.claim()
+    assert engine is not None
+    assert look is not None
+    assert place.join(0.05) is None
+    threading.Timer(0.1, look.release).start()
+    assert place.join(30) == URL
+    assert place.claim() is None, "it counts as a user from then on"
 
 
 def test_one_at_a_time_starts_an_engine(place: Rendezvous) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
-    """The dependencies of a `[project]` table and of its extras.
+    """The dependencies of a `[project]` table and of its extras, and of the extras that those name.
 
     Raises:
         SystemExit: there is no such extra.
@@ -20,10 +20,21 @@ def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
     wanted = project.get("dependencies")
     assert isinstance(optional, dict)
     assert isinstance(wanted, list)
-    for extra in extras:
+    lines, waiting, seen = set(wanted), list(extras), set()
+    while waiting:
+        extra = waiting.pop()
+        if extra in seen:
+            continue
+        seen.add(extra)
         if extra not in optional:
             raise SystemExit(f"pyproject.toml has no extra {extra!r}; it has {', '.join(sorted(optional))}")
-    return sorted({*wanted, *(line for extra in extras for line in optional[extra])})
+        for line in optional[extra]:
+            own, _, named = line.removesuffix("]").partition("[")
+            if own == project["name"]:
+                waiting += named.split(",")
+            else:
+                lines.add(line)
+    return sorted(lines)
 
 
 if __name__ == "__main__":

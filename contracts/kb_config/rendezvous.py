@@ -97,7 +97,7 @@ class Rendezvous:
     def join(self, seconds: float = 1.0) -> str | None:
         """Where the engine listens, and count as its user until this process ends. Blocks, for so long.
 
-        None: none runs, or it ends. An engine that looks whether anybody uses it holds others up for a moment.
+        None: none runs, or it ends. An engine that looks whether anybody uses it holds others up a moment.
 
         Raises:
             OSError: the folder cannot be made or written.

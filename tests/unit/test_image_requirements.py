@@ -27,8 +27,8 @@ def test_an_extra_brings_the_extras_it_names() -> None:
     project = {
         "name": "it",
         "dependencies": ["a>=1"],
-        "optional-dependencies": {"one": ["it[two,three]", "b"], "two": ["it[one]", "c"], "three": ["d[e]>=2"]},
+        "optional-dependencies": {"one": ["it[two,three]", "b"], "two": ["it[one]", "c"], "three": ["d[e]"]},
     }
-    assert REQUIREMENTS(project, ["one"]) == ["a>=1", "b", "c", "d[e]>=2"]
+    assert REQUIREMENTS(project, ["one"]) == ["a>=1", "b", "c", "d[e]"]
     with pytest.raises(SystemExit, match="no extra 'four'; it has one, three, two"):
         REQUIREMENTS(project, ["four"])

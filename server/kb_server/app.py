@@ -22,6 +22,7 @@ from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
+from kb_server.pages.routes import Pages
 from kb_server.processes import Worker
 from kb_server.services import Services, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
@@ -93,10 +94,12 @@ async def serve(
         metrics = Metrics(MmapCounters(worker.folder, worker.slot))
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
+        pages = Pages(services) if settings.pages else None
         app = build_app(
             settings,
             mount(toolsets, default_toolsets),
-            routes=routes(lambda: services.uploads),
+            routes=[*routes(lambda: services.uploads), *(pages.routes() if pages else ())],
+            root=pages.root if pages else None,
             ready=lambda: _readiness(services, default_toolsets),
             metrics=metrics,
         )

@@ -108,6 +108,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     fast_path: Annotated[
         bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
     ] = True
+    pages: Annotated[bool, Setting("KB_PAGES", "serve pages for people at /")] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)

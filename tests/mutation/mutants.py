@@ -143,6 +143,10 @@ _DOCUMENTS = [
        query("getDocument", chunk_offset=0)),
     _m("chunk_limit is ignored", DOCUMENTS, "chunks_come_slice_by_slice",
        query("getDocument", chunk_limit=1000)),
+    _m("the text of a note is trimmed", DOCUMENTS, "a_note_is_read_as_it_was_sent",
+       answers("getDocument", lambda a: {"text": a.text.strip() if a.text else a.text})),
+    _m("the text of a note comes unasked", DOCUMENTS, "a_note_is_read_as_it_was_sent",
+       query("getDocument", text=True)),
     _m("offsets of chunks are off by one", DOCUMENTS, "chunks_come_slice_by_slice",
        answers("getDocument", lambda a: {
            "chunks": [msgspec.structs.replace(each, start=each.start + 1) for each in a.chunks]})),

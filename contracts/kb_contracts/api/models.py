@@ -592,11 +592,16 @@ class Document(Response):
 
 
 class DocumentDetail(Document):
-    """A document with a slice of its chunks, in order; `chunk_count` is how many there are."""
+    """A document with a slice of its chunks, in order; `chunk_count` is how many there are.
+
+    `text` is there where it was asked for and the document is a note: all of it, as it was sent. A file has
+    its chunks alone.
+    """
 
     chunks: list[Chunk]
     chunk_offset: Count
     chunk_limit: Count
+    text: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DocumentList(Response):

@@ -99,6 +99,7 @@ class DocumentQuery(m.Request):
     chunks: Annotated[bool, Meta(description="whether to answer with chunks")] = True
     chunk_offset: Offset = 0
     chunk_limit: Limit = 200
+    text: Annotated[bool, Meta(description="whether to answer with a note's text, as it was sent")] = False
 
 
 WITHOUT_CHUNKS = DocumentQuery(chunks=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from kb_contracts.api import models as m
@@ -36,6 +37,19 @@ def test_a_document_is_read_without_chunks(kb: Client) -> None:
     """`chunks=false` spares them; their number is still told."""
     document = kb.call(ops.GET_DOCUMENT, kb.note("granite"), params={"chunks": "false"})
     assert (document.chunks, document.chunk_count) == ([], 1)
+
+
+def test_a_note_is_read_as_it_was_sent(kb: Client) -> None:
+    """Where `text` is asked for: with the white space that no chunk has, and as it is after a change."""
+    sent = f"\n  granite\n\n\n{GRANITE}\r\n\tbasalt \n"
+    note, file = kb.note(sent), kb.file("b.md", b"# Basalt")
+    params = {"text": "true", "chunk_limit": 1}
+    assert kb.call(ops.GET_DOCUMENT, note, params=params).text == sent
+    assert kb.call(ops.GET_DOCUMENT, note).text is msgspec.UNSET
+    assert kb.call(ops.GET_DOCUMENT, file, params=params).text is msgspec.UNSET
+    problem(kb.request(ops.GET_DOCUMENT, 7_000_000, params=params), "document_not_found")
+    kb.patched(note, text="\ngneiss\n")
+    assert kb.call(ops.GET_DOCUMENT, note, params=params).text == "\ngneiss\n"
 
 
 @pytest.mark.requirement("K45")

@@ -187,6 +187,7 @@ class DocumentsApi:
             document_key(incoming.path["document_id"]),
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
+            text=query.text,
         )
 
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:

@@ -49,6 +49,7 @@ def build_app(
     *,
     servers: Mapping[str, HostedServer] | None = None,
     routes: Sequence[web.AbstractRouteDef] = (),
+    root: Callable[[web.Request], Awaitable[web.Response | None]] | None = None,
     ready: Callable[[], Awaitable[Readiness]] = always_ready,
     metrics: Metrics | None = None,
     options: HostingOptions | None = None,
@@ -56,8 +57,9 @@ def build_app(
     """The application that serves `mounts`.
 
     `servers` are served beside them, by path. `routes` are further routes; they pass the check of Host and
-    Origin but not that of the key, for they carry credentials of their own. `ready` answers `/readyz`. Of
-    `options` what no setting says counts. Run it with `kb_server.hosting.http.serve`.
+    Origin but not that of the key, for they carry credentials of their own. `root` and `ready` are
+    those of `mcp_aiohttp.transport.http.build_app`. Of `options` what no setting says counts. Run it with
+    `kb_server.hosting.http.serve`.
     """
     metrics = metrics or Metrics()
     # One server for a toolset, wherever it is mounted: its lifespan is entered once.
@@ -67,7 +69,10 @@ def build_app(
     }
     mounted = {mount.path: by_toolset[id(mount.toolset)] for mount in mounts}
     app = transport.build_app(
-        {**mounted, **(servers or {})}, hosting_options(settings, options or HostingOptions()), ready=ready
+        {**mounted, **(servers or {})},
+        hosting_options(settings, options or HostingOptions()),
+        ready=ready,
+        root=root,
     )
     gate = app[GATE]
 

@@ -64,8 +64,11 @@ def build_app(
     options: HostingOptions | None = None,
     *,
     ready: Callable[[], Awaitable[Readiness]] = always_ready,
+    root: Callable[[web.Request], Awaitable[web.Response | None]] | None = None,
 ) -> web.Application:
     """The application that serves `servers`, by path; `ready` answers `/readyz`.
+
+    `root` answers `/`. Where it gives None, and without it, that is where things are, in JSON.
 
     Run it with `mcp_aiohttp.transport.http.serve`: a response that a client no longer reads cancels its
     call only where the runner cancels handlers.
@@ -84,7 +87,7 @@ def build_app(
         app.router.add_route(
             hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint.check)
         )
-    _add_probes(app, gate, ready)
+    _add_probes(app, gate, ready, root)
 
     async def stop(app: web.Application) -> None:
         for endpoint in endpoints.values():
@@ -106,7 +109,12 @@ def build_app(
     return app
 
 
-def _add_probes(app: web.Application, gate: Gate, ready: Callable[[], Awaitable[Readiness]]) -> None:
+def _add_probes(
+    app: web.Application,
+    gate: Gate,
+    ready: Callable[[], Awaitable[Readiness]],
+    root: Callable[[web.Request], Awaitable[web.Response | None]] | None,
+) -> None:
     async def health(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
@@ -116,7 +124,9 @@ def _add_probes(app: web.Application, gate: Gate, ready: Callable[[], Awaitable[
             return web.json_response({"status": "ready"})
         return web.json_response({"status": "unavailable", "reason": state.reason}, status=503)
 
-    async def hint(_request: web.Request) -> web.Response:
+    async def first(request: web.Request) -> web.Response:
+        if root is not None and (page := await root(request)) is not None:
+            return page
         return web.json_response(
             {"mcp": list(gate.guarded.values()), "health": "/healthz", "ready": "/readyz"}
         )
@@ -125,7 +135,7 @@ def _add_probes(app: web.Application, gate: Gate, ready: Callable[[], Awaitable[
     app.router.add_get("/healthz", health)
     app.router.add_get("/health", health)
     app.router.add_get("/readyz", readiness)
-    app.router.add_get("/", hint)
+    app.router.add_get("/", first)
 
 
 # --- running it -----------------------------------------------------------------------------------

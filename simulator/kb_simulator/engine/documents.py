@@ -409,7 +409,9 @@ class Documents:
         limit = query.chunk_limit if query.chunks else 0
         fields = msgspec.structs.asdict(stored.document)
         chunks = list(stored.chunks[first : first + limit])
-        return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit)
+        is_wanted = query.text and stored.document.doc_type == "note"
+        text = stored.text if is_wanted else msgspec.UNSET
+        return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit, text=text)
 
     def check_citation(self, citation: m.Citation) -> m.CitationCheck:
         """What has become of a quote; that of a file has not moved."""

@@ -107,7 +107,7 @@ def note(text: str) -> Row:
     data = text.encode()
     return {
         "sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "title": first_line(text),
-        "doc_type": "note", "format": None, "pages": None,
+        "doc_type": "note", "format": None, "pages": None, "note": text,
     }  # fmt: skip
 
 
@@ -169,7 +169,8 @@ class Operations:
         offset, limit = params["chunk_offset"], params["chunk_limit"]
         chunks = self._documents.chunks.of(number, offset, limit) if params["chunks"] else []
         page = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
-        return self._documents.one(number) | page
+        text = self._documents.text(number) if params["text"] else None
+        return self._documents.one(number) | page | ({} if text is None else {"text": text})
 
     def check_citation(self, params: Row) -> Row:
         try:

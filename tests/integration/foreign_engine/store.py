@@ -27,7 +27,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS documents (
   id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE, kind TEXT, title TEXT, titled INTEGER, doc_type TEXT,
   format TEXT, filename TEXT, size_bytes INTEGER, sha256 TEXT, scope TEXT, metadata TEXT, pages INTEGER,
-  version INTEGER, created_at TEXT, updated_at TEXT, unsourced INTEGER DEFAULT 0);
+  version INTEGER, created_at TEXT, updated_at TEXT, unsourced INTEGER DEFAULT 0, note TEXT);
 CREATE TABLE IF NOT EXISTS sources (document INTEGER, path TEXT, PRIMARY KEY (document, path));
 CREATE TABLE IF NOT EXISTS tags (document INTEGER, tag TEXT, PRIMARY KEY (document, tag));
 CREATE TABLE IF NOT EXISTS chunks (
@@ -194,7 +194,7 @@ def chunk_of(row: Row) -> Row:
     }  # fmt: skip
 
 
-_UNSAID = {"kind", "titled", "scope", "unsourced"}
+_UNSAID = {"kind", "titled", "scope", "unsourced", "note"}
 
 
 def place(tags: Sequence[str], scope: str) -> str:
@@ -215,11 +215,11 @@ class Documents:
         title = (request["title"] or made["title"])[:500]
         placed = self._db.execute(
             "INSERT INTO documents (uid, kind, title, titled, doc_type, format, filename, size_bytes, "
-            "sha256, scope, metadata, pages, version, created_at, updated_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+            "sha256, scope, metadata, pages, note, version, created_at, updated_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
             str(uuid4()), request["kind"], title, request["title"] is not None, made["doc_type"],
             made["format"], request["filename"], made["size"], made["sha256"], request["dedup_scope"],
-            json.dumps(request["metadata"]), made["pages"], when, when,
+            json.dumps(request["metadata"]), made["pages"], made.get("note"), when, when,
         )  # fmt: skip
         number = int(placed.lastrowid or 0)
         self.chunks.replace(number, chunks)
@@ -333,6 +333,11 @@ class Documents:
             "status_reason": None if chunks else "No text was found in it.", "extraction_method": "foreign",
         }  # fmt: skip
 
+    def text(self, number: int) -> str | None:
+        """That of a note, as it was sent."""
+        row = self._db.row("SELECT note FROM documents WHERE id = ?", number)
+        return row["note"] if row else None
+
     def page(self, query: Mapping[str, Any]) -> Row:
         conditions = {
             "source_path": "id IN (SELECT document FROM sources WHERE path = ?)",
@@ -391,8 +396,8 @@ class Documents:
             titled = self._db.count("SELECT titled FROM documents WHERE id = ?", number)
             title = title or (None if titled else made["title"][:500])
             self._db.execute(
-                "UPDATE documents SET sha256 = ?, size_bytes = ? WHERE id = ?",
-                made["sha256"], made["size"], number,
+                "UPDATE documents SET sha256 = ?, size_bytes = ?, note = ? WHERE id = ?",
+                made["sha256"], made["size"], made.get("note"), number,
             )  # fmt: skip
             self.chunks.replace(number, chunks)
         if title is not None:

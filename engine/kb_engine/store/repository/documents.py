@@ -83,18 +83,32 @@ async def find(read: Read, key: int | str) -> m.Document:
 
 
 async def detail(
-    read: Read, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
+    read: Read, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200, text: bool = False
 ) -> m.DocumentDetail:
-    """By number or uid, with some of its chunks; `chunk_limit` 0 gives none. Raises `document_not_found`."""
+    """By number or uid, with some of its chunks; `chunk_limit` 0 gives none. Raises `document_not_found`.
+
+    With `text` a note has all of its text.
+    """
     fields = await _fields(read, key)
     found = await read.rows(
         f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= CAST(? AS bigint) "  # noqa: S608
         "ORDER BY c.position LIMIT ?",
         (fields["id"], chunk_offset, chunk_limit),
     )
+    whole = await _note_text(read, fields["id"]) if text else None
     return m.DocumentDetail(
-        **fields, chunks=[chunk(one) for one in found], chunk_offset=chunk_offset, chunk_limit=chunk_limit
+        **fields,
+        chunks=[chunk(one) for one in found],
+        chunk_offset=chunk_offset,
+        chunk_limit=chunk_limit,
+        text=msgspec.UNSET if whole is None else whole,
     )
+
+
+async def _note_text(read: Read, document_id: int) -> str | None:
+    """The text of a note, as it was sent; None of a file."""
+    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
+    return None if text is None else str(text)
 
 
 async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
@@ -104,12 +118,12 @@ async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
     if not found:
         return GONE
     document = m.Document(**found[0])
-    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document.id,))
+    text = await _note_text(read, document.id)
     if text is None:
         holding = await _chunk_at(read, document.id, citation.start)
         quote = find_quote(citation, holding.text, begins_at=holding.start) if holding else None
     else:
-        quote = find_quote(citation, str(text), moved=True)
+        quote = find_quote(citation, text, moved=True)
         holding = await _chunk_at(read, document.id, quote.start) if quote else None
     return checked(citation, document, quote, holding)
 
@@ -166,10 +180,10 @@ async def page(
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
     """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
     standing = await find(read, document_id)
-    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
+    text = await _note_text(read, standing.id)
     if text is None:
         raise not_a_note(document_id)
-    return standing, str(text)
+    return standing, text
 
 
 async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:

@@ -1,0 +1,151 @@
+"""Forms as browsers send them (`multipart/form-data`): fields in memory, files on disk without a name.
+
+A file is written to a file of the data folder that has no name, so that it goes with the request whatever
+happens to the process, and is read as often as the engine's client needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from aiohttp import BodyPartReader, web
+from aiohttp.http import HttpProcessingError
+
+from kb_contracts.api.models import MAX_NOTE_CHARS
+from kb_server.engine_client.port import FileSource
+from kb_server.tool import ToolError
+from kb_server.uploads.upload import check_filename, check_format
+
+_FIELDS = 32
+_FILES = 32
+_FIELD_BYTES = 5 * MAX_NOTE_CHARS
+"""Of all fields together: a note, of up to four bytes a character, and what goes with it."""
+_SMALL_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+
+_BROKEN = (
+    ValueError,
+    AssertionError,
+    LookupError,
+    RuntimeError,  # a part named `_charset_`
+    HttpProcessingError,
+    web.RequestPayloadError,
+    ConnectionError,
+)
+"""What aiohttp raises for a body that it cannot read."""
+
+Check = Callable[[web.Request, "Form"], None]
+
+
+class FormError(ToolError):
+    """What was sent is no form of ours, or too large. `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__("invalid_form", message)
+        self.status = status
+
+
+@dataclass
+class Form:
+    """What was sent. Leave it as a context to free its files."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    files: list[FileSource] = field(default_factory=list)
+    _opened: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failed: object) -> None:
+        self._opened.close()
+
+    def __getitem__(self, name: str) -> str:
+        """A field without white space around it; empty where it was not sent."""
+        return self.fields.get(name, "").strip()
+
+    def text(self, name: str) -> str:
+        """A field of several lines, whose ends browsers write as CR LF."""
+        return self.fields.get(name, "").replace("\r\n", "\n")
+
+    async def read(
+        self,
+        request: web.Request,
+        folder: Path | None = None,
+        most_bytes: int = 0,
+        check: Check = lambda _request, _form: None,
+    ) -> None:
+        """Read the body of the request; `folder` takes the files, of `most_bytes` each at the most.
+
+        Without a folder it is the form of somebody unknown, small and with no files. `check` is called once,
+        with the fields that stand before the first file.
+
+        Raises:
+            FormError: it is no form, or too large.
+        """
+        if request.content_type != "multipart/form-data":
+            raise FormError("Send the form as multipart/form-data, as the page does.", 415)
+        room = _FIELD_BYTES if folder is not None else _SMALL_BYTES
+        try:
+            reader = await request.multipart()
+            while (part := await reader.next()) is not None:
+                if not isinstance(part, BodyPartReader) or not part.name:
+                    raise FormError("The form cannot be read.")
+                if part.filename is None:
+                    if len(self.fields) == _FIELDS:
+                        raise FormError(f"The form has more than {_FIELDS} fields.", 413)
+                    value = await _field(part, room)
+                    room -= len(value)
+                    self.fields[part.name] = value.decode()
+                elif part.filename:
+                    if folder is None or len(self.files) == _FILES:
+                        raise FormError(f"Send {_FILES} files at a time at the most.", 413)
+                    if not self.files:
+                        check(request, self)
+                    filename = check_filename(part.filename)
+                    check_format(filename)
+                    self.files.append(await self._file(part, filename, folder, most_bytes))
+            if not self.files:
+                check(request, self)
+        except _BROKEN as error:
+            raise FormError("The form broke off, or cannot be read.") from error
+
+    async def _file(self, part: BodyPartReader, filename: str, folder: Path, most_bytes: int) -> FileSource:
+        try:
+            file = self._opened.enter_context(await asyncio.to_thread(_nameless, folder))
+            size = 0
+            while block := await part.read_chunk(_BLOCK_BYTES):
+                size += len(block)
+                if size > most_bytes:
+                    raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413)
+                await asyncio.to_thread(file.write, block)
+        except OSError as error:
+            words = f"The data folder takes no files: {error.strerror}. Ask whoever runs the server."
+            raise FormError(words, 507) from error
+        return FileSource(filename, size, partial(_blocks, file, size))
+
+
+def _nameless(folder: Path) -> BinaryIO:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return tempfile.TemporaryFile(dir=folder, buffering=0)
+
+
+async def _blocks(file: BinaryIO, size: int) -> AsyncIterator[bytes]:
+    for offset in range(0, size, _BLOCK_BYTES):
+        yield await asyncio.to_thread(os.pread, file.fileno(), _BLOCK_BYTES, offset)
+
+
+async def _field(part: BodyPartReader, room: int) -> bytes:
+    data = bytearray()
+    while block := await part.read_chunk():
+        data += block
+        if len(data) > room:
+            raise FormError("The fields of the form are too large.", 413)
+    return bytes(data)

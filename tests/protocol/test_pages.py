@@ -1,0 +1,381 @@
+"""The pages for people, as a browser without a script uses them: HTTP, a cookie and forms."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kb_contracts.api import models as m
+from kb_server.hosting.http import build_app
+from kb_server.hosting.toolset_server import mount
+from kb_server.pages.routes import Pages
+from kb_server.pages.sessions import COOKIE
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from tests.protocol.conftest import Served, serving
+from tests.support.mcp_messages import PLAIN
+from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
+from tests.support.uploads import sha256
+
+HTML = {"Accept": "text/html,*/*;q=0.8"}
+EVIL = "<script>alert(1)</script>'\"&{{ 7*7 }}"
+EVERY = ["/", "/?q=granite", "/documents", "/documents/1", "/documents/1/note", "/documents/1/remove", "/add",
+         "/collections", "/jobs", "/state", "/documents/999"]  # fmt: skip
+
+
+@dataclass
+class Site:
+    """A server with its pages before a simulated engine, and a browser's cookies."""
+
+    served: Served
+    engine: SimulatedEngine
+    client: InterruptedEngine
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        return self.served.http
+
+    async def get(self, path: str, status: int = 200) -> str:
+        response = await self.http.get(path, headers=HTML)
+        assert response.status_code == status, response.text
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        assert "unsafe" not in response.headers["Content-Security-Policy"]
+        assert response.headers["Cache-Control"] == "no-store"
+        return response.text
+
+    async def token(self) -> str:
+        found = re.search(r'name="token" value="([0-9a-f]{64})"', await self.get("/add"))
+        assert found is not None
+        return found[1]
+
+    async def post(
+        self, path: str, *files: tuple[str, bytes], token: str | None = None, **fields: str
+    ) -> httpx.Response:
+        """Send a form as a browser does, with the token of this session."""
+        fields = {"token": await self.token() if token is None else token, **fields}
+        parts: list[Any] = [(name, (None, value.encode())) for name, value in fields.items()]
+        parts += [("file", (name, data)) for name, data in files] or [("file", ("", b""))]
+        return await self.http.post(path, files=parts, headers=HTML)
+
+    async def done(self, path: str, *files: tuple[str, bytes], **fields: str) -> str:
+        """Send a form that is accepted; where it leads."""
+        response = await self.post(path, *files, **fields)
+        assert response.status_code == 303, response.text
+        return response.headers["Location"]
+
+
+Open = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    @asynccontextmanager
+    async def open_site(**members: Any) -> AsyncIterator[Site]:
+        settings = ServerSettings(home=tmp_path, **members)
+        async with simulated_engine() as engine:
+            client = InterruptedEngine(engine.url)
+            async with Services(settings, engine=client) as services:
+                pages = Pages(services) if settings.pages else None
+                app = build_app(
+                    settings,
+                    mount([build_toolset("kb", services)], ["kb"]),
+                    routes=pages.routes() if pages else (),
+                    root=pages.root if pages else None,
+                )
+                async with serving(app) as served:
+                    yield Site(served, engine, client)
+            await client.close()
+
+    return open_site
+
+
+@pytest.fixture
+async def site(opened: Open) -> AsyncIterator[Site]:
+    async with opened() as site:
+        yield site
+
+
+def plain(html: str) -> str:
+    """What a page says, without its elements."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
+
+
+async def test_the_first_page_is_for_browsers_and_json_for_others(site: Site) -> None:
+    assert "The base is empty" in await site.get("/")
+    assert (await site.http.get("/")).json()["mcp"] == ["/mcp", "/mcp/kb"]
+
+
+async def test_nothing_of_a_document_runs_in_a_page(site: Site) -> None:
+    """Title, text, tags, metadata, source and query stand there as they are, and no element comes of them."""
+    site.engine.add(
+        "collection:memory",
+        "<b>tag",
+        text=f"granite {EVIL}",
+        title=EVIL,
+        metadata={EVIL: [EVIL]},
+        source_path=EVIL,
+    )
+    for path in [*EVERY, f"/?q=granite {EVIL}", f"/documents?path={EVIL}", f"/login?to={EVIL}"]:
+        response = await site.http.get(path, headers=HTML)
+        scripts = re.findall(r"<script[^>]*>", response.text)
+        assert scripts in ([], ['<script src="/pages/kb.js" defer>']), path
+        assert not re.search(r"<style|<b>|\son\w+=|style=", response.text), path
+        assert "49" not in plain(response.text).replace("&#49", ""), path
+    assert EVIL in plain(await site.get("/documents/1")).replace("& ", "&")
+
+
+async def test_a_search_finds_marks_and_leads_to_its_passage(site: Site) -> None:
+    for number in range(12):
+        site.engine.add("collection:memory", text=f"granite stones number{number}")
+    page = await site.get("/?q=granite&collection=memory&type=note&mode=fts")
+    assert page.count("<mark>granite</mark>") == 10
+    assert '<a href="/documents/1?offset=0#p0">' in page
+    following = re.search(r'rel="next" href="([^"]*)"', page)
+    assert following is not None
+    assert (await site.get(unescape(following[1]))).count("<mark>granite</mark>") == 2
+    assert "Nothing was found" in await site.get("/?q=granite&collection=nowhere")
+
+
+async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
+    assert (
+        await site.done("/add", text="granite\r\n\r\nis hard", title="Stone", tags="rock, hard ")
+        == "/jobs?done=added"
+    )
+    assert "Stone" in await site.get("/jobs?done=added")
+    page = await site.get("/documents/1/note")
+    assert ">\ngranite\n\nis hard</textarea>" in page
+    assert (
+        await site.done("/documents/1/note", title="Stone", text="basalt\r\n", version="1")
+        == "/documents/1?done=saved"
+    )
+    assert "basalt" in await site.get("/documents/1?done=saved")
+    assert (
+        await site.done("/documents/1/tags", collection="memory", tags="hard, new")
+        == "/documents/1?done=saved"
+    )
+    assert sorted(site.engine.document().tags) == ["collection:memory", "hard", "new"]
+    assert await site.done("/documents/1/remove") == "/documents?done=removed"
+    await site.get("/documents/1", 404)
+
+
+async def test_a_lost_race_shows_both_texts_and_keeps_theirs(site: Site) -> None:
+    site.engine.add("collection:memory", text="granite")
+    site.engine.edit()
+    response = await site.post("/documents/1/note", text="mine", title="Mine", version="1")
+    assert response.status_code == 409
+    assert ">\nmine</textarea>" in response.text
+    assert "granite" in response.text
+    assert 'name="version" value="2"' in response.text, "to save again replaces theirs"
+    assert site.engine.document().title == "Edited"
+
+
+async def test_a_note_of_any_length_is_changed_as_it_was_sent(site: Site) -> None:
+    """Not as its chunks have it: those lack white space, and a page of them is not all."""
+    text = "\n".join(f"  granite {number}\n" for number in range(20_000))
+    site.engine.add("collection:memory", text=text)
+    found = re.search(
+        r'<textarea name="text"[^>]*>\n(.*)</textarea>', await site.get("/documents/1/note"), re.S
+    )
+    assert found is not None
+    assert unescape(found[1]) == text
+
+
+async def test_a_file_is_read_passage_by_passage_and_is_no_note(site: Site) -> None:
+    words = "\n\n".join(f"granite {number} " * 40 for number in range(400))
+    assert await site.done("/add", ("a.md", words.encode())) == "/jobs?done=added"
+    page = await site.get("/documents/1")
+    assert 'id="p99"' in page
+    assert 'id="p100"' not in page
+    following = re.search(r'rel="next" href="([^"]*)"', page)
+    assert following is not None
+    assert 'id="p100"' in await site.get(unescape(following[1]))
+    assert "Only notes can be edited" in await site.get("/documents/1/note", 422)
+
+
+async def test_files_arrive_whole_and_leave_nothing_behind(site: Site, tmp_path: Path) -> None:
+    files = [("a.md", b"# Granite\n" * 300_000), ("b.txt", b"basalt"), ("c d'.txt", b"gneiss")]
+    await site.done("/add", *files, collection="stones")
+    assert site.engine.journal.files() == [sha256(data) for _, data in files]
+    assert site.engine.document().tags == ["collection:stones"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_path: Path) -> None:
+    async with opened(max_upload_bytes=1_000) as site:
+        for status, words, files, fields in [
+            (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}),
+            (415, "exe", [("a.exe", b"MZ")], {}),
+            (422, "Choose a file, or write a text", [], {"text": " \n "}),
+            (422, "no collection name", [], {"text": "x", "collection": "Not a name"}),
+            (422, "no tag", [], {"text": "x", "tags": "a/b"}),
+            (422, "does not fit", [], {"text": "x", "title": "x" * 501}),
+            (413, "too large", [], {"text": "x" * (5 * m.MAX_NOTE_CHARS + 1)}),
+        ]:
+            response = await site.post("/add", *files, **fields)
+            assert (response.status_code, words in plain(response.text)) == (status, True), response.text
+        assert not site.engine.journal.changes()
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/?q=granite&mode=best", "mode"), ("/?q=-granite", "leave"), ("/?q=granite&cursor=zzz", "cursor"),
+        ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A B", "collection"),
+        ("/documents?offset=-1", "offset"), ("/documents?offset=many", "offset"),
+        ("/documents?sort=colour", "sort_by"), ("/jobs?status=lost", "status"),
+        ("/documents/1?offset=-1", "chunk_offset"),
+    ],
+)  # fmt: skip
+async def test_a_parameter_that_does_not_fit_is_said(site: Site, path: str, words: str) -> None:
+    assert words in plain(await site.get(path, 422))
+
+
+async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
+    """Without the token of this session, even by a page on this machine, whose cookies are the same."""
+    async with opened() as site, opened() as other:
+        site.engine.add("collection:memory", text="granite")
+        before = len(site.engine.journal.changes())
+        foreign = await other.token()
+        for token in ["", foreign, "0" * 64]:
+            for path in ["/add", "/documents/1/note", "/documents/1/tags", "/documents/1/remove", "/logout"]:
+                response = await site.post(path, ("a.md", b"x"), token=token, text="x", version="1")
+                assert response.status_code == 403, path
+        response = await site.http.post(
+            "/documents/1/remove", data={"token": await site.token()}, headers=HTML
+        )
+        assert response.status_code == 415
+        headers = {**HTML, "Origin": "https://evil.example"}
+        assert (await site.http.post("/documents/1/remove", headers=headers)).status_code == 403
+        assert len(site.engine.journal.changes()) == before
+
+
+async def test_pages_want_the_key_and_their_cookie_opens_nothing_else(opened: Open) -> None:
+    async with opened(api_key="secret", public_url="https://kb.example") as site:
+        for path in EVERY:
+            response = await site.http.get(path, headers=HTML)
+            assert response.status_code == 303, path
+            assert response.headers["Location"].startswith("/login?to=%2F"), path
+        wrong = await site.http.post("/login", files={"key": (None, "wrong")}, headers=HTML)
+        assert (wrong.status_code, COOKIE in wrong.headers.get("Set-Cookie", "")) == (403, False)
+        right = await site.http.post(
+            "/login", files={"key": (None, "secret"), "to": (None, "/jobs?status=failed")}, headers=HTML
+        )
+        assert (right.status_code, right.headers["Location"]) == (303, "/jobs?status=failed")
+        cookie = right.headers["Set-Cookie"]
+        assert all(each in cookie for each in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=604800"))
+        session = {"Cookie": cookie.partition(";")[0]}
+        page = await site.http.get("/jobs", headers={**HTML, **session})
+        assert page.status_code == 200
+        assert "secret" not in page.text
+        for headers in (session, {**session, "Authorization": f"Bearer {session['Cookie']}"}):
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            assert (
+                await site.served.http.post("/mcp", json=call, headers={**PLAIN, **headers})
+            ).status_code == 401
+            assert (await site.http.get("/metrics", headers={**headers, "Via": "1.1 x"})).status_code == 401
+        for forged in ("x", "9999999999.00.00", session["Cookie"].partition("=")[2] + "0"):
+            response = await site.http.get("/jobs", headers={**HTML, "Cookie": f"{COOKIE}={forged}"})
+            assert response.status_code == 303
+
+
+@pytest.mark.parametrize(
+    "there", ["//evil.example", "/\\evil.example", "https://evil.example", "evil", "/a\r\nb", ""]
+)
+async def test_a_login_leads_nowhere_else(opened: Open, there: str) -> None:
+    async with opened(api_key="secret") as site:
+        form = {"key": (None, "secret"), "to": (None, there)}
+        response = await site.http.post("/login", files=form, headers=HTML)
+        assert response.headers["Location"] == "/"
+
+
+async def test_who_is_unknown_sends_no_file_and_nothing_large(opened: Open, tmp_path: Path) -> None:
+    async with opened(api_key="secret") as site:
+        for files in ({"file": ("a.md", b"x")}, {"key": (None, "x" * 100_000)}):
+            response = await site.http.post("/login", files=files, headers=HTML)
+            assert response.status_code == 413
+        assert (await site.http.post("/add", files={"file": ("a.md", b"x")}, headers=HTML)).status_code == 303
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+async def test_a_login_without_a_key_leads_to_the_pages(site: Site) -> None:
+    assert (await site.http.get("/login", headers=HTML)).headers["Location"] == "/"
+    assert "Log out" not in await site.get("/")
+
+
+async def test_who_logs_out_is_out(opened: Open) -> None:
+    async with opened(api_key="secret") as site:
+        await site.http.post("/login", files={"key": (None, "secret")}, headers=HTML)
+        assert await site.done("/logout") == "/login"
+        assert (await site.http.get("/jobs", headers=HTML)).status_code == 303
+
+
+BOUNDARY = "multipart/form-data; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (BOUNDARY, b""),
+        (BOUNDARY, b"--b\r\n"),
+        (BOUNDARY, b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\ngranite'),
+        (BOUNDARY, b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\n\xff\xfe\r\n--b--\r\n'),
+        (BOUNDARY, b"--b\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b--\r\n"),
+        (
+            BOUNDARY,
+            b"--b\r\nContent-Type: multipart/mixed; boundary=c\r\n\r\n--c\r\n\r\nx\r\n--c--\r\n--b--\r\n",
+        ),
+        (BOUNDARY, b"--b\r\n" + b"X: y\r\n" * 10_000 + b"\r\n\r\n--b--\r\n"),
+        (
+            BOUNDARY,
+            b"".join(b'--b\r\nContent-Disposition: form-data; name="%d"\r\n\r\nx\r\n' % n for n in range(40)),
+        ),
+        ("multipart/form-data", b"x"),
+        ("application/json", b"{}"),
+        ("", b""),
+    ],
+)
+async def test_what_is_no_form_is_refused(site: Site, kind: str, body: bytes) -> None:
+    response = await site.http.post("/add", content=body, headers={**HTML, "Content-Type": kind})
+    assert response.status_code in (400, 403, 413, 415), response.text
+    assert "That did not work" in response.text
+    assert not site.engine.journal.changes()
+
+
+async def test_an_engine_that_is_away_is_said(site: Site) -> None:
+    site.engine.arm("internal_error", "listDocuments", times=None)
+    assert "The engine failed" in plain(await site.get("/documents", 502))
+
+
+async def test_jobs_are_cancelled_and_tried_again(site: Site) -> None:
+    await site.done("/add", ("a.pdf", b"%PDF-1.7 and no more"))
+    page = await site.get("/jobs")
+    found = re.search(r'action="(/jobs/[0-9a-f-]{36}/retry)"', page)
+    assert found is not None, page
+    assert await site.done(found[1]) == "/jobs?done=queued"
+    assert "failed" in plain(await site.get("/jobs?done=queued"))
+    refused = await site.post(found[1].replace("retry", "cancel"))
+    assert (refused.status_code, "has ended already" in plain(refused.text)) == (409, True)
+
+
+async def test_without_pages_there_are_none(opened: Open) -> None:
+    async with opened(pages=False) as site:
+        assert (await site.http.get("/", headers=HTML)).json()["health"] == "/healthz"
+        assert (await site.http.get("/documents", headers=HTML)).status_code == 404
+
+
+async def test_many_visits_at_once(site: Site) -> None:
+    site.engine.add("collection:memory", text="granite")
+    pages = await asyncio.gather(*(site.get(path) for path in EVERY[:-1] * 5))
+    assert len(pages) == 50

@@ -1,0 +1,201 @@
+"""The pages in a real Chromium, before `kb up`: as a person uses them, and audited by axe-core.
+
+With `KB_PICTURES` set to a folder, the pictures of the documentation are taken into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
+from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.port import FileSource
+from tests.conformance import node
+from tests.support.browser import CHROMIUM, Browser, opened
+from tests.support.stack import ROOT, Stack, running_stack
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+
+KEY = "the-key-of-the-pages"
+EVIL = "<img src=x onerror='document.title=1'><script>document.title=1</script>"
+NARROW = 360
+WAITING = ops.NoteQuery(wait=30)
+PICTURES = os.environ.get("KB_PICTURES")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("pages")
+    with running_stack(home, KB_MCP_API_KEY=KEY, KB_TOOLSETS="kb") as stack:
+        yield stack
+
+
+@pytest.fixture
+async def browser(stack: Stack, tmp_path: Path) -> AsyncIterator[Browser]:
+    """A tab on the first page, logged in."""
+    async with opened(tmp_path) as browser:
+        await browser.look()
+        await browser.open(f"{stack.server_url}/")
+        await browser.fill("[name=key]", KEY)
+        await browser.press("main button")
+        yield browser
+        assert not browser.problems
+
+
+@pytest.fixture
+async def engine(stack: Stack) -> AsyncIterator[HttpEngine]:
+    client = HttpEngine(stack.engine_url)
+    yield client
+    await client.close()
+
+
+async def follow_newest(browser: Browser) -> None:
+    """From the list of jobs to the document of the newest, once that is there."""
+    await browser.until("!!document.querySelector('#live tbody tr:first-child a')")
+    await browser.press("#live tbody tr:first-child a")
+
+
+async def put(browser: Browser, stack: Stack, name: str, text: str, title: str = "") -> None:
+    """Drop a file on the form and send it."""
+    await browser.open(f"{stack.server_url}/add")
+    await browser.fill("[name=title]", title)
+    await browser.value(
+        "const files = new DataTransfer();"
+        f"files.items.add(new File([{json.dumps(text)}], {json.dumps(name)}));"
+        "document.querySelector('.drop').dispatchEvent("
+        "new DragEvent('drop', {dataTransfer: files, bubbles: true, cancelable: true}))"
+    )
+    assert await browser.value("document.querySelector('[type=file]').files.length") == 1
+    await browser.press("main form button")
+
+
+def test_a_script_is_needed_by_nobody_who_searches(stack: Stack) -> None:
+    """Each page is whole before its script has run: only what follows by itself needs one."""
+    with httpx.Client(base_url=stack.server_url, headers={"Accept": "text/html"}) as http:
+        http.post("/login", files={"key": (None, KEY)})
+        for path in ("/", "/documents", "/add", "/jobs", "/state"):
+            assert "</main>" in http.get(path).raise_for_status().text
+
+
+async def test_a_person_logs_in_and_out(stack: Stack, tmp_path: Path) -> None:
+    async with opened(tmp_path) as browser:
+        await browser.open(f"{stack.server_url}/jobs")
+        assert "Log in" in await browser.text()
+        await browser.fill("[name=key]", "wrong")
+        await browser.press("main button")
+        assert "not the key" in await browser.text()
+        await browser.fill("[name=key]", KEY)
+        await browser.press("main button")
+        assert await browser.value("location.pathname") == "/jobs"
+        assert await browser.value("document.cookie") == "", "no script reads the session"
+        await browser.press(".logout button")
+        await browser.open(f"{stack.server_url}/documents")
+        assert "Log in" in await browser.text()
+
+
+async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser: Browser) -> None:
+    await browser.open(f"{stack.server_url}/add")
+    await browser.fill("[name=text]", f"Marmalade keeps for a year.\n{EVIL}")
+    await browser.fill("[name=title]", EVIL)
+    await browser.press("main form button")
+    await browser.until("document.querySelector('#live').innerText.includes('completed')")
+    await browser.open(f"{stack.server_url}/?q=how+long+does+marmalade+keep")
+    assert await browser.value("document.querySelector('mark').innerText") == "Marmalade"
+    assert await browser.value("document.querySelectorAll('img').length") == 0
+    assert "kb" in await browser.value("document.title")
+    await browser.press(".results a")
+    await browser.press("a[href$='/note']")
+    await browser.fill("[name=text]", "Marmalade keeps for two years.")
+    await browser.press("main form button")
+    assert "two years" in await browser.text()
+    await browser.press("a[href$='/remove']")
+    await browser.press("main form button")
+    assert "Removed." in await browser.text()
+
+
+async def test_a_file_is_dropped_and_its_job_followed(stack: Stack, browser: Browser) -> None:
+    await put(browser, stack, "preserves.md", "# Preserves\n\nQuince paste is cut into squares.\n" * 400)
+    await follow_newest(browser)
+    assert "Quince paste" in await browser.text()
+
+
+async def test_two_who_edit_a_note_do_not_lose_a_word(
+    stack: Stack, browser: Browser, engine: HttpEngine
+) -> None:
+    await browser.open(f"{stack.server_url}/add")
+    await browser.fill("[name=text]", "Chutney of plums.")
+    await browser.press("main form button")
+    await follow_newest(browser)
+    await browser.press("a[href$='/note']")
+    note = str(await browser.value("location.pathname")).split("/")[2]
+    path = {"document_id": note}
+    await engine.call(ops.PATCH_NOTE, path=path, query=WAITING, body=m.NotePatch(text="Chutney of pears."))
+    await browser.fill("[name=text]", "Chutney of figs.")
+    await browser.value("window.left = true")
+    await browser.value("document.querySelector('main form button').click()")
+    await browser.loaded()
+    assert "Somebody else changed the note" in await browser.text()
+    assert "Chutney of pears." in await browser.text()
+    assert await browser.value("document.querySelector('textarea').value") == "Chutney of figs."
+    await browser.press("main form button")
+    assert "Chutney of figs." in await browser.text()
+    browser.problems.clear()  # Chromium notes the 409
+
+
+async def test_axe_finds_nothing_and_no_page_is_wider_than_the_window(
+    stack: Stack, browser: Browser, engine: HttpEngine
+) -> None:
+    """Wide and light, narrow and dark; of any impact."""
+    node.install()
+    axe = (node.HERE / "node_modules/axe-core/axe.min.js").read_text("utf-8")
+    numbers: dict[str, int | None] = {}
+    for path in sorted((ROOT / "examples/documents").iterdir()):
+        data = path.read_bytes()
+        fields = m.FileFields(source_path=path.name, tags=["collection:documents"])
+        job = await engine.send_file(FileSource(path.name, len(data), partial(_blocks, data)), fields)
+        numbers[path.name] = (await engine.wait_for_job(job.id, 60.0)).document_id
+    job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text="User prefers concise responses"))
+    note = (await engine.wait_for_job(job.id, 60.0)).document_id
+    document = numbers["garden-soil.pdf"]
+    paths = {
+        "search": "/?q=how+do+worms+help+the+soil", "nothing": "/?q=%22no+such+phrase%22", "home": "/",
+        "documents": "/documents", "document": f"/documents/{document}",
+        "note": f"/documents/{note}/note", "remove": f"/documents/{document}/remove",
+        "add": "/add", "collections": "/collections", "jobs": "/jobs", "state": "/state",
+        "missing": "/documents/999999",
+    }  # fmt: skip
+    await _audit(browser, stack, axe, paths)
+    browser.problems.clear()  # Chromium notes the 404
+    await browser.press(".logout button")
+    await _audit(browser, stack, axe, {"login": "/login"})
+
+
+async def _blocks(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def _audit(browser: Browser, stack: Stack, axe: str, paths: dict[str, str]) -> None:
+    for name, path in paths.items():
+        for width, dark in ((1200, False), (NARROW, True)):
+            await browser.look(width=width, dark=dark)
+            await browser.open(f"{stack.server_url}{path}")
+            where = f"{path}, {width} wide, {'dark' if dark else 'light'}"
+            assert await browser.value("document.documentElement.scrollWidth") <= width, where
+            await browser.value(axe)
+            found = json.loads(await browser.value("axe.run().then(JSON.stringify)"))
+            assert found["passes"], "it looked at something"
+            assert not found["violations"], f"{where}: {json.dumps(found['violations'], indent=1)[:4_000]}"
+            if PICTURES:
+                kind = "narrow" if dark else "wide"
+                Path(PICTURES, f"{name}-{kind}.png").write_bytes(await browser.picture())

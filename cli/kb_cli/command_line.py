@@ -167,6 +167,15 @@ COMMANDS = (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="what kb backup has made"),
     ), ("engine",)),
+    Command("export", "kb_cli.exported.command:export", "write a base as texts that a person can read", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("folder", metavar="FOLDER", help="a new folder"),
+    )),
+    Command("import", "kb_cli.exported.command:import_", "take such texts into a base that no engine uses", (
+        *_SETTINGS, _JSON, _HOME, _EMBEDDER,
+        _arg("folder", metavar="FOLDER", help="what kb export has made"),
+    ), ("engine",)),
     Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
         *_SETTINGS,
         _arg("--seed", help="what every random decision derives from (7)"),

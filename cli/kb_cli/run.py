@@ -6,25 +6,13 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from importlib.util import find_spec
-from time import sleep
-from typing import TYPE_CHECKING
 
 from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
 from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from kb_engine.embed.context import Passage
-    from kb_engine.index.port import Vectors
-
-_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between attempts at embedding one batch."""
 
 
 def serve(options: argparse.Namespace, _out: Output) -> int:
@@ -100,31 +88,10 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
-    import numpy as np
-
-    from kb_engine.embed.context import in_context
+    from kb_engine.embed.offline import OfflineEmbedder
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
-    from kb_engine.embed.registry import embedder_from
-    from kb_engine.store.port import BaseRefused, EmbedderIdentity
+    from kb_engine.store.port import BaseRefused
     from kb_engine.store.sqlite.opening import reindex_sqlite
-
-    def text_of(passage: Passage) -> str:
-        room = embedder.max_tokens - embedder.count_tokens(passage.text)
-        return in_context(passage, lambda context: embedder.count_tokens(context) <= room)
-
-    def embed_slice(passages: Sequence[Passage]) -> Vectors:
-        texts = [text_of(passage) for passage in passages]
-        for wait in _WAITS:
-            try:
-                return embedder.embed(texts)
-            except EmbedderUnavailable as error:
-                sleep(max(wait, error.retry_after))
-        return embedder.embed(texts)
-
-    def embed(passages: Sequence[Passage]) -> Vectors:
-        size = embedder.batch_size
-        slices = [passages[start : start + size] for start in range(0, len(passages), size)]
-        return np.concatenate(list(threads.map(embed_slice, slices)))
 
     def progress(done: int, total: int) -> None:
         if out.is_terminal:
@@ -132,13 +99,12 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
             out.stderr.flush()
 
     try:
-        embedder = embedder_from(settings.embedder, settings)
+        embedder = OfflineEmbedder(settings)
     except ValueError as error:
         raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     try:
-        with ThreadPoolExecutor(settings.ingest_workers) as threads, closing(embedder):
-            embedder.load()
-            identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
+        with embedder:
+            identity, embed = embedder.identity, embedder.embed
             if settings.address is None:
                 count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
             else:
@@ -155,8 +121,8 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     except (BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     base = str(settings.address or settings.database)
-    if not out.answered({"chunks": count, "embedder": embedder.name, "base": base}):
-        out.text(f"{count} chunks embedded with {embedder.name}", style="green")
+    if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):
+        out.text(f"{count} chunks embedded with {identity.name}", style="green")
 
 
 def bench(options: argparse.Namespace, _out: Output) -> int:

@@ -87,7 +87,6 @@ async def create_app(settings: EngineSettings) -> web.Application:
         embedder = embedder_from(settings.embedder, settings)
     except ValueError as error:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
-    await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, StateApi, RaglerApi)
     app = build_application(
@@ -172,14 +171,20 @@ def _index(settings: EngineSettings) -> Index | None:
         raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
 
 
-async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
-    identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
+async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[Store, Spool]:
+    """The base of the settings, made where there is none, and its spool. Close the store.
+
+    Raises:
+        BaseRefused: the base cannot be opened.
+        StartError: its folder cannot be written, or a package is not installed.
+    """
+    await asyncio.to_thread(_prepare_folders, settings)
     store: Store
     spool: Spool
     if (address := settings.address) is None:
         store = await open_sqlite(
             settings.database,
-            embedder=identity,
+            embedder=embedder,
             max_queued=settings.max_queued_jobs,
             index=_index(settings),
         )
@@ -191,13 +196,19 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
             raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
         postgres = await open_postgres(
             address,
-            embedder=identity,
+            embedder=embedder,
             max_queued=settings.max_queued_jobs,
             lease_seconds=settings.lease_seconds,
             exact_below=settings.postgres_exact_below,
             index=_index(settings),
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)
+    return store, spool
+
+
+async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
+    store, spool = await open_store(settings, identity)
     embedder.expect(store.dimensions)
     if not store.context:
         logger.info("passages of this base are embedded without their titles; kb reindex adds them")

@@ -166,6 +166,29 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """A document of another base, as it is to stand in this one.
+
+    `source_paths` begin with the first one. Times are RFC 3339; `text` is that of a note.
+    """
+
+    uid: str
+    title: str
+    doc_type: m.DocType
+    format: str | None
+    filename: str | None
+    tags: Sequence[str]
+    metadata: Mapping[str, Any]
+    source_paths: Sequence[str]
+    size_bytes: int
+    sha256: str
+    version: int
+    created_at: str
+    updated_at: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
     """A search: what the index is asked for, what each passage must pass, and what of it is read besides.
 

@@ -8,6 +8,8 @@ they are unfinished, done in the order of acceptance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -25,8 +27,8 @@ from kb_contracts.semantics.documents import (
     tags_to_unite,
     text_digest,
 )
-from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
-from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
+from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found, source_scope
+from kb_engine.store.port import Arrival, Idempotency, LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, sources
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
 from kb_engine.store.repository.transaction import (
@@ -38,6 +40,7 @@ from kb_engine.store.repository.transaction import (
     makes_room,
     placeholders,
     settle,
+    stamp,
 )
 
 NO_TEXT = "No text was found."
@@ -80,6 +83,11 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
 async def find(read: Read, key: int | str) -> m.Document:
     """By number or uid. Raises `document_not_found`."""
     return m.Document(**await _fields(read, key))
+
+
+async def has(read: Read, uid: str) -> bool:
+    """Whether there is a document of this uid."""
+    return await read.value("SELECT id FROM documents WHERE uid = ?", (uid,)) is not None
 
 
 async def detail(
@@ -312,6 +320,46 @@ async def _submitted_again(
     if prepared is not None or any(changes):
         await raise_version(write, document_id)
     return await find(write, document_id)
+
+
+async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
+    """Insert a document of another base under its own uid, version and times.
+
+    False: nothing was done, for it is here already, the same content is, or its source has another document.
+    """
+    await write.hold_base()
+    if await has(write, arrival.uid):
+        return False
+    scope = source_scope(arrival.tags, "")
+    job = NewJob(
+        id=arrival.uid,
+        kind="note" if arrival.text is not None else "file",
+        title=arrival.title,
+        tags=arrival.tags,
+        metadata=arrival.metadata,
+        source_path=next(iter(arrival.source_paths), None),
+        dedup_scope=scope,
+        sha256=arrival.sha256,
+        size_bytes=arrival.size_bytes,
+        text=arrival.text,
+        filename=arrival.filename,
+        format=arrival.format,
+        doc_type=arrival.doc_type,
+    )
+    for path in arrival.source_paths or (None,):
+        if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
+            return False
+    document_id = (await insert(write, job, prepared)).id
+    for path in arrival.source_paths[1:]:
+        await sources.point(write, path, document_id)
+    kept = {
+        "uid": arrival.uid,
+        "version": arrival.version,
+        "created_at": stamp(datetime.fromisoformat(arrival.created_at)),
+        "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
+    }
+    await _assign(write, document_id, kept)
+    return True
 
 
 async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:

@@ -1,0 +1,219 @@
+"""`kb export`, through the engine's API, and `kb import`, into a base that no engine uses."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from kb_cli.client import EngineClient
+from kb_cli.config import engine, read
+from kb_cli.documents import labels
+from kb_cli.exported import layout
+from kb_cli.output import CliError, Exit, Output
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import (
+    GET_COLLECTION,
+    GET_DOCUMENT,
+    GET_STATUS,
+    LIST_COLLECTIONS,
+    LIST_DOCUMENTS,
+    DocumentQuery,
+    DocumentsQuery,
+)
+from kb_server.collection_tags import tags_for_search
+
+if TYPE_CHECKING:
+    from kb_engine.arrivals import Contents
+    from kb_engine.embed.offline import OfflineEmbedder
+    from kb_engine.settings import EngineSettings
+    from kb_engine.store.port import Arrival
+
+_PAGE = 500
+_ATTEMPTS = 5
+
+
+def export(options: argparse.Namespace, out: Output) -> None:
+    """Write the documents into a new folder, all or those of a collection and with tags."""
+    folder = Path(options.folder).expanduser()
+    tag = ",".join(labels(options, tags_for_search)) or None
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{folder}: {error.strerror}; name a new folder") from error
+    with engine(options) as client:
+        status = client.call(GET_STATUS)
+        written = 0
+        try:
+            for number in _numbers(client, tag):
+                written += _export_one(client, number, folder)
+            manifest = layout.Manifest(
+                format=layout.FORMAT,
+                made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+                engine=status.version,
+                model=status.model.name,
+                documents=written,
+                collections=list(_descriptions(client)) if tag is None else [],
+            )
+            layout.write_manifest(folder, manifest)
+        except OSError as error:
+            raise CliError(Exit.FAILED, f"{error.filename}: {error.strerror}") from error
+        except layout.NotAnExport as error:
+            raise CliError(Exit.FAILED, str(error)) from error
+    if not out.answered({"folder": str(folder), "documents": written}):
+        out.text(f"{written} documents exported to {folder}", style="green")
+
+
+def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
+    """The numbers of all documents. Pages move while some are removed: they are turned until all is known."""
+    known: set[int] = set()
+    while True:
+        before, offset = len(known), 0
+        while True:
+            query = DocumentsQuery(tag=tag, sort_by="id", sort_order="asc", limit=_PAGE, offset=offset)
+            listed = client.call(LIST_DOCUMENTS, query=query)
+            for document in listed.documents:
+                if document.id not in known:
+                    known.add(document.id)
+                    yield document.id
+            offset += len(listed.documents)
+            if not listed.documents or offset >= listed.total:
+                break
+        if len(known) == before:
+            return
+
+
+def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
+    """Whether the document was still there."""
+    for _ in range(_ATTEMPTS):
+        try:
+            document = _get(client, number, 0)
+            chunks = list(document.chunks)
+            while len(chunks) < document.chunk_count:
+                more = _get(client, number, len(chunks))
+                if not more.chunks or more.version != document.version:
+                    break
+                chunks += more.chunks
+        except CliError as error:
+            if error.status != Exit.NOT_FOUND:
+                raise
+            return False
+        if document.doc_type == "note" and document.text is UNSET:
+            raise CliError(
+                Exit.FAILED, "the engine is too old to be exported: it does not give the text of notes"
+            )
+        if len(chunks) == document.chunk_count:
+            layout.write_document(folder, document, chunks)
+            return True
+    raise CliError(Exit.FAILED, f"document {number} changes while it is read; try again")
+
+
+def _get(client: EngineClient, number: int, offset: int) -> m.DocumentDetail:
+    query = DocumentQuery(chunk_offset=offset, chunk_limit=_PAGE, text=offset == 0)
+    return client.call(GET_DOCUMENT, path={"document_id": number}, query=query)
+
+
+def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
+    """What is said of collections; nothing where the engine does not serve RAGler's operations."""
+    try:
+        listed = client.call(LIST_COLLECTIONS).collections
+    except CliError as error:
+        if error.status != Exit.NOT_FOUND:
+            raise
+        return
+    for each in listed:
+        if each.description:
+            detail = client.call(GET_COLLECTION, path={"collection_id": each.id})
+            said = r.CollectionRequest(
+                name=detail.name,
+                description=detail.description,
+                created_by=detail.created_by if "@" in detail.created_by else None,
+                target_audience=detail.target_audience or None,
+                usage_scenarios=detail.usage_scenarios or None,
+            )
+            yield layout.Description(each.id, said)
+
+
+def import_(options: argparse.Namespace, out: Output) -> int:
+    """Take the documents of an export into the base of the settings, but for those that are there."""
+    from kb_engine.app import StartError
+    from kb_engine.embed.offline import OfflineEmbedder
+    from kb_engine.embed.protocol import EmbedderUnavailable
+    from kb_engine.settings import EngineSettings
+    from kb_engine.store.port import BaseRefused
+
+    settings = read(EngineSettings, options)
+    folder = Path(options.folder).expanduser()
+    try:
+        embedder = OfflineEmbedder(settings)
+    except ValueError as error:
+        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    try:
+        manifest = layout.read_manifest(folder)
+        with embedder:
+            counts = asyncio.run(_import(settings, embedder, folder, manifest, out))
+    except EmbedderUnavailable as error:
+        raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
+    except (BaseRefused, StartError, layout.NotAnExport) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    if not out.answered(counts):
+        here = f", {counts['here']} are here already" if counts["here"] else ""
+        out.text(f"{counts['imported']} documents imported{here}", style="green")
+        if counts["refused"]:
+            out.note(f"{counts['refused']} could not be taken in, as said above")
+    return Exit.PARTLY if counts["refused"] else Exit.OK
+
+
+async def _import(
+    settings: EngineSettings, embedder: OfflineEmbedder, folder: Path, manifest: layout.Manifest, out: Output
+) -> dict[str, int]:
+    from kb_engine.arrivals import Arrivals
+    from kb_engine.embed.protocol import TextRefused
+
+    counts = {"imported": 0, "here": 0, "refused": 0}
+    found = 0
+    async with Arrivals.opened(settings, embedder) as base:
+        for path in layout.documents_in(folder):
+            found += 1
+            try:
+                document, text = layout.read_document(path)
+                is_new = await base.take_in(*_arrival(document, text, embedder.count_tokens))
+                counts["imported" if is_new else "here"] += 1
+            except (layout.NotAnExport, TextRefused) as error:
+                out.note(f"{path}: {error}" if isinstance(error, TextRefused) else str(error))
+                counts["refused"] += 1
+        for each in manifest.collections:
+            try:
+                await base.describe(each.id, each.said)
+            except EngineError as error:
+                out.note(f"The collection {each.said.name} is not described: {error.detail}")
+    if found < manifest.documents:
+        out.note(f"{manifest.documents} documents were exported, and {found} are in the folder")
+        counts["refused"] += manifest.documents - found
+    return counts
+
+
+def _arrival(
+    document: layout.ExportedDocument, text: str, count_tokens: Callable[[str], int]
+) -> tuple[Arrival, Contents]:
+    """The document as the engine takes it."""
+    from kb_engine.arrivals import Contents
+    from kb_engine.store.port import Arrival, PreparedChunk
+
+    members = {name: getattr(document, name) for name in Arrival.__dataclass_fields__ if name != "text"}
+    passages = [(each, text[each.start : each.end]) for each in document.passages]
+    chunks = [
+        PreparedChunk(passage, each.page, each.heading, each.start, each.end, count_tokens(passage))
+        for each, passage in passages
+    ]
+    return (
+        Arrival(**members, text=text if document.is_note else None),
+        Contents(chunks, document.extraction_method, document.pages, document.status_reason),
+    )

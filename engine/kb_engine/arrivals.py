@@ -1,0 +1,84 @@
+"""Documents of another base, taken in while no engine uses this one.
+
+They come with their passages, which are embedded here: so they answer as they did where they come from,
+though the files that they were made of are not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from kb_contracts.api import ragler as r
+from kb_engine.app import open_store
+from kb_engine.embed.context import Passage
+from kb_engine.embed.offline import OfflineEmbedder
+from kb_engine.index.languages import PASSAGES, language_of
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import Arrival, Prepared, PreparedChunk
+from kb_engine.store.repository import collections, documents
+from kb_engine.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a document holds, as it was read: its passages and what was said of the reading."""
+
+    chunks: Sequence[PreparedChunk]
+    extraction_method: str
+    pages: int | None
+    status_reason: str | None
+
+
+class Arrivals:
+    """A base that takes documents in, and the embedder that fills it."""
+
+    def __init__(self, store: Store, embedder: OfflineEmbedder) -> None:
+        self._store = store
+        self._embedder = embedder
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, settings: EngineSettings, embedder: OfflineEmbedder) -> AsyncIterator[Self]:
+        """The base of the settings, until the block ends.
+
+        Raises:
+            BaseRefused: the base cannot be opened, for instance because an engine uses it.
+            StartError: its folder cannot be written, or a package is not installed.
+        """
+        store, _ = await open_store(settings, embedder.identity)
+        try:
+            yield cls(store, embedder)
+        finally:
+            await store.close()
+
+    async def take_in(self, arrival: Arrival, contents: Contents) -> bool:
+        """Whether it was taken in; False where it is here already (`documents.arrive`).
+
+        Raises:
+            EmbedderUnavailable: it has been out of order for too long.
+            TextRefused: the embedder does not take a text.
+        """
+        if await self._store.read(documents.has, arrival.uid):
+            return False
+        prepared = await asyncio.to_thread(self._prepare, arrival.title, contents)
+        return await self._store.write(documents.arrive, arrival, prepared)
+
+    async def describe(self, id_: str, wanted: r.CollectionRequest) -> None:
+        """Describe a collection. Raises `EngineError` where another has its name or id."""
+        await self._store.write(collections.put, id_, wanted)
+
+    def _prepare(self, title: str, contents: Contents) -> Prepared:
+        passages = [Passage(title, each.heading, each.text) for each in contents.chunks]
+        return Prepared(
+            title=title,
+            extraction_method=contents.extraction_method,
+            pages=contents.pages,
+            chunks=contents.chunks,
+            vectors=self._embedder.embed(passages, context=self._store.context),
+            status_reason=contents.status_reason,
+            language=language_of(title, [each.text for each in contents.chunks[:PASSAGES]]),
+        )

@@ -1,0 +1,79 @@
+"""Passages embedded without an engine: for a base that is made anew or filled from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from itertools import repeat
+from time import sleep
+from typing import Self
+
+import numpy as np
+
+from kb_engine.embed.context import Passage, in_context
+from kb_engine.embed.protocol import EmbedderUnavailable
+from kb_engine.embed.registry import embedder_from
+from kb_engine.index.port import Vectors
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import EmbedderIdentity
+
+_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between attempts at embedding one batch."""
+
+
+class OfflineEmbedder:
+    """The embedder of the settings. A context manager; all of it is blocking.
+
+    An endpoint that is out of order for a minute or two does not end the work.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Raises `ValueError` where there is no such embedder."""
+        self._embedder = embedder_from(settings.embedder, settings)
+        self._threads = ThreadPoolExecutor(settings.ingest_workers)
+
+    def __enter__(self) -> Self:
+        """Load the model. Raises `EmbedderUnavailable`."""
+        with ExitStack() as stack:
+            stack.enter_context(closing(self._embedder))
+            stack.enter_context(self._threads)
+            self._embedder.load()
+            self._opened = stack.pop_all()
+        return self
+
+    def __exit__(self, *_failed: object) -> None:
+        self._opened.close()
+
+    @property
+    def identity(self) -> EmbedderIdentity:
+        return EmbedderIdentity(self._embedder.name, self._embedder.dimensions, context=True)
+
+    def count_tokens(self, text: str) -> int:
+        return self._embedder.count_tokens(text)
+
+    def embed(self, passages: Sequence[Passage], *, context: bool = True) -> Vectors:
+        """A vector for each passage, with its title and headings unless `context` is false.
+
+        Raises:
+            EmbedderUnavailable: it has been out of order for too long.
+            TextRefused: it does not take a text.
+        """
+        size = self._embedder.batch_size
+        slices = [passages[start : start + size] for start in range(0, len(passages), size)]
+        if not slices:
+            return np.empty((0, self._embedder.dimensions), np.float32)
+        return np.concatenate(list(self._threads.map(self._embed_slice, slices, repeat(context))))
+
+    def _in_context(self, passage: Passage) -> str:
+        room = self._embedder.max_tokens - self._embedder.count_tokens(passage.text)
+        return in_context(passage, lambda context: self._embedder.count_tokens(context) <= room)
+
+    def _embed_slice(self, passages: Sequence[Passage], context: bool) -> Vectors:
+        texts = [self._in_context(passage) if context else passage.text for passage in passages]
+        for wait in _WAITS:
+            try:
+                return self._embedder.embed(texts)
+            except EmbedderUnavailable as error:
+                sleep(max(wait, error.retry_after))
+        return self._embedder.embed(texts)

@@ -1,0 +1,240 @@
+"""`kb export` and `kb import`: a base as texts, and another that answers as it did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kb_cli.exported import layout
+from kb_cli.output import Exit
+from kb_contracts.api import models as m
+from kb_contracts.api.ragler import collection_id
+from tests.support import engines
+from tests.support.postgres import Database, give_back, new_database
+from tests.unit.cli.conftest import KEY, Kb
+
+EXAMPLES = Path(__file__).parents[3] / "examples/documents"
+QUESTIONS = ["how long does a worker bee take from egg to adult", "tides", "loam", "concise", '"green tea"']
+NOTE = "\n  The user prefers\r\n\r\n\n\tconcise answers \n"
+
+
+@contextmanager
+def running(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterator[httpx.Client]:
+    with engines.engine(home, api_key=KEY, **settings) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+            yield http
+
+
+def fill(kb: Kb, http: httpx.Client) -> None:
+    kb("add", str(EXAMPLES), "--collection", "documents", "--tags", "example")
+    note = kb.note(
+        NOTE, "--collection", "memory", "--tags", "feedback", "--title", "What / the user: prefers"
+    )
+    kb("updatenote", str(note), NOTE + "!")
+    metadata = {"metadata": {"source_type": "wiki", "n": [1, None]}}
+    http.put(f"/api/v1/documents/{note}/metadata", json=metadata).raise_for_status()
+    described = {"name": "memory", "description": "What users say"}
+    http.put(f"/collections/{collection_id('memory')}", json=described).raise_for_status()
+
+
+def answers(http: httpx.Client) -> list[Any]:
+    """What each question is answered, but for numbers; a citation of each result too."""
+    found = []
+    for query in QUESTIONS:
+        for mode in ("hybrid", "fts", "vector"):
+            request = {"query": query, "mode": mode, "citations": True}
+            answer = http.post("/api/v1/search", json=request).raise_for_status().json()
+            for result in answer["results"]:
+                del result["chunk"]["id"], result["chunk"]["uid"], result["document"]["id"]
+            found.append({**answer, "took_ms": 0})
+    return found
+
+
+def check_same(found: list[Any], expected: list[Any]) -> None:
+    """The same answers; scores but for the last digits, which databases add up in their own order."""
+    for one, other in zip(found, expected, strict=True):
+        scores = [[result.pop("score") for result in each["results"]] for each in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    assert found == expected
+
+
+def documents(http: httpx.Client) -> list[Any]:
+    listed = http.get("/api/v1/documents", params={"sort_by": "id", "sort_order": "asc"}).json()["documents"]
+    for each in listed:
+        del each["id"]
+        each["tags"].sort()
+    return list(listed)
+
+
+def exported(kb: Kb, folder: Path, *arguments: str) -> Any:
+    return kb.json("export", str(folder), *arguments)
+
+
+def import_(kb: Kb, folder: Path, home: Path) -> tuple[int, str, str]:
+    return kb("import", str(folder), "--home", str(home), "--embedder", "hash")
+
+
+def test_a_base_made_of_an_export_answers_as_the_first(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passages, scores, pages, headings, tags, sources, metadata, versions, times and uids; and citations."""
+    with running(tmp_path / "one", monkeypatch) as http:
+        fill(kb, http)
+        expected, held = answers(http), documents(http)
+        assert exported(kb, tmp_path / "out")["documents"] == len(held) == 6
+    assert import_(kb, tmp_path / "out", tmp_path / "two") == (Exit.OK, "6 documents imported\n", "")
+    with running(tmp_path / "two", monkeypatch) as http:
+        assert documents(http) == held
+        check_same(answers(http), expected)
+        for answer in expected:
+            for result in answer["results"]:
+                checked = http.post("/api/v1/citations/check", json=result["citation"]).json()
+                assert checked["status"] == "there"
+        note = http.get("/api/v1/documents/6", params={"text": "true"}).json()
+        assert (note["text"], note["version"]) == (NOTE + "!", held[-1]["version"])
+        described = http.get("/collections").json()["collections"]
+        assert [each["description"] for each in described if each["name"] == "memory"] == ["What users say"]
+        kb.note("A note that comes later is found beside them")
+        assert kb.json("search", "comes later")["results"][0]["document"]["id"] == 7
+
+
+def test_an_import_is_repeated_without_harm_and_goes_on(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "one", monkeypatch) as http:
+        fill(kb, http)
+        exported(kb, tmp_path / "out")
+        held = documents(http)
+    assert import_(kb, tmp_path / "out", tmp_path / "one")[1] == "0 documents imported, 6 are here already\n"
+    import_(kb, tmp_path / "out", tmp_path / "two")
+    with running(tmp_path / "two", monkeypatch):
+        kb("rm", "3", "--yes")
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 5 are here already\n"
+    with running(tmp_path / "two", monkeypatch) as http:
+        assert sorted(documents(http), key=str) == sorted(held, key=str)
+
+
+def test_what_a_base_has_of_its_own_is_left_as_it_is(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same text in the same collection, and a source path that leads to another text."""
+    with running(tmp_path / "one", monkeypatch):
+        kb.note("granite", "--collection", "memory")
+        kb.note("basalt", "--collection", "memory", "--source-path", "stones.md")
+        kb.note("basalt", "--collection", "documents")
+        exported(kb, tmp_path / "out")
+    with running(tmp_path / "two", monkeypatch):
+        kb.note("granite", "--collection", "memory")
+        kb.note("gneiss", "--collection", "memory", "--source-path", "stones.md")
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 2 are here already\n"
+    with running(tmp_path / "two", monkeypatch):
+        assert len(kb.json("search", "gneiss", "--mode", "fts")["results"]) == 1
+        assert len(kb.json("search", "basalt", "--mode", "fts")["results"]) == 1
+
+
+def test_a_collection_is_exported_alone_and_read_by_people(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "one", monkeypatch) as http:
+        fill(kb, http)
+        assert exported(kb, tmp_path / "out", "--collection", "memory")["documents"] == 1
+        text = tmp_path / "out/memory/What-the-user-prefers-6.md"
+        assert text.read_bytes().decode() == NOTE + "!"
+        exported(kb, tmp_path / "all")
+    (bees,) = (tmp_path / "all/documents").glob("honey-bees.docx-*.md")
+    assert "## The colony\n\nA colony in summer" in bees.read_text()
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+    status, _, error = kb("export", str(tmp_path / "out"))
+    assert (status, "name a new folder" in error) == (Exit.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda out: (out / "kb-export.json").unlink(), "broken off"),
+        (lambda out: (out / "kb-export.json").write_text("{}"), "missing required field"),
+        (lambda out: edit(out / "kb-export.json", format=2), "Use a later kb"),
+        (lambda out: edit(out / "kb-export.json", documents=9), "9 documents were exported, and 1"),
+        (lambda out: next(out.glob("*/*.md")).write_text("other"), "was changed since"),
+        (lambda out: next(out.glob("*/*.md")).unlink(), "No such file"),
+        (lambda out: edit_one(out, tags=["a/b"]), "tags"),
+        (lambda out: edit_one(out, uid="../../etc"), "uid"),
+        (lambda out: edit_one(out, created_at="2026-13-01T00:00:00Z"), "month"),
+        (lambda out: edit_one(out, created_at="2026-01-01"), "without a zone"),
+        (
+            lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]),
+            "within",
+        ),
+        (
+            lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]),
+            "within",
+        ),
+        (lambda out: next(out.glob("*/*.json")).write_text("[" * 100_000), "json"),
+    ],
+)
+def test_what_is_no_export_or_was_changed_is_refused_by_name(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
+) -> None:
+    with running(tmp_path / "one", monkeypatch):
+        kb.note("granite")
+        exported(kb, tmp_path / "out")
+    change(tmp_path / "out")
+    status, out, error = import_(kb, tmp_path / "out", tmp_path / "two")
+    assert status in (Exit.FAILED, Exit.PARTLY)
+    assert words in error
+    assert "1 documents imported" not in out or "9 documents" in error
+
+
+def edit(path: Path, **members: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def edit_one(out: Path, **members: Any) -> None:
+    edit(next(out.glob("*/*.json")), **members)
+
+
+def test_a_base_in_use_is_not_imported_into(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "one", monkeypatch):
+        kb.note("granite")
+        exported(kb, tmp_path / "out")
+        status, _, error = import_(kb, tmp_path / "out", tmp_path / "one")
+    assert (status, error.count("\n"), "is using it" in error) == (Exit.FAILED, 1, True)
+
+
+def test_passages_that_are_no_parts_of_a_text_are_not_exported() -> None:
+    chunk = m.Chunk(id=1, uid="u", index=0, text="granite", page=None, heading=None, start=0, end=3)
+    detail = m.DocumentDetail(
+        **dict.fromkeys(m.Document.__struct_fields__, ""), chunks=[chunk], chunk_offset=0, chunk_limit=1
+    )  # type: ignore[arg-type]
+    with pytest.raises(layout.NotAnExport, match="no parts of one text"):
+        layout.text_of(detail, detail.chunks)
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    database = asyncio.run(new_database())
+    yield database
+    give_back(database)
+
+
+@pytest.mark.process
+def test_a_base_moves_from_sqlite_to_postgresql(
+    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "one", monkeypatch) as http:
+        fill(kb, http)
+        expected, held = answers(http), documents(http)
+        exported(kb, tmp_path / "out")
+    monkeypatch.setenv("KB_STORE", database.url)
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
+    with running(tmp_path / "two", monkeypatch, store=database.url) as http:
+        assert documents(http) == held
+        check_same(answers(http), expected)

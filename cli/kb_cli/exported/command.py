@@ -131,14 +131,14 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
     for each in listed:
         if each.description:
             detail = client.call(GET_COLLECTION, path={"collection_id": each.id})
-            said = r.CollectionRequest(
+            description = r.CollectionRequest(
                 name=detail.name,
                 description=detail.description,
                 created_by=detail.created_by if "@" in detail.created_by else None,
                 target_audience=detail.target_audience or None,
                 usage_scenarios=detail.usage_scenarios or None,
             )
-            yield layout.Description(each.id, said)
+            yield layout.Description(each.id, description)
 
 
 def import_(options: argparse.Namespace, out: Output) -> int:
@@ -191,9 +191,9 @@ async def _import(
                 counts["refused"] += 1
         for each in manifest.collections:
             try:
-                await base.describe(each.id, each.said)
+                await base.describe(each.id, each.description)
             except EngineError as error:
-                out.note(f"The collection {each.said.name} is not described: {error.detail}")
+                out.note(f"The collection {each.description.name} is not described: {error.detail}")
     if found < manifest.documents:
         out.note(f"{manifest.documents} documents were exported, and {found} are in the folder")
         counts["refused"] += manifest.documents - found

@@ -74,7 +74,7 @@ class Description(msgspec.Struct, frozen=True):
     """What is said of a collection."""
 
     id: str
-    said: r.CollectionRequest
+    description: r.CollectionRequest
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -180,8 +180,10 @@ class Up:
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
         shared = "" if self._running is None else "  (it ran already, and goes on)"
         self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
+        pages = f"  pages        {url}/\n" if settings.pages else ""
         self._out.text(
             f"  endpoint     {url}/mcp\n"
+            f"{pages}"
             f"  engine       {listening}{shared}\n"
             f"  data folder  {settings.home}\n\n"
             "Claude Code learns of it with:\n"

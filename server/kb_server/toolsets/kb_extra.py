@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -17,16 +17,29 @@ from kb_contracts.api.operations import (
     RETRY_JOB,
     SET_METADATA,
     WITHOUT_CHUNKS,
+    DocumentQuery,
     TagsQuery,
 )
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, tag_of
+from kb_server.engine_client.errors import Refused
+from kb_server.note_edits import edited
 from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import A, Annotations, Call, R, Toolset
+from kb_server.tool import A, Annotations, Call, R, ToolError, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
 from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
 from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.state import JobView, job_view
+from kb_server.toolsets.kb.submissions import (
+    KbUpdateNoteArguments,
+    KbUpdateNoteResult,
+    KbUpdateNoteTool,
+    NoteText,
+)
+
+_ATTEMPTS = 5
+"""At an edit, while others change the note."""
+_CURRENT_CHARS = 2_000
 
 
 class _ExtraTool(ServiceTool[A, R]):
@@ -57,6 +70,82 @@ Example: {"document_id": 42, "collection": "memory"}"""
             self.engine, document, arguments.collection, clock=self.services.clock
         )
         return DocumentView(**document_members(moved))
+
+
+class KbEditNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: DocumentId
+    append: Annotated[NoteText, Meta(description="add this at the end, on a line of its own")] | None = None
+    old: Annotated[NoteText, Meta(description="replace this, which must stand in the note once")] | None = (
+        None
+    )
+    new: (
+        Annotated[str, Meta(max_length=m.MAX_NOTE_CHARS, description="by this; empty: take it out")] | None
+    ) = None
+    section: (
+        Annotated[
+            str, Meta(min_length=1, max_length=500, description="a Markdown heading, without its marks")
+        ]
+        | None
+    ) = None
+    text: (
+        Annotated[str, Meta(max_length=m.MAX_NOTE_CHARS, description="what shall stand below that heading")]
+        | None
+    ) = None
+    expected_version: Annotated[int, Meta(ge=1, description="refuse if the version is another")] | None = None
+
+
+class KbEditNoteTool(_ExtraTool[KbEditNoteArguments, KbUpdateNoteResult]):
+    name = "kb_edit_note"
+    title = "Edit a part of a note"
+    description = """\
+Change a part of a note and leave the rest as it is: `append` adds at the end, `old` and `new` replace a \
+text that stands there once, `section` and `text` replace what is below a heading. One of these a call. If \
+somebody else changed the note meanwhile, the edit is made in their text; with expected_version it is refused.
+
+Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
+    annotations = Annotations(destructive=True)
+
+    async def run(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
+        for attempt in range(_ATTEMPTS):
+            note = await self.engine.call(
+                GET_DOCUMENT,
+                path={"document_id": arguments.document_id},
+                query=DocumentQuery(chunks=False, text=True),
+            )
+            if note.text is UNSET:
+                raise ToolError("not_a_note", f"Document {note.id} is a file: only notes can be edited.")
+            if arguments.expected_version not in (None, note.version):
+                raise _changed(note, note.text)
+            text = edited(
+                note.text,
+                append=arguments.append,
+                old=arguments.old,
+                new=arguments.new,
+                section=arguments.section,
+                body=arguments.text,
+            )
+            update = KbUpdateNoteArguments(
+                document_id=note.id, text=text, expected_version=note.version, title=None
+            )
+            try:
+                return await KbUpdateNoteTool(self.services).run(update, call)
+            except Refused as refused:
+                last = attempt == _ATTEMPTS - 1
+                if refused.reason != "version_conflict" or last or arguments.expected_version is not None:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _changed(note: m.DocumentDetail, text: str) -> ToolError:
+    """The refusal of an edit of another version, with the text as it is now."""
+    return ToolError(
+        "version_conflict",
+        f"Note {note.id} has version {note.version}, changed at {note.updated_at}: nothing was edited. "
+        "`current_text` is how it begins now.",
+        document_id=note.id,
+        current_version=note.version,
+        current_text=text[:_CURRENT_CHARS],
+    )
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -261,8 +350,8 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: move and delete documents, replace their metadata, say which "
-            "helped, see what tags there are, cancel jobs and uploads, try failed jobs again."
+            "Keep a knowledge base in order: edit notes, move and delete documents, replace their metadata, "
+            "say which helped, see what tags there are, cancel jobs and uploads, try failed jobs again."
         ),
         tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

@@ -60,6 +60,7 @@ def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(sta
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
+    assert f"pages        {stack.server_url}/\n" in shown
     assert f"data folder  {stack.home}\n" in shown
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown

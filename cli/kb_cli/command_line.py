@@ -167,6 +167,11 @@ COMMANDS = (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="what kb backup has made"),
     ), ("engine",)),
+    Command("check", "kb_cli.check:run", "compare a base with itself, while no engine uses it", (
+        *_SETTINGS, _JSON, _HOME, _EMBEDDER,
+        _arg("--deep", action="store_true", help="embed every passage again, and compare"),
+        _arg("--repair", action="store_true", help="make again what is derived and wrong"),
+    ), ("engine",)),
     Command("export", "kb_cli.exported.command:export", "write a base as texts that a person can read", (
         *_ENGINE,
         *_LABELS,

@@ -31,7 +31,7 @@ from kb_contracts.api.operations import (
 from kb_server.collection_tags import tags_for_search
 
 if TYPE_CHECKING:
-    from kb_engine.arrivals import Contents
+    from kb_engine.care.arrivals import Contents
     from kb_engine.embed.offline import OfflineEmbedder
     from kb_engine.settings import EngineSettings
     from kb_engine.store.port import Arrival
@@ -174,7 +174,7 @@ def import_(options: argparse.Namespace, out: Output) -> int:
 async def _import(
     settings: EngineSettings, embedder: OfflineEmbedder, folder: Path, manifest: layout.Manifest, out: Output
 ) -> dict[str, int]:
-    from kb_engine.arrivals import Arrivals
+    from kb_engine.care.arrivals import Arrivals
     from kb_engine.embed.protocol import TextRefused
 
     counts = {"imported": 0, "here": 0, "refused": 0}
@@ -204,7 +204,7 @@ def _arrival(
     document: layout.ExportedDocument, text: str, count_tokens: Callable[[str], int]
 ) -> tuple[Arrival, Contents]:
     """The document as the engine takes it."""
-    from kb_engine.arrivals import Contents
+    from kb_engine.care.arrivals import Contents
     from kb_engine.store.port import Arrival, PreparedChunk
 
     members = {name: getattr(document, name) for name in Arrival.__dataclass_fields__ if name != "text"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pytest
 
 from kb_cli.main import main
 from tests.support import engines
+from tests.support.postgres import Database, give_back, new_database
 
 KEY = "engine-secret"
 
@@ -66,3 +68,10 @@ def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setenv("KB_ENGINE_URL", engine.url)
     monkeypatch.setenv("KB_API_KEY", engine.key)
     return Kb(capsys)
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    database = asyncio.run(new_database())
+    yield database
+    give_back(database)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from kb_cli.output import Exit
 from kb_contracts.api import models as m
 from kb_contracts.api.ragler import collection_id
 from tests.support import engines
-from tests.support.postgres import Database, give_back, new_database
+from tests.support.postgres import Database
 from tests.unit.cli.conftest import KEY, Kb
 
 EXAMPLES = Path(__file__).parents[3] / "examples/documents"
@@ -216,13 +215,6 @@ def test_passages_that_are_no_parts_of_a_text_are_not_exported() -> None:
     )  # type: ignore[arg-type]
     with pytest.raises(layout.NotAnExport, match="no parts of one text"):
         layout.text_of(detail, detail.chunks)
-
-
-@pytest.fixture
-def database() -> Iterator[Database]:
-    database = asyncio.run(new_database())
-    yield database
-    give_back(database)
 
 
 @pytest.mark.process

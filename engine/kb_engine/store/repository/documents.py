@@ -103,7 +103,7 @@ async def detail(
         "ORDER BY c.position LIMIT ?",
         (fields["id"], chunk_offset, chunk_limit),
     )
-    whole = await _note_text(read, fields["id"]) if text else None
+    whole = await note_text(read, fields["id"]) if text else None
     return m.DocumentDetail(
         **fields,
         chunks=[chunk(one) for one in found],
@@ -113,7 +113,7 @@ async def detail(
     )
 
 
-async def _note_text(read: Read, document_id: int) -> str | None:
+async def note_text(read: Read, document_id: int) -> str | None:
     """The text of a note, as it was sent; None of a file."""
     text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
     return None if text is None else str(text)
@@ -126,7 +126,7 @@ async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
     if not found:
         return GONE
     document = m.Document(**found[0])
-    text = await _note_text(read, document.id)
+    text = await note_text(read, document.id)
     if text is None:
         holding = await _chunk_at(read, document.id, citation.start)
         quote = find_quote(citation, holding.text, begins_at=holding.start) if holding else None
@@ -188,7 +188,7 @@ async def page(
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
     """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
     standing = await find(read, document_id)
-    text = await _note_text(read, standing.id)
+    text = await note_text(read, standing.id)
     if text is None:
         raise not_a_note(document_id)
     return standing, text
@@ -249,7 +249,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
             )
         await write.remove_content(standing.id)
         await write.insert_content(standing.id, prepared.title, prepared)
-        await _assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
+        await assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
         await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
         await raise_version(write, standing.id)
         changed = await find(write, standing.id)
@@ -314,7 +314,7 @@ async def _submitted_again(
     if prepared is not None:
         await write.remove_content(document_id)
         await write.insert_content(document_id, prepared.title, prepared)
-        await _assign(write, document_id, _content(job, prepared, job.metadata or standing.metadata))
+        await assign(write, document_id, _content(job, prepared, job.metadata or standing.metadata))
         await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
         await _keep_text(write, document_id, job)
     if prepared is not None or any(changes):
@@ -358,7 +358,7 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
         "created_at": stamp(datetime.fromisoformat(arrival.created_at)),
         "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
     }
-    await _assign(write, document_id, kept)
+    await assign(write, document_id, kept)
     return True
 
 
@@ -409,7 +409,7 @@ async def _keep_text(write: Write, document_id: int, job: NewJob) -> None:
         await write.rows(sql, (document_id, job.text or ""))
 
 
-async def _assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
+async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
     assignments = ", ".join(f"{name} = ?" for name in columns)
     await write.rows(
         f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
@@ -521,7 +521,7 @@ async def set_metadata(
     standing = await _held(write, key, if_match)
     if metadata == standing.metadata:
         return standing
-    await _assign(write, standing.id, _metadata(metadata))
+    await assign(write, standing.id, _metadata(metadata))
     await raise_version(write, standing.id)
     return await find(write, standing.id)
 
@@ -532,7 +532,7 @@ async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: 
     if await _tag(write, standing.id, tags):
         scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,)))
         further = [tag for tag in tags if tag not in standing.tags]
-        await _assign(write, standing.id, {"dedup_scope": scope_after_tags(scope, further)})
+        await assign(write, standing.id, {"dedup_scope": scope_after_tags(scope, further)})
         await raise_version(write, standing.id)
     return await find(write, standing.id)
 

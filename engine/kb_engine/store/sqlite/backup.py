@@ -25,7 +25,7 @@ import msgspec
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.disk import sync
 from kb_engine.store.repository import jobs
-from kb_engine.store.sqlite.connection import SqliteRead, rows, value
+from kb_engine.store.sqlite.connection import SqliteRead, damage_of, value
 from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from kb_engine.store.sqlite.segments import folder_of
@@ -169,9 +169,7 @@ def _snapshot(database: Path, to: Path) -> set[str]:
 def _read_back(copy: Path) -> Backup:
     """What the copy holds, after a look at all of it."""
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
-        problems = [str(found) for (found,) in rows(db, "PRAGMA integrity_check(5)") if found != "ok"]
-        problems += [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
-        problems += _hurt_notes(db)
+        problems = damage_of(db) + _hurt_notes(db)
         if problems:
             raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}")
         uploads = sorted(_names(copy / SPOOL))

@@ -57,6 +57,12 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     return found[0] if found else None
 
 
+def damage_of(db: apsw.Connection) -> list[str]:
+    """What SQLite finds wrong with the pages of a base, and rows that point nowhere."""
+    found = [str(line) for (line,) in rows(db, "PRAGMA integrity_check(5)") if line != "ok"]
+    return found + [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
+
+
 def integers(joined: str | None) -> Ids:
     """Those of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
@@ -128,6 +134,9 @@ class SqliteRead(Read):
 
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         return self.db.execute(sql, values).fetchall()
+
+    async def damage(self) -> list[str]:
+        return damage_of(self.db)
 
     async def size(self) -> int:
         files = [Path(f"{self.db.filename}{end}") for end in ("", "-wal")]

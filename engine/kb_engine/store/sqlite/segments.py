@@ -153,7 +153,7 @@ def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last:
             _, _, _, ids, headings, texts, vectors = zip(*chunks[start : start + BATCH_ROWS], strict=True)
             for chunk_id, vector in zip(ids, vectors, strict=True):
                 if len(vector) != 4 * dimensions:
-                    why = f"the vector of chunk {chunk_id} is damaged. Restore it from a copy."
+                    why = f"the vector of chunk {chunk_id} is damaged. Restore a copy, or run kb reindex."
                     raise NotABase(path, why)
             matrix = np.frombuffer(b"".join(vectors), VECTOR_TYPE).reshape(len(ids), dimensions)
             numbers = np.array(ids, np.int64)

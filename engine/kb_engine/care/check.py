@@ -1,0 +1,153 @@
+"""A base compared with itself, document by document, and what is derived made again where it is wrong.
+
+The truth of a document is its texts: that of a note, with its hash, and the passages of a file. Derived are
+the chunks of a note, the words and vectors by which passages are found, and counts. A text that is hurt is
+named, so that it can be restored or sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kb_contracts.semantics.documents import text_digest
+from kb_engine.embed.context import Passage
+from kb_engine.embed.offline import OfflineEmbedder
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.store.repository import content
+from kb_engine.store.repository.content import Content
+from kb_engine.store.store import Store
+
+ALIKE = 0.98
+"""The cosine of two vectors of one text, whatever made them: other versions of a library differ a little."""
+
+_PAGE = 200
+_UNIT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a document. `derived`: it can be made again of what is right."""
+
+    what: str
+    derived: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A document that is hurt, with all that is wrong with it; whether that was mended."""
+
+    document_id: int
+    title: str
+    faults: Sequence[str]
+    repaired: bool
+
+
+def faults_of(document: Content, dimensions: int, expected: Vectors | None = None) -> list[Fault]:
+    """What is wrong with a document. `expected` are the vectors that its chunks should have."""
+    faults = []
+    is_right = document.text is not None and text_digest(document.text)[0] == document.sha256
+    if document.text is not None and not is_right:
+        faults.append(Fault("its text is not the one that was sent", derived=False))
+    if [*document.positions] != [*range(len(document.positions))]:
+        faults.append(Fault("passages are missing", derived=False))
+    elif document.chunk_count != len(document.chunks):
+        faults.append(Fault("it counts other passages than it has", derived=True))
+    if any(_is_elsewhere(chunk, document.text) for chunk in document.chunks):
+        faults.append(Fault("a passage is not what stands in its text", derived=is_right))
+    if any(_is_no_vector(vector, dimensions) for vector in document.vectors):
+        faults.append(Fault("a vector is missing or damaged", derived=True))
+    elif expected is not None and any(
+        float(vector @ right) < ALIKE
+        for vector, right in zip(document.vectors, expected, strict=True)
+        if vector is not None
+    ):
+        faults.append(Fault("a vector is not that of its passage", derived=True))
+    return faults
+
+
+def mended(document: Content) -> list[PreparedChunk]:
+    """The chunks as they should be; those of a note say what stands in its text."""
+    if document.text is None:
+        return [*document.chunks]
+    return [replace(chunk, text=document.text[chunk.start : chunk.end]) for chunk in document.chunks]
+
+
+def _is_elsewhere(chunk: PreparedChunk, text: str | None) -> bool:
+    if text is None:
+        return chunk.end - chunk.start != len(chunk.text)
+    return text[chunk.start : chunk.end] != chunk.text
+
+
+def _is_no_vector(vector: Vectors | None, dimensions: int) -> bool:
+    if vector is None or vector.shape != (dimensions,) or not np.isfinite(vector).all():
+        return True
+    return abs(float(np.linalg.norm(vector)) - 1) > _UNIT
+
+
+class Check:
+    """Looks at every document of a base, and mends what it may."""
+
+    def __init__(self, store: Store, embedder: OfflineEmbedder, *, deep: bool, repair: bool) -> None:
+        """`deep`: every passage is embedded again and compared. `repair`: what is derived is mended."""
+        self._store = store
+        self._embedder = embedder
+        self._deep = deep
+        self._repair = repair
+        self.documents = 0
+        """How many were looked at."""
+
+    async def damage(self) -> list[str]:
+        """What the database itself finds wrong."""
+        return await self._store.read(content.damage)
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """The documents that are hurt, one after another.
+
+        Raises:
+            EmbedderUnavailable: it has been out of order for too long.
+            TextRefused: the embedder does not take a text.
+        """
+        last = 0
+        while numbers := await self._store.read(content.ids_after, last, _PAGE):
+            for last in numbers:
+                document = await self._store.read(content.content, last)
+                if document is not None:
+                    self.documents += 1
+                    if (finding := await self._examine(document)) is not None:
+                        yield finding
+
+    async def _examine(self, document: Content) -> Finding | None:
+        expected = (
+            await asyncio.to_thread(self._embed, document.title, document.chunks) if self._deep else None
+        )
+        faults = faults_of(document, self._store.dimensions, expected)
+        if not faults:
+            return None
+        may_be_mended = self._repair and all(fault.derived for fault in faults)
+        if may_be_mended:
+            await self._store.write(
+                content.renew, document.id, await asyncio.to_thread(self._prepare, document)
+            )
+        return Finding(document.id, document.title, [fault.what for fault in faults], may_be_mended)
+
+    def _embed(self, title: str, chunks: Sequence[PreparedChunk]) -> Vectors:
+        passages = [Passage(title, chunk.heading, chunk.text) for chunk in chunks]
+        return self._embedder.embed(passages, context=self._store.context)
+
+    def _prepare(self, document: Content) -> Prepared:
+        chunks = mended(document)
+        counted = [replace(chunk, tokens=self._embedder.count_tokens(chunk.text)) for chunk in chunks]
+        return Prepared(
+            title=document.title,
+            extraction_method=document.extraction_method,
+            pages=document.pages,
+            chunks=counted,
+            vectors=self._embed(document.title, counted),
+            status_reason=document.status_reason,
+            language=document.language,
+        )

@@ -1,0 +1,147 @@
+"""`kb check`: what is hurt in a base is named, and what is derived of the rest is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb_cli.output import Exit
+from kb_engine.settings import EngineSettings
+from tests.support import engines
+from tests.support.postgres import Database
+from tests.unit.cli.conftest import KEY, Kb
+
+TEXT = "# Granite\n\n" + "Granite is hard and grey. " * 80 + "\n\n# Basalt\n\nBasalt is dark."
+Hurt = Callable[[sqlite3.Connection], object]
+
+
+@pytest.fixture
+def home(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A base of a note, document 1, and a file, document 2, that no engine uses."""
+    file = tmp_path / "stones.md"
+    file.write_text(TEXT)
+    with engines.engine(tmp_path / "home", api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        kb.note(TEXT, "--collection", "memory")
+        kb("add", str(file))
+    return tmp_path / "home"
+
+
+def hurt(home: Path, *statements: str) -> None:
+    with sqlite3.connect(EngineSettings(home=home).database) as db:
+        db.execute("PRAGMA foreign_keys = ON")
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+
+
+def check(kb: Kb, home: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    status, out, error = kb("check", "--home", str(home), "--embedder", "hash", "--json", *arguments)
+    return status, json.loads(out), error
+
+
+def find(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, query: str, mode: str) -> list[Any]:
+    with engines.engine(home, api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        results = kb.json("search", query, "--mode", mode, "--top", "50")["results"]
+    return [
+        (each["document"]["id"], each["chunk"]["index"], each["chunk"]["text"], each["score"])
+        for each in results
+    ]
+
+
+def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
+    for arguments in ((), ("--deep",), ("--deep", "--repair")):
+        assert check(kb, home, *arguments) == (Exit.OK, {"documents": 2, "damage": [], "hurt": []}, "")
+    assert kb("check", "--home", str(home), "--embedder", "hash")[1] == "2 documents looked at, 0 are hurt\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "number", "fault", "deep"),
+    [
+        ("DELETE FROM vectors WHERE chunk_id = 1", 1, "a vector is missing", False),
+        ("UPDATE vectors SET vector = zeroblob(length(vector)) WHERE chunk_id = 2", 1, "or damaged", False),
+        ("UPDATE vectors SET vector = (SELECT vector FROM vectors WHERE chunk_id = 1) WHERE chunk_id = 3",
+         1, "not that of its passage", True),
+        ("UPDATE chunks SET text = 'other' WHERE id = 2", 1, "not what stands in its text", False),
+        ("UPDATE documents SET chunk_count = 9 WHERE id = 2", 2, "counts other passages", False),
+    ],
+)  # fmt: skip
+def test_what_is_derived_is_made_again(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
+) -> None:
+    """Named without `--repair`, mended with it; searches then answer as before."""
+    queries = [("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid")]
+    before = [sorted(find(kb, home, monkeypatch, *query)) for query in queries]
+    hurt(home, statement)
+    flags = ("--deep",) if deep else ()
+    if deep:
+        assert check(kb, home)[0] == Exit.OK, "a look at the vectors alone does not see it"
+    status, answer, error = check(kb, home, *flags)
+    assert (status, [each["document_id"] for each in answer["hurt"]]) == (Exit.FAILED, [number])
+    assert fault in error
+    status, answer, error = check(kb, home, *flags, "--repair")
+    assert (status, answer["hurt"][0]["repaired"], error.endswith("mended\n")) == (Exit.OK, True, True)
+    assert check(kb, home, "--deep")[0] == Exit.OK
+    assert [sorted(find(kb, home, monkeypatch, *query)) for query in queries] == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE note_texts SET text = 'other'", "not the one that was sent"),
+        ("DELETE FROM chunks WHERE document_id = 2 AND position = 1", "passages are missing"),
+        (
+            "UPDATE chunks SET text = 'other' WHERE document_id = 2",
+            "not what stands in its text",
+        ),
+    ],
+)
+def test_what_is_lost_is_named_and_left(kb: Kb, home: Path, statement: str, fault: str) -> None:
+    hurt(home, statement)
+    status, answer, error = check(kb, home, "--repair")
+    assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.FAILED, [False])
+    assert fault in error
+    assert "restore it from a copy" in error
+    assert check(kb, home, "--repair")[1] == answer
+
+
+@pytest.mark.process
+def test_a_base_of_postgresql_is_mended_too(
+    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engines.engine(tmp_path / "home", api_key=KEY, store=database.url) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        kb.note(TEXT)
+    monkeypatch.setenv("KB_STORE", database.url)
+    assert check(kb, tmp_path / "home", "--deep") == (Exit.OK, {"documents": 1, "damage": [], "hurt": []}, "")
+
+    asyncio.run(database.execute("DELETE FROM vectors WHERE chunk_id = (SELECT min(id) FROM chunks)"))
+    status, answer, _ = check(kb, tmp_path / "home", "--repair")
+    assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.OK, [True])
+    assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
+
+
+def test_a_base_that_cannot_be_opened_for_a_vector_is_embedded_again(kb: Kb, home: Path) -> None:
+    hurt(home, "UPDATE vectors SET vector = x'00' WHERE chunk_id = 1")
+    status, _, error = kb("check", "--home", str(home), "--embedder", "hash")
+    assert (status, "the vector of chunk 1 is damaged" in error, "kb reindex" in error) == (1, True, True)
+    assert kb("reindex", "--home", str(home), "--embedder", "hash")[0] == Exit.OK
+    assert check(kb, home, "--deep")[0] == Exit.OK
+
+
+def test_a_base_in_use_or_of_another_model_is_not_checked(
+    kb: Kb, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engines.engine(home, api_key=KEY):
+        status, _, error = kb("check", "--home", str(home), "--embedder", "hash")
+        assert (status, "is using it" in error) == (Exit.FAILED, True)
+    hurt(home, "UPDATE meta SET value = 'other' WHERE name = 'embedder'")
+    status, _, error = kb("check", "--home", str(home), "--embedder", "hash")
+    assert (status, "kb reindex" in error) == (Exit.FAILED, True)

@@ -40,6 +40,7 @@ from kb_contracts.http.connections import (
     is_loopback,
     listen,
 )
+from kb_contracts.http.documents import add_documents
 from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.documents import DocumentsApi, JobsApi
@@ -96,6 +97,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         keys=KeysInUse(),
         rates=RateWindows(),
     )
+    add_documents(app)
     app[ENGINE] = engine
     engine_admission().install(app)
 

@@ -41,6 +41,7 @@ from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
 from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
+from kb_contracts.http import documents
 from kb_contracts.http.admission import RETRY_SECONDS, Admission
 from kb_contracts.http.connections import is_loopback
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
@@ -62,7 +63,8 @@ _ALSO = {"/healthz": ("/health",)}
 _PROBES = frozenset(
     path for each in OPERATIONS if each.public for path in (each.path, *_ALSO.get(each.path, ()))
 )
-"""The paths that are answered without a key."""
+"""The paths of operations that are answered without a key."""
+_OPEN = _PROBES | documents.OPEN
 _encode = msgspec.json.Encoder().encode
 
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -246,7 +248,7 @@ def _rim(api_key: str, host: str | None) -> Any:
     @web.middleware
     async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
-            if request.path not in _PROBES:
+            if request.path not in _OPEN:
                 check_unrepeated(request.headers)
                 if api_key:
                     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -309,7 +311,7 @@ def engine_admission() -> Admission:
 
 
 def is_probe(request: web.Request) -> bool:
-    """Whether the request is answered without a key."""
+    """Whether the request is one of those, which have room whatever else is under way."""
     return request.path in _PROBES
 
 

@@ -1,54 +1,107 @@
-"""The contract as an engine serves it: a page and two documents, for everybody who can reach it."""
+"""What is refused before it is queued, what a note is called, what equal submissions share; a job's life."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from html import unescape
+from typing import get_args
 
-import httpx
 import pytest
-import yaml
-from openapi_spec_validator import validate
 
-from kb_contracts.api.operations import OPERATIONS
-from kb_contracts.http.documents import PATHS
-from kb_contracts.openapi import written
-from tests.support import engines
-
-
-@pytest.fixture(scope="module")
-def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with (
-        engines.engine(tmp_path_factory.mktemp("home"), api_key="secret") as url,
-        httpx.Client(base_url=url) as client,
-    ):
-        yield client
-
-
-def test_the_page_has_every_operation_and_needs_neither_key_nor_script(http: httpx.Client) -> None:
-    response = http.get("/docs")
-    assert response.status_code == 200
-    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "script" not in response.headers["Content-Security-Policy"]
-    assert "<script" not in response.text
-    summaries = unescape(re.sub(r"<[^>]*>", " ", response.text))
-    for operation in OPERATIONS:
-        assert operation.summary in summaries
-        assert operation.path in summaries
-    assert "expected_version?" in summaries
-    assert "If-Match (header)" in summaries
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, FileFields, JobStatus, NotePatch
+from kb_contracts.semantics.documents import (
+    check_note_text,
+    check_ocr,
+    check_patch,
+    document_key,
+    note_title,
+    tags_to_unite,
+    text_digest,
+    title_after_update,
+)
+from kb_contracts.semantics.jobs import TRANSITIONS, Event, sources, target
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_the_documents_are_those_of_the_repository(http: httpx.Client, path: str) -> None:
-    document = http.get(path).json()
-    validate(document)
-    assert document == json.loads(json.dumps(yaml.safe_load(written(PATHS[path]))))
+@pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])
+def test_a_note_of_white_space_is_refused(text: str) -> None:
+    with pytest.raises(EngineError, match="white space"):
+        check_note_text(text)
+    with pytest.raises(EngineError, match="white space"):
+        check_patch(NotePatch(text=text))
 
 
-def test_nothing_else_is_open(http: httpx.Client) -> None:
-    for path in ("/docs/", "/docs/x", "/openapi", "/openapi/other.json", "/api/v1/status"):
-        assert http.get(path).status_code == 401, path
-    assert http.post("/docs").status_code == 405
+def test_a_patch_changes_something() -> None:
+    check_patch(NotePatch(title="Bees"))
+    with pytest.raises(EngineError) as refused:
+        check_patch(NotePatch())
+    assert refused.value.code == "missing_parameter"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ocr_is_forced_where_there_is_something_to_look_at(name: str) -> None:
+    check_ocr(FileFields(), FORMATS[name])
+    if FORMATS[name].takes_ocr:
+        check_ocr(FileFields(force_ocr=True), FORMATS[name])
+    else:
+        with pytest.raises(EngineError, match="PDF, JPG, PNG"):
+            check_ocr(FileFields(force_ocr=True), FORMATS[name])
+
+
+def test_a_key_is_a_number_or_a_uid() -> None:
+    uid = "964e0c5d-3fcb-54d9-9ca7-93a92ef721e3"
+    assert (document_key("42"), document_key(uid)) == (42, uid)
+    with pytest.raises(EngineError) as missing:
+        document_key(str(MAX_INTEGER + 1))
+    assert missing.value.code == "document_not_found"
+
+
+def test_a_note_of_half_a_surrogate_pair_has_a_digest() -> None:
+    assert text_digest("\ud800")[1] == 3
+
+
+def test_a_document_stays_in_its_collection() -> None:
+    present = ["collection:a", "x"]
+    assert tags_to_unite(present, ["collection:b", "x", "y", "y"]) == ["y"]
+    assert tags_to_unite(["x"], ["y", "collection:b", "collection:c", "z"]) == ["y", "collection:b", "z"]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("granite", "granite"),
+        ("\n \n  a\tb  c \nd", "a b c"),
+        ("x" * 80, "x" * 80),
+        ("x" * 81, "x" * 79 + "…"),
+        ("\x1c\u2028granite", "granite"),
+    ],
+)
+def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
+    assert note_title(text) == title
+
+
+def test_a_title_that_was_given_stays_when_the_text_changes() -> None:
+    assert title_after_update("Mine", "Old text", "New text") == "Mine"
+    assert title_after_update("Old text", "Old text", "\n  New   text\nmore") == "New text"
+
+
+def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:
+    assert {"queued", *TRANSITIONS.values()} == set(get_args(JobStatus))
+
+
+@pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
+@pytest.mark.parametrize("event", Event)
+def test_nothing_leaves_a_final_state_but_a_failed_job_that_is_tried_again(
+    status: JobStatus, event: Event
+) -> None:
+    assert TRANSITIONS.get((status, event)) == (
+        "queued" if (status, event) == ("failed", Event.RETRY) else None
+    )
+
+
+@pytest.mark.parametrize("event", Event)
+def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
+    assert {TRANSITIONS[status, event] for status in sources(event)} == {target(event)}
+
+
+def test_only_a_running_job_completes() -> None:
+    assert sources(Event.COMPLETE) == ("running",)

@@ -178,7 +178,7 @@ def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(
     for name, value in served.environment.items():
         monkeypatch.setenv(name, value)
     paused: list[float] = []
-    monkeypatch.setattr("kb_cli.run.sleep", paused.append)
+    monkeypatch.setattr("kb_engine.embed.offline.sleep", paused.append)
     batches = 0
 
     async def first_batch_only(_request: Any, asked: Any) -> Any:

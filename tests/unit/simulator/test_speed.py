@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
+from statistics import median
 
 import httpx
 import msgspec
@@ -33,7 +34,7 @@ DOCUMENTS = 1_000
 WORDS_A_DOCUMENT = 120
 QUERIES = 60
 CONNECTIONS = 16
-TURNS, SECONDS = 5, 0.3
+TURNS, SECONDS = 11, 0.3
 PATH = "/api/v1/search"
 
 STEMS = (
@@ -172,5 +173,6 @@ def test_searches_reach_half_the_rate_of_a_bare_handler() -> None:
             turns = [
                 (rate(port, process, bodies), rate(bare_port, bare_process, bodies)) for _ in range(TURNS)
             ]
-    ours, bare_rate = max(turn[0] for turn in turns), max(turn[1] for turn in turns)
+    # A processor is now and then twice as fast for a moment: the best of each would be of different ones.
+    ours, bare_rate = median(turn[0] for turn in turns), median(turn[1] for turn in turns)
     assert ours >= bare_rate / 2, f"{ours:,.0f} against {bare_rate:,.0f} in a second of the processor"

@@ -261,6 +261,13 @@ async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
         assert len(site.engine.journal.changes()) == before
 
 
+async def test_no_file_of_a_stranger_is_taken(opened: Open) -> None:
+    """The token stands before the files, so that one which is too large is refused for the token."""
+    async with opened(max_upload_bytes=10) as site:
+        response = await site.post("/add", ("a.md", bytes(11)), token="0" * 64)
+        assert response.status_code == 403
+
+
 async def test_pages_want_the_key_and_their_cookie_opens_nothing_else(opened: Open) -> None:
     async with opened(api_key="secret", public_url="https://kb.example") as site:
         for path in EVERY:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import urlencode
 
 import msgspec
@@ -138,7 +137,7 @@ class Pages:
         self._templates.globals |= {
             "collection_of": _collection,
             "tags_of": _tags,
-            "types": typing.get_args(m.DocType),
+            "types": get_args(m.DocType),
             "version": SERVER_VERSION,
         }
 
@@ -207,11 +206,9 @@ class Pages:
         settings = self._services.settings
         try:
             if request.method == hdrs.METH_POST:
-                await form.read(request, settings.home / "staging", settings.max_upload_bytes)
-                if not self.sessions.is_form_token(request.cookies.get(COOKIE, ""), form["token"]):
-                    raise FormError(
-                        "The form is of another session. Go back, reload the page, try again.", 403
-                    )
+                await form.read(
+                    request, settings.home / "staging", settings.max_upload_bytes, self._check_token
+                )
             with on_behalf_of(new_call(None, Caller("pages", request.headers, request.remote or ""))):
                 return await page(visit)
         except EngineFault as fault:

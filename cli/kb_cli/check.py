@@ -7,17 +7,17 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kb_cli.config import read
+from kb_cli.config import offline_embedder, read
 from kb_cli.output import CliError, Exit, Output
 from kb_engine.app import StartError, open_store
 from kb_engine.care.check import Check
-from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseRefused
 
 if TYPE_CHECKING:
     from kb_engine.care.check import Finding
+    from kb_engine.embed.offline import OfflineEmbedder
 
 _REST = "restore it from a copy (kb restore), or send it again"
 
@@ -25,10 +25,7 @@ _REST = "restore it from a copy (kb restore), or send it again"
 def run(options: argparse.Namespace, out: Output) -> int:
     """Look at every document of the base of the settings."""
     settings = read(EngineSettings, options)
-    try:
-        embedder = OfflineEmbedder(settings)
-    except ValueError as error:
-        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    embedder = offline_embedder(settings)
     try:
         with embedder:
             found = asyncio.run(_check(settings, embedder, options, out))

@@ -18,6 +18,8 @@ from kb_config.settings import Setting, Settings
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
+    from kb_engine.embed.offline import OfflineEmbedder
+    from kb_engine.settings import EngineSettings
 
 
 S = TypeVar("S", bound=Settings)
@@ -150,3 +152,17 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
 
     settings = client_settings(options)
     return EngineClient(settings.engine_url, settings.api_key, user=user)
+
+
+def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
+    """The embedder of the settings, for a command that works on a base without an engine.
+
+    Raises:
+        CliError: there is no such embedder.
+    """
+    from kb_engine.embed.offline import OfflineEmbedder
+
+    try:
+        return OfflineEmbedder(settings)
+    except ValueError as error:
+        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error

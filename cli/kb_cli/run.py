@@ -8,7 +8,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from kb_cli.config import config_file, is_set, read
+from kb_cli.config import config_file, is_set, offline_embedder, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
 from kb_server.processes import ParentLink
@@ -88,7 +88,6 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
-    from kb_engine.embed.offline import OfflineEmbedder
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
     from kb_engine.store.port import BaseRefused
     from kb_engine.store.sqlite.opening import reindex_sqlite
@@ -98,10 +97,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
             out.stderr.write(f"\r{done} of {total} chunks" + ("\n" if done >= total else ""))
             out.stderr.flush()
 
-    try:
-        embedder = OfflineEmbedder(settings)
-    except ValueError as error:
-        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    embedder = offline_embedder(settings)
     try:
         with embedder:
             identity, embed = embedder.identity, embedder.embed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from kb_cli.client import EngineClient
-from kb_cli.config import engine, read
+from kb_cli.config import engine, offline_embedder, read
 from kb_cli.documents import labels
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, Output
@@ -144,17 +144,13 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
 def import_(options: argparse.Namespace, out: Output) -> int:
     """Take the documents of an export into the base of the settings, but for those that are there."""
     from kb_engine.app import StartError
-    from kb_engine.embed.offline import OfflineEmbedder
     from kb_engine.embed.protocol import EmbedderUnavailable
     from kb_engine.settings import EngineSettings
     from kb_engine.store.port import BaseRefused
 
     settings = read(EngineSettings, options)
     folder = Path(options.folder).expanduser()
-    try:
-        embedder = OfflineEmbedder(settings)
-    except ValueError as error:
-        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    embedder = offline_embedder(settings)
     try:
         manifest = layout.read_manifest(folder)
         with embedder:

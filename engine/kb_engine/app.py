@@ -46,6 +46,7 @@ from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
+from kb_engine.api.versions import VersionsApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
@@ -56,7 +57,7 @@ from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.port import Bounds, EmbedderIdentity
 from kb_engine.store.repository import jobs
 from kb_engine.store.repository.state import counts
 from kb_engine.store.sqlite.store import open_sqlite
@@ -89,7 +90,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     except ValueError as error:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     engine = await _assemble(settings, embedder)
-    apis = (SearchApi, JobsApi, DocumentsApi, StateApi, RaglerApi)
+    apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
     app = build_application(
         handlers_of(*(api(engine) for api in apis)),
         api_key=settings.api_key,
@@ -183,11 +184,12 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
     await asyncio.to_thread(_prepare_folders, settings)
     store: Store
     spool: Spool
+    bounds = Bounds(settings.max_queued_jobs, settings.keep_versions, settings.keep_versions_days)
     if (address := settings.address) is None:
         store = await open_sqlite(
             settings.database,
             embedder=embedder,
-            max_queued=settings.max_queued_jobs,
+            bounds=bounds,
             index=_index(settings),
         )
         spool = FolderSpool(settings.spool_folder)
@@ -199,7 +201,7 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
         postgres = await open_postgres(
             address,
             embedder=embedder,
-            max_queued=settings.max_queued_jobs,
+            bounds=bounds,
             lease_seconds=settings.lease_seconds,
             exact_below=settings.postgres_exact_below,
             index=_index(settings),

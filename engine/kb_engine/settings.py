@@ -10,6 +10,7 @@ import msgspec
 
 from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connections import HEADER_SECONDS
+from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
@@ -103,6 +104,19 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
         msgspec.Meta(ge=0),
     ] = GIBIBYTE
+    keep_versions: Annotated[
+        int,
+        Setting(
+            "KB_KEEP_VERSIONS",
+            "versions kept of a document that is replaced or removed; 0: none, and no trash",
+        ),
+        msgspec.Meta(ge=0, le=1_000),
+    ] = KEPT_VERSIONS
+    keep_versions_days: Annotated[
+        float,
+        Setting("KB_KEEP_VERSIONS_DAYS", "how long they are kept, and a removed document can be restored"),
+        msgspec.Meta(gt=0, le=36_500),
+    ] = KEPT_DAYS
     lease_seconds: Annotated[
         float,
         Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),

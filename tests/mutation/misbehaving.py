@@ -20,12 +20,14 @@ from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.cursors import Place
+from kb_contracts.semantics.documents import document_key
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_simulator.engine import search
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
+from kb_simulator.engine.history import History, Past
 from kb_simulator.engine.jobs import Answers, Retry
 from kb_simulator.harness import app
 
@@ -363,3 +365,37 @@ _replace_note = Documents.replace_note
 
 def replaced_whatever_the_version(self: Documents, number: int, patch: m.NotePatch, now: int) -> Any:
     return _replace_note(self, number, msgspec.structs.replace(patch, expected_version=None), now)
+
+
+def with_title_of_now(answer: m.PastVersionList) -> dict[str, Any]:
+    """As if only the number of a version were kept."""
+    return {"versions": [msgspec.structs.replace(each, title="basalt columns") for each in answer.versions]}
+
+
+async def said_to_be_restored(incoming: Incoming, _inner: Handler) -> m.Document:
+    documents = CURRENT.get().namespace.state.documents
+    return documents.find(document_key(incoming.path["document_id"])).document
+
+
+def kept_once(self: History, stored: Any, now: int, *, removed: bool = False) -> None:
+    """Nothing more is kept of a document of which something is."""
+    self.by_id.setdefault(stored.document.id, (Past(stored, now, removed),))
+
+
+def first_passage_again(_self: Any, past: Any, _version: int) -> Any:
+    return past.chunks[:1]
+
+
+def all_forgotten(self: History, document_id: int, _version: int) -> None:
+    del self.by_id[document_id]
+
+
+async def purged_with_its_source(incoming: Incoming, inner: Handler) -> Any:
+    answer = await inner(incoming)
+    CURRENT.get().namespace.state.documents.history.by_id.clear()
+    return answer
+
+
+def history_that_stays() -> History:
+    """That of the base which is cleared."""
+    return CURRENT.get().namespace.state.documents.history

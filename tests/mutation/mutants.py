@@ -18,7 +18,7 @@ from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
-from kb_simulator.engine import documents, handlers, search, state
+from kb_simulator.engine import documents, handlers, history, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
@@ -43,7 +43,7 @@ from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH, QUERY = "test_jobs", "test_documents", "test_search", "test_query"
 UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
-SOURCES, PAGES = "test_sources", "test_pages"
+SOURCES, PAGES, VERSIONS = "test_sources", "test_pages", "test_versions"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -588,9 +588,166 @@ _SUCCESSES = {
     "getReadiness": (STATE, "the_probes_answer"),
 }
 
+_VERSIONS = [
+    _m(
+        "a replaced text is lost",
+        VERSIONS,
+        "a_replaced_text_is_kept",
+        replaced(history.History, "keep", mis.nothing),
+    ),
+    _m(
+        "versions say what stands now",
+        VERSIONS,
+        "a_replaced_text_is_kept",
+        answers("listVersions", mis.with_title_of_now),
+    ),
+    _m("a version has no metadata", VERSIONS, "a_replaced_text_is_kept", says("getVersion", metadata={})),
+    _m(
+        "the text of a version is trimmed",
+        VERSIONS,
+        "a_replaced_text_is_kept",
+        answers("getVersion", lambda a: {"text": a.text.strip()}),
+    ),
+    _m("text_offset is ignored", VERSIONS, "a_part_of_a_version_is_read", query("getVersion", text_offset=0)),
+    _m("text_limit is ignored", VERSIONS, "a_part_of_a_version_is_read", query("getVersion", text_limit=99)),
+    _m(
+        "a part says it is all",
+        VERSIONS,
+        "a_part_of_a_version_is_read",
+        answers("getVersion", lambda a: {"text_length": len(a.text)}),
+    ),
+    _m(
+        "a restore is only said",
+        VERSIONS,
+        "a_version_is_restored_in_its_document",
+        around("restoreVersion", mis.said_to_be_restored),
+    ),
+    _m(
+        "a restore takes the tags back",
+        VERSIONS,
+        "a_version_is_restored_in_its_document",
+        replaced(documents, "_OF_CONTENT", (*documents._OF_CONTENT, "tags")),
+    ),
+    _m(
+        "a restore leaves the title",
+        VERSIONS,
+        "a_version_is_restored_in_its_document",
+        replaced(documents, "_OF_CONTENT", documents._OF_CONTENT[1:]),
+    ),
+    _m(
+        "a restore loses what stood there",
+        VERSIONS,
+        "a_version_is_restored_in_its_document",
+        replaced(history.History, "keep", mis.kept_once),
+    ),
+    _m(
+        "a restore of what stands is a change",
+        VERSIONS,
+        "what_stands_already_is_not_restored_again",
+        answers("restoreVersion", lambda a: {"version": a.version + 1}),
+    ),
+    _m(
+        "a restored file has one passage",
+        VERSIONS,
+        "a_file_is_restored_as_it_was_read",
+        replaced(documents.Documents, "_again", mis.first_passage_again),
+    ),
+    _m(
+        "a removed document is not kept",
+        VERSIONS,
+        "a_removed_document_is_brought_back",
+        query("deleteDocument", purge=True),
+    ),
+    _m(
+        "the trash is empty",
+        VERSIONS,
+        "a_removed_document_is_brought_back",
+        says("listTrash", versions=[], total=0),
+    ),
+    _m(
+        "what is brought back stays in the trash",
+        VERSIONS,
+        "a_removed_document_is_brought_back",
+        replaced(history.History, "bring_back", mis.nothing),
+    ),
+    _m(
+        "what is brought back has no source",
+        VERSIONS,
+        "a_removed_document_is_brought_back",
+        answers("restoreVersion", lambda _: {"source_path": None, "source_paths": []}),
+    ),
+    _m(
+        "what was removed is forgotten for an earlier version",
+        VERSIONS,
+        "an_earlier_version_of_a_removed_document_is_brought_back",
+        replaced(history.History, "bring_back", mis.all_forgotten),
+    ),
+    _m(
+        "a source is taken from another document",
+        VERSIONS,
+        "a_source_that_has_another_document_stays_with_it",
+        replaced(documents.Documents, "_pointing", mis.none),
+    ),
+    _m(
+        "what goes with its source is not kept",
+        VERSIONS,
+        "a_document_that_goes_with_its_source_is_kept",
+        around("removeSource", mis.purged_with_its_source),
+    ),
+    _m(
+        "the trash: the oldest first",
+        VERSIONS,
+        "the_trash_has_what_was_removed_last_first",
+        answers("listTrash", lambda a: {"versions": a.versions[::-1]}),
+    ),
+    _m(
+        "the trash: the offset is ignored",
+        VERSIONS,
+        "the_trash_has_what_was_removed_last_first",
+        query("listTrash", offset=0),
+    ),
+    _m(
+        "a purge keeps all",
+        VERSIONS,
+        "what_is_purged_cannot_be_restored",
+        replaced(history.History, "drop", lambda self, number: len(self.by_id[number])),
+    ),
+    _m(
+        "purge is ignored at a removal",
+        VERSIONS,
+        "what_is_purged_cannot_be_restored",
+        query("deleteDocument", purge=False),
+    ),
+    _m(
+        "clearing keeps versions",
+        VERSIONS,
+        "what_is_purged_cannot_be_restored",
+        replaced(state, "History", mis.history_that_stays),
+    ),
+    _m(
+        "an unknown version is the latest",
+        VERSIONS,
+        "an_unknown_version_is_an_error",
+        replaced(history.History, "find", lambda self, number, _version, _now: self.by_id[number][-1]),
+    ),
+    _m(
+        "restoring ignores If-Match",
+        VERSIONS,
+        "a_restore_of_another_version_than_expected_is_refused",
+        asked("restoreVersion", lambda _: {"if_match": None}),
+    ),
+    _m(
+        "a retried restore is done again",
+        VERSIONS,
+        "a_retried_restore_happens_once",
+        asked("restoreVersion", lambda _: {"idempotency_key": None}),
+    ),
+]
+
 MUTANTS: list[Mutant] = [
     *_JOBS,
     *_DOCUMENTS,
+    *_VERSIONS,
     *_SEARCH,
     *_QUERY,
     *_CONTEXT,

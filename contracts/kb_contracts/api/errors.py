@@ -56,6 +56,8 @@ _KINDS = (
     ErrorKind("document_not_found", HTTPStatus.NOT_FOUND, "There is no such document"),
     ErrorKind("job_not_found", HTTPStatus.NOT_FOUND, "There is no such job"),
     ErrorKind("tag_not_found", HTTPStatus.NOT_FOUND, "The document does not carry this tag"),
+    # it never was, or is kept no longer
+    ErrorKind("version_not_found", HTTPStatus.NOT_FOUND, "Nothing is kept of this version"),
     ErrorKind("page_not_found", HTTPStatus.NOT_FOUND, "There is no such page of this request"),
     ErrorKind("source_not_found", HTTPStatus.NOT_FOUND, "The document does not come from this source"),
     ErrorKind("collection_not_found", HTTPStatus.NOT_FOUND, "There is no such collection"),

@@ -613,6 +613,58 @@ class DocumentList(Response):
     offset: Count
 
 
+class PastVersion(Response, kw_only=True):
+    """A document as it stood until its content was replaced, or until it was `removed`.
+
+    `version` is the number that it had then, and `updated_at` since when it had it. At `expires_at` it is
+    kept no longer.
+    """
+
+    document_id: int
+    uid: str
+    version: int
+    removed: bool
+    title: str
+    doc_type: DocType
+    format: str | None
+    filename: str | None
+    source_paths: list[str]
+    size_bytes: Count
+    sha256: str
+    tags: list[str]
+    chunk_count: Count
+    updated_at: str
+    kept_at: Annotated[str, Meta(description="when it was replaced or removed")]
+    expires_at: str
+
+
+class PastVersionDetail(PastVersion, kw_only=True):
+    """A version with a part of its text: from the character `text_offset` of `text_length`.
+
+    That of a note is what was sent, that of a file its passages, each at its place.
+    """
+
+    metadata: dict[str, Any]
+    text: str
+    text_offset: Count
+    text_length: Count
+
+
+class PastVersionList(Response):
+    """The one that was replaced or removed last comes first."""
+
+    versions: list[PastVersion]
+    total: Count
+    limit: Count
+    offset: Count
+
+
+class Purged(Response):
+    """How many versions are kept no longer."""
+
+    versions: Count
+
+
 class Removed(Response):
     """What a deletion took away. `bytes` is the size of the originals."""
 

@@ -31,6 +31,7 @@ BASE = "/api/v1"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 IF_MATCH = "If-Match"
 MAX_WAIT_SECONDS = 30
+MAX_TEXT_SLICE = 1_000_000
 UPDATE_WAIT_SECONDS = 20.0
 """How long `patchNote` waits for its job where the caller does not say."""
 
@@ -110,6 +111,19 @@ class SourceQuery(m.Request):
     source_path: m.SourcePath
 
 
+class DeleteQuery(m.Request):
+    purge: Annotated[bool, Meta(description="whether nothing is kept of it, nor of its earlier versions")] = (
+        False
+    )
+
+
+class VersionQuery(m.Request):
+    text_offset: Offset = 0
+    text_limit: Annotated[
+        int, Meta(ge=0, le=MAX_TEXT_SLICE, description="how many characters of the text at the most")
+    ] = 100_000
+
+
 class ClearQuery(m.Request):
     confirm: Annotated[bool, Meta(description="must be true")] = False
     collections: Annotated[
@@ -141,6 +155,7 @@ JOB_ID = Annotated[
 _PATH_PARAMETERS: Mapping[str, Any] = {
     "job_id": JOB_ID,
     "document_id": DOCUMENT_KEY,
+    "version": m.Version,
     "tag": m.Tag,
     "collection_id": r.CollectionId,
 }
@@ -259,6 +274,8 @@ _JOBS = f"{BASE}/jobs"
 _JOB = f"{_JOBS}/{{job_id}}"
 _DOCUMENTS = f"{BASE}/documents"
 _DOCUMENT = f"{_DOCUMENTS}/{{document_id}}"
+_VERSIONS = f"{_DOCUMENT}/versions"
+_VERSION = f"{_VERSIONS}/{{version}}"
 _COLLECTIONS = "/collections"
 _COLLECTION = f"{_COLLECTIONS}/{{collection_id}}"
 
@@ -267,6 +284,7 @@ _JOB_LINKS = (
     Link("cancelJob", {"job_id": "/id"}),
 )
 _READ = Link("getDocument", {"document_id": "/id"})
+_READ_VERSION = Link("getVersion", {"document_id": "/versions/0/uid", "version": "/versions/0/version"})
 _DOCUMENT_LINKS = (
     Link("addTags", {"document_id": "/id"}),
     Link("removeTag", {"document_id": "/id", "tag": "/tags/0"}),
@@ -372,7 +390,12 @@ GET_DOCUMENT = _get(
 )
 
 DELETE_DOCUMENT = _delete(
-    "deleteDocument", _DOCUMENT, "Remove one document", m.Removed, errors=("document_not_found",)
+    "deleteDocument",
+    _DOCUMENT,
+    "Remove one document; for some days `restoreVersion` brings it back, unless it is purged",
+    m.Removed,
+    query=DeleteQuery,
+    errors=("document_not_found",),
 )
 
 REMOVE_SOURCE = _delete(
@@ -393,6 +416,55 @@ CLEAR_DOCUMENTS = _delete(
     m.Removed,
     query=ClearQuery,
     errors=("confirmation_required",),
+)
+
+LIST_VERSIONS = _get(
+    "listVersions",
+    _VERSIONS,
+    "What is kept of a document as it was before, also of a removed one",
+    m.PastVersionList,
+    query=PageQuery,
+    errors=("document_not_found",),
+    links=(_READ_VERSION,),
+)
+
+GET_VERSION = _get(
+    "getVersion",
+    _VERSION,
+    "A document as it was, with its text",
+    m.PastVersionDetail,
+    query=VersionQuery,
+    errors=("document_not_found", "version_not_found"),
+    links=(Link("restoreVersion", {"document_id": "/document_id", "version": "/version"}),),
+)
+
+RESTORE_VERSION: Operation[None, m.Document] = Operation(
+    "restoreVersion",
+    Method.POST,
+    f"{_VERSION}/restore",
+    "Give a document the content that it had in a version, or bring back a removed one; what it has now is "
+    "kept in turn",
+    m.Document,
+    if_match=True,
+    errors=("document_not_found", "version_not_found", "version_conflict", "embedder_unavailable"),
+    links=(_READ,),
+)
+
+PURGE_VERSIONS = _delete(
+    "purgeVersions",
+    _VERSIONS,
+    "Keep nothing any more of a document as it was before; of a removed one nothing is left",
+    m.Purged,
+    errors=("document_not_found",),
+)
+
+LIST_TRASH = _get(
+    "listTrash",
+    f"{BASE}/trash",
+    "The removed documents that can be brought back",
+    m.PastVersionList,
+    query=PageQuery,
+    links=(_READ_VERSION,),
 )
 
 PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(

@@ -10,7 +10,7 @@ import msgspec
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
-from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, Document, FileFields, NotePatch
+from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, FileFields, NotePatch
 from kb_contracts.api.ragler import PREFIX
 
 MAX_METADATA_BYTES = 65_536
@@ -77,13 +77,13 @@ def check_confirmed(confirm: bool) -> None:
         )
 
 
-def check_version(document: Document, expected: int | None) -> None:
-    """Raises EngineError: `version_conflict`, where the document no longer has the `expected` version."""
-    if expected is not None and expected != document.version:
+def check_version(version: int, expected: int | None) -> None:
+    """Raises EngineError: `version_conflict`, where a document has another `version` than is `expected`."""
+    if expected is not None and expected != version:
         raise EngineError(
             "version_conflict",
-            f"The document has version {document.version}, not {expected}. Read it again and decide anew.",
-            current_version=document.version,
+            f"The document has version {version}, not {expected}. Read it again and decide anew.",
+            current_version=version,
         )
 
 

@@ -18,7 +18,7 @@ WRONG_KEYS = [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer {key}x",
 
 
 def path_of(operation: ops.AnyOperation) -> str:
-    return operation.path.format(job_id=UUID, document_id="7", tag="a", collection_id=UUID)
+    return operation.path.format(job_id=UUID, document_id="7", tag="a", version=1, collection_id=UUID)
 
 
 def send(kb: Client, operation: ops.AnyOperation, **request: Any) -> httpx.Response:

@@ -39,6 +39,14 @@ def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
             kb.note("granite quarry")
             (found,) = kb.search("granite", top=1, citations=True).results
             return kb.request(operation, json=msgspec.to_builtins(found.citation))
+        case "listTrash":
+            kb.call(ops.DELETE_DOCUMENT, kb.note("granite quarry"))
+            return kb.request(operation)
+        case "listVersions" | "getVersion" | "restoreVersion":
+            before = kb.stored_note("granite quarry")
+            kb.patched(before.id, text="basalt")
+            place = (before.id, before.version)
+            return kb.request(operation, *place[: len(operation.path_parameters)])
         case "putCollection":
             return kb.put_collection(collection_id("stones"), "stones")
     known = {"document_id": kb.note("granite quarry", tags=["collection:stones", "b"]), "tag": "b"}

@@ -194,8 +194,9 @@ class DocumentsApi:
         return await self._store.read(documents.check_citation, incoming.body)
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
+        key = document_key(incoming.path["document_id"])
         return await self._store.once(
-            idempotency_of(incoming), documents.delete, document_key(incoming.path["document_id"])
+            idempotency_of(incoming), documents.delete, key, purge=incoming.query.purge
         )
 
     async def remove_source(self, incoming: Incoming) -> m.Removed:
@@ -252,7 +253,7 @@ class DocumentsApi:
         if job.error is not None:
             # What the failed update would meet now, with all that belongs to such an error.
             document, _ = await self._store.read(documents.note, document_id)
-            check_version(document, patch.expected_version)
+            check_version(document.version, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         # Not as the note is now: a later update may have been quick.
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None

@@ -19,7 +19,7 @@ from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import Arrival, Prepared, PreparedChunk
-from kb_engine.store.repository import collections, documents
+from kb_engine.store.repository import arrivals, collections, documents
 from kb_engine.store.store import Store
 
 
@@ -56,7 +56,7 @@ class Arrivals:
             await store.close()
 
     async def take_in(self, arrival: Arrival, contents: Contents) -> bool:
-        """Whether it was taken in; False where it is here already (`documents.arrive`).
+        """Whether it was taken in; False where it is here already (`repository.arrivals`).
 
         Raises:
             EmbedderUnavailable: it has been out of order for too long.
@@ -65,7 +65,7 @@ class Arrivals:
         if await self._store.read(documents.has, arrival.uid):
             return False
         prepared = await asyncio.to_thread(self._prepare, arrival.title, contents)
-        return await self._store.write(documents.arrive, arrival, prepared)
+        return await self._store.write(arrivals.arrive, arrival, prepared)
 
     async def describe(self, id_: str, wanted: r.CollectionRequest) -> None:
         """Describe a collection. Raises `EngineError` where another has its name or id."""

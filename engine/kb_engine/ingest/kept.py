@@ -19,7 +19,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
 from kb_engine.store.port import Idempotency, KeptJob
-from kb_engine.store.repository import jobs
+from kb_engine.store.repository import jobs, versions
 from kb_engine.store.repository.transaction import parse
 from kb_engine.store.store import Store
 
@@ -88,7 +88,8 @@ class KeptJobs:
             return await self._store.once(idempotency, jobs.retry, job_id)
 
     async def sweep(self) -> int:
-        """Let go of what is over a bound; how many jobs."""
+        """Let go of what is over a bound, and of versions of documents that have expired; how many jobs."""
+        await self._store.write(versions.forget_expired)
         async with self._lock:
             over = self.bounds.exceeded(await self._store.read(jobs.kept), self._clock())
             await self._let_go(over)

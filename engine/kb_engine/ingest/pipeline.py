@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -104,6 +104,22 @@ class Pipeline:
             )
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
+    async def embed(self, title: str, chunks: Sequence[PreparedChunk], *, caller: str) -> Vectors:
+        """The vectors of chunks that are there. Raises EngineError: `embedder_unavailable`."""
+        owner, embedder = Owner(caller), self._encoder.embedder
+        await self._encoder.load()
+        vectors = np.empty((len(chunks), embedder.dimensions), dtype=np.float32)
+        count_context = lru_cache(embedder.count_tokens)
+
+        def texts_of(some: Sequence[PreparedChunk]) -> list[str]:
+            return [self._in_context(title, chunk, count_context) for chunk in some]
+
+        for start in range(0, len(chunks), embedder.batch_size):
+            some = chunks[start : start + embedder.batch_size]
+            texts = await self._encoder.in_background(owner, partial(texts_of, some))
+            vectors[start : start + len(some)] = await self._encoder.passages(texts, owner)
+        return vectors
+
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
         await steps.splitting()
         await self._retry_on_outage(self._encoder.load, steps)
@@ -138,13 +154,6 @@ class Pipeline:
         texts: list[str] = []
         count_context = lru_cache(count_tokens)  # many passages stand under the same headings
 
-        def text_of(piece: PreparedChunk) -> str:
-            if not self._context:
-                return piece.text
-            room = max_tokens - piece.tokens
-            passage = Passage(title, piece.heading, piece.text)
-            return in_context(passage, lambda context: count_context(context) <= room)
-
         def next_pieces() -> list[PreparedChunk]:
             some = [
                 PreparedChunk(
@@ -157,7 +166,7 @@ class Pipeline:
                 )
                 for piece in islice(found, _SLICE)
             ]
-            texts.extend(map(text_of, some))
+            texts.extend(self._in_context(title, piece, count_context) for piece in some)
             return some
 
         try:
@@ -166,6 +175,14 @@ class Pipeline:
             return pieces, texts
         finally:
             stopped.set()
+
+    def _in_context(self, title: str, piece: PreparedChunk, count: Callable[[str], int]) -> str:
+        """What is embedded of a chunk."""
+        if not self._context:
+            return piece.text
+        room = self._encoder.embedder.max_tokens - piece.tokens
+        passage = Passage(title, piece.heading, piece.text)
+        return in_context(passage, lambda context: count(context) <= room)
 
     async def _vectors(
         self, chunks: Sequence[PreparedChunk], texts: Sequence[str], steps: Steps, owner: Owner

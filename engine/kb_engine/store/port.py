@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
+from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address
 from kb_engine.index.port import IndexQuery, Vectors
 from kb_engine.turns import Lane
@@ -109,6 +110,19 @@ class NewJob:
     document_id: int | None = None
     new_title: str | None = None
     expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a base keeps: jobs that wait, and versions of each document that was replaced or removed, for
+    so many days. With no versions nothing is kept of them."""
+
+    queued: int = 100_000
+    versions: int = KEPT_VERSIONS
+    version_days: float = KEPT_DAYS
+
+
+DEFAULT_BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ import msgspec
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
-from kb_engine.store.port import Found, Idempotency, Query, StoreEventCallback
+from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once
 from kb_engine.store.wording import Find, find_passing
@@ -70,8 +70,8 @@ class Store(ABC):
     Raises (all methods): `EngineError` with a code of the contract; `storage_full` when the disk is.
     """
 
-    def __init__(self, max_queued: int, clock: Clock) -> None:
-        self._max_queued = max_queued
+    def __init__(self, bounds: Bounds, clock: Clock) -> None:
+        self._bounds = bounds
         self._clock = clock
         self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None

@@ -43,6 +43,7 @@ from kb_contracts.semantics.sources import (
 )
 from kb_readers.model import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
+from kb_simulator.engine.history import History
 from kb_simulator.engine.index import Index, passages, text_of
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
@@ -51,6 +52,10 @@ DedupKey = tuple[str, str, str]
 """Kind, SHA-256 and scope: what two submissions of the same thing have in common."""
 
 _CHARACTERS_A_TOKEN = 4
+_OF_CONTENT = (
+    "title", "doc_type", "format", "filename", "size_bytes", "sha256", "status", "status_reason",
+    "extraction_method", "pages", "chunk_count",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +195,7 @@ class Documents:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)  # chunk id: document id, place in it
     revision: int = 0
     last_updated: int | None = None
+    history: History = field(default_factory=History)
     _votes: dict[int, dict[str, Vote]] = field(default_factory=dict)  # by document id and voice
     _by_uid: dict[str, int] = field(default_factory=dict)
     _by_content: dict[DedupKey, list[int]] = field(default_factory=dict)
@@ -203,10 +209,22 @@ class Documents:
             by_id=dict(self.by_id),
             index=self.index.copy(),
             owners=dict(self.owners),
+            history=self.history.copy(),
             _votes={number: dict(votes) for number, votes in self._votes.items()},
             _by_uid=dict(self._by_uid),
             _by_content={key: list(ids) for key, ids in self._by_content.items()},
         )
+
+    def number(self, key: int | str, now: int) -> int:
+        """The id of a document that stands, or of which something is kept.
+
+        Raises EngineError: `document_not_found`.
+        """
+        standing = self._by_uid.get(key) if isinstance(key, str) else key
+        found = standing if standing in self.by_id else self.history.number(key, now)
+        if found is None:
+            raise document_not_found(key)
+        return found
 
     def find(self, key: int | str) -> Stored:
         """By number or uid. Raises EngineError: `document_not_found`."""
@@ -233,6 +251,7 @@ class Documents:
         if not planned.swaps:
             return self._united(standing, submission, now), planned
         document = standing.document
+        self.history.keep(standing, now)
         text, chunks = self._chunks(content, document.uid, document.version + 1)
         key = (submission.kind, submission.sha256, submission.dedup_scope)
         changed = self._changed(
@@ -262,7 +281,12 @@ class Documents:
 
     def _holders(self, submission: Submission) -> list[Holder]:
         """The documents that the source of a submission points to."""
-        path, scope = submission.source_path, source_scope(submission.tags, submission.dedup_scope)
+        if submission.source_path is None:
+            return []
+        return self._pointing(submission.source_path, source_scope(submission.tags, submission.dedup_scope))
+
+    def _pointing(self, path: str, scope: str) -> list[Holder]:
+        """The documents that a path in a scope points to."""
         return [
             stored.holder
             for _, stored in sorted(self.by_id.items())
@@ -313,7 +337,7 @@ class Documents:
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
             raise not_a_note(document_id)
-        check_version(stored.document, expected)
+        check_version(stored.document.version, expected)
         return stored
 
     def replace_note(self, document_id: int, patch: m.NotePatch, now: int) -> Stored:
@@ -325,6 +349,7 @@ class Documents:
         _, chunks = self._chunks(content, stored.document.uid, stored.document.version + 1)
         digest, size = text_digest(new_text)
         key = (stored.dedup_key[0], digest, stored.dedup_key[2])
+        self.history.keep(stored, now)
         new = replace(stored, text=new_text, chunks=chunks, dedup_key=key)
         return self._changed(
             stored, new, now, title=new_title, size_bytes=size, sha256=digest, **_status(chunks)
@@ -335,7 +360,7 @@ class Documents:
     ) -> Stored:
         """Raises EngineError: `document_not_found` or `version_conflict`. The same: nothing changes."""
         stored = self.find(key)
-        check_version(stored.document, expected)
+        check_version(stored.document.version, expected)
         if metadata == stored.document.metadata:
             return stored
         return self._changed(stored, stored, now, metadata=metadata)
@@ -343,7 +368,7 @@ class Documents:
     def add_tags(self, key: int | str, tags: Sequence[str], expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found` or `version_conflict`. Nothing new: nothing changes."""
         stored = self.find(key)
-        check_version(stored.document, expected)
+        check_version(stored.document.version, expected)
         further = [tag for tag in dict.fromkeys(tags) if tag not in stored.document.tags]
         if not further:
             return stored
@@ -354,7 +379,7 @@ class Documents:
     def remove_tag(self, key: int | str, tag: str, expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
         stored = self.find(key)
-        check_version(stored.document, expected)
+        check_version(stored.document.version, expected)
         if tag not in stored.document.tags:
             raise tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
@@ -371,11 +396,13 @@ class Documents:
         """What was said of documents, by their ids."""
         return {number: tally(votes.values()) for number, votes in self._votes.items()}
 
-    def remove(self, keys: Iterable[int | str], now: int) -> m.Removed:
+    def remove(self, keys: Iterable[int | str], now: int, *, purge: bool = False) -> m.Removed:
         """Raises EngineError: `document_not_found`."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
             self._remove(stored, now)
+            if purge:
+                self.history.drop(stored.document.id)
             removed.documents += 1
             removed.chunks += len(stored.chunks)
             removed.bytes += stored.document.size_bytes
@@ -385,7 +412,7 @@ class Documents:
     def remove_source(self, key: int | str, path: str, expected: int | None, now: int) -> m.Removed:
         """Raises EngineError: `document_not_found`, `source_not_found` or `version_conflict`."""
         stored = self.find(key)
-        check_version(stored.document, expected)
+        check_version(stored.document.version, expected)
         if path not in stored.document.source_paths:
             raise source_not_found(path)
         if stored.holder.goes_with(path):
@@ -393,11 +420,62 @@ class Documents:
         self._detach(stored, path, now)
         return m.Removed(documents=0, chunks=0, bytes=0)
 
+    def restore(self, key: int | str, version: int, expected: int | None, now: int) -> Stored:
+        """Give a document the content of a version, or bring back a removed one.
+
+        Raises EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
+        """
+        document_id = self.number(key, now)
+        past = self.history.find(document_id, version, now).stored
+        standing = self.by_id.get(document_id)
+        last = self.history.last(document_id, now) if standing is None else standing.document.version
+        check_version(last, expected)
+        chunks = self._again(past, last + 1)
+        if standing is None:
+            return self._brought_back(replace(past, chunks=chunks), last, now)
+        was = past.document
+        if (standing.document.sha256, standing.document.title) == (was.sha256, was.title):
+            return standing
+        self.history.keep(standing, now)
+        key_then = (past.dedup_key[0], past.dedup_key[1], standing.dedup_key[2])
+        new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then)
+        content = {name: getattr(was, name) for name in _OF_CONTENT}
+        return self._changed(standing, new, now, **content)
+
+    def _brought_back(self, past: Stored, last: int, now: int) -> Stored:
+        """A removed document put in again, without the sources that have another one by now."""
+        scope = source_scope(past.document.tags, past.dedup_key[2])
+        paths = [path for path in past.document.source_paths if not self._pointing(path, scope)]
+        document = msgspec.structs.replace(
+            past.document,
+            source_path=next(iter(paths), None),
+            source_paths=paths,
+            version=last + 1,
+            updated_at=rfc3339(now),
+        )
+        back = replace(past, document=document, updated=now, unsourced=past.unsourced or not paths)
+        self.history.bring_back(document.id, past.document.version)
+        self._swap(None, back, now)
+        return back
+
+    def _again(self, past: Stored, version: int) -> tuple[m.Chunk, ...]:
+        """The chunks of a version as new ones."""
+        first, self._next_chunk = self._next_chunk, self._next_chunk + len(past.chunks)
+        return tuple(
+            msgspec.structs.replace(
+                chunk,
+                id=first + place,
+                uid=self.seeded.uuid("chunk", past.document.uid, version, place),
+            )
+            for place, chunk in enumerate(past.chunks)
+        )
+
     def _detach(self, stored: Stored, path: str | None, now: int) -> None:
         left = [each for each in stored.document.source_paths if each != path]
         self._changed(stored, stored, now, source_path=next(iter(left), None), source_paths=left)
 
     def _remove(self, stored: Stored, now: int) -> None:
+        self.history.keep(stored, now, removed=True)
         self._swap(stored, None, now)
         self._votes.pop(stored.document.id, None)
 

@@ -265,7 +265,50 @@ async def check_citation(incoming: Incoming) -> m.CitationCheck:
 
 async def delete_document(incoming: Incoming) -> m.Removed:
     key = document_key(incoming.path["document_id"])
-    return _change(incoming, lambda state, now: state.documents.remove([key], now))
+    purge = incoming.query.purge
+    return _change(incoming, lambda state, now: state.documents.remove([key], now, purge=purge))
+
+
+async def list_versions(incoming: Incoming) -> m.PastVersionList:
+    base, now, number = _looked_at(incoming)
+    return base.history.page(number, incoming.query, now)
+
+
+async def get_version(incoming: Incoming) -> m.PastVersionDetail:
+    base, now, number = _looked_at(incoming)
+    return base.history.detail(number, incoming.path["version"], incoming.query, now)
+
+
+async def restore_version(incoming: Incoming) -> m.Document:
+    key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
+    return _change(
+        incoming, lambda state, now: state.documents.restore(key, version, incoming.if_match, now).document
+    )
+
+
+async def purge_versions(incoming: Incoming) -> m.Purged:
+    key = document_key(incoming.path["document_id"])
+
+    def purge(state: State, now: int) -> m.Purged:
+        documents = state.documents
+        return m.Purged(versions=documents.history.drop(documents.number(key, now)))
+
+    return _change(incoming, purge)
+
+
+async def list_trash(incoming: Incoming) -> m.PastVersionList:
+    state = CURRENT.get().reads
+    return state.documents.history.trash(incoming.query, state.now())
+
+
+def _looked_at(incoming: Incoming) -> tuple[documents.Documents, int, int]:
+    """The documents, the time, and the number of the one that the path names.
+
+    Raises EngineError: `document_not_found`.
+    """
+    state = CURRENT.get().reads
+    now = state.now()
+    return state.documents, now, state.documents.number(document_key(incoming.path["document_id"]), now)
 
 
 async def remove_source(incoming: Incoming) -> m.Removed:

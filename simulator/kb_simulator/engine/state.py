@@ -29,6 +29,7 @@ from kb_contracts.semantics.jobs import (
 from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.documents import Collections, Documents, Line, Submission, Update, line_of
+from kb_simulator.engine.history import History
 from kb_simulator.engine.index import DIMENSIONS
 from kb_simulator.engine.jobs import (
     QUEUED,
@@ -265,6 +266,7 @@ class State:
                     job = msgspec.structs.replace(record.job, retryable=False)
                     self.jobs[job_id] = replace(record, job=job)
             removed = self._documents.remove(list(self._documents.by_id), now)
+            self._documents.history = History()
             removed.jobs_cancelled = len(running)
             if collections:
                 self.collections.described.clear()

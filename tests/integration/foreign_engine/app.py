@@ -22,6 +22,7 @@ from typing import Any
 from aiohttp import web
 
 from .citations import checked
+from .history import History
 from .promise import Promise, Refused
 from .requests import Requests
 from .search import Search
@@ -127,9 +128,15 @@ class Operations:
     """The handlers of the operations; `condition` is notified of jobs that have ended."""
 
     def __init__(
-        self, database: Database, jobs: Jobs, documents: Documents, condition: asyncio.Condition
+        self,
+        database: Database,
+        jobs: Jobs,
+        documents: Documents,
+        history: History,
+        condition: asyncio.Condition,
     ) -> None:
         self._database, self._jobs, self._documents, self._condition = database, jobs, documents, condition
+        self._history = history
         self._search = Search(documents)
         self._started_at = database.now()
 
@@ -180,11 +187,32 @@ class Operations:
         return checked(params["body"], self._documents.one(number), self._documents.chunks.of(number))
 
     def delete_document(self, params: Row) -> Row:
-        return self._documents.remove([self._documents.number_of(params["document_id"])])
+        number = self._documents.number_of(params["document_id"])
+        removed = self._documents.remove([number])
+        if params["purge"]:
+            self._history.drop(number)
+        return removed
+
+    def list_versions(self, params: Row) -> Row:
+        return self._history.page(params, self._history.number_of(params["document_id"]))
+
+    def get_version(self, params: Row) -> Row:
+        number = self._history.number_of(params["document_id"])
+        return self._history.detail(number, params["version"], params["text_offset"], params["text_limit"])
+
+    def restore_version(self, params: Row) -> Row:
+        number = self._history.number_of(params["document_id"])
+        return self._history.restore(number, params["version"], params["if_match"])
+
+    def purge_versions(self, params: Row) -> Row:
+        return self._history.drop(self._history.number_of(params["document_id"]))
+
+    def list_trash(self, params: Row) -> Row:
+        return self._history.page(params)
 
     def remove_source(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
-        self._documents.expect(number, params["version"])
+        self._documents.expect(number, params["if_match"])
         return self._documents.take_off(number, params["source_path"])
 
     def clear_documents(self, params: Row) -> Row:
@@ -192,7 +220,9 @@ class Operations:
         waiting = self._jobs.waiting()
         for job_id in waiting:
             self._jobs.cancel(job_id)
-        return self._documents.remove(self._documents.numbers()) | {"jobs_cancelled": len(waiting)}
+        removed = self._documents.remove(self._documents.numbers())
+        self._history.drop()
+        return removed | {"jobs_cancelled": len(waiting)}
 
     def patch_note(self, params: Row) -> Row:
         number, body = self._documents.number_of(str(params["document_id"])), params["body"]
@@ -201,12 +231,13 @@ class Operations:
         self._documents.expect(number, body["expected_version"])
         made = note(body["text"]) if body["text"] is not None else None
         chunks = passages([Section(body["text"])]) if made else []
+        self._history.keep(number)
         self._documents.rewrite(number, body["title"], made, chunks)
         return self._documents.one(number)
 
     def set_metadata(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
-        self._documents.expect(number, params["version"])
+        self._documents.expect(number, params["if_match"])
         self._documents.set_metadata(number, params["body"]["metadata"])
         return self._documents.one(number)
 
@@ -216,13 +247,13 @@ class Operations:
 
     def add_tags(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
-        self._documents.expect(number, params["version"])
+        self._documents.expect(number, params["if_match"])
         self._documents.add_tags(number, params["body"]["tags"])
         return self._documents.one(number)
 
     def remove_tag(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
-        self._documents.expect(number, params["version"])
+        self._documents.expect(number, params["if_match"])
         self._documents.remove_tag(number, params["tag"])
         return self._documents.one(number)
 
@@ -299,7 +330,7 @@ class Endpoint:
             raise Refused("in_progress", "This request is still running.", retry_after=1)
         self._running.add(name)
         try:
-            params["version"] = _version(headers.get("If-Match"))
+            params["if_match"] = _version(headers.get("If-Match"))
             params["voice"] = json.dumps([request.headers.get("Authorization"), headers.get("X-User-ID")])
             params["body"] = await self._requests.body(request, operation)
             return await self._once(operation, params, name if key is not None else "")
@@ -338,7 +369,7 @@ def _without_path(value: object) -> str:
 
 
 def _answer(answer: Row, status: int) -> web.Response:
-    headers = {"ETag": f'"{answer["version"]}"'} if "chunk_count" in answer else {}
+    headers = {"ETag": f'"{answer["version"]}"'} if "created_at" in answer and "chunk_count" in answer else {}
     return web.json_response(answer, status=status, headers=headers)
 
 
@@ -374,7 +405,9 @@ async def main() -> None:
     home = Path(os.environ.get("KB_HOME", "/data"))
     database, promise, condition = Database(home), Promise(DOCUMENT), asyncio.Condition()
     jobs, documents = Jobs(database), Documents(database)
-    operations = Operations(database, jobs, documents, condition)
+    history = History(database, documents)
+    documents.before_change = history.keep
+    operations = Operations(database, jobs, documents, history, condition)
     requests, key = Requests(promise, home / "arrived"), os.environ.get("KB_API_KEY", "")
     endpoint = Endpoint(database, operations, requests, condition, key)
     intake = asyncio.create_task(Intake(database, jobs, documents, condition).work())

@@ -24,6 +24,7 @@ STATUSES = {
     "job_not_found": 404,
     "tag_not_found": 404,
     "source_not_found": 404,
+    "version_not_found": 404,
     "page_not_found": 404,
     "method_not_allowed": 405,
     "not_a_note": 409,

@@ -10,7 +10,7 @@ import math
 import shutil
 import sqlite3
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from operator import mul
@@ -208,6 +208,8 @@ class Documents:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.chunks = Chunks(database)
+        self.before_change: Callable[..., None] = lambda _number, **_: None
+        """Called with the number of a document before its content is replaced, or it is `removed`."""
 
     def add(self, request: Row, made: Row, chunks: Sequence[Passage]) -> int:
         """A new document; its number."""
@@ -285,10 +287,11 @@ class Documents:
             self.remove([number])
         else:
             self._db.execute("DELETE FROM sources WHERE document = ? AND path = ?", number, path)
-            self._raise_version(number)
+            self.raise_version(number)
 
     def take_over(self, number: int, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
         """Put what was sent in the place of what a document held."""
+        self.before_change(number)
         self._db.execute(
             "UPDATE documents SET kind = ?, titled = ?, title = ?, doc_type = ?, format = ?, filename = ?, "
             "pages = ?, scope = ?, metadata = CASE ? WHEN '{}' THEN metadata ELSE ? END WHERE id = ?",
@@ -366,6 +369,7 @@ class Documents:
         gone = {"documents": 0, "chunks": 0, "bytes": 0, "jobs_cancelled": 0}
         for number in numbers:
             document = self.one(number)
+            self.before_change(number, removed=True)
             gone["documents"] += 1
             gone["chunks"] += document["chunk_count"]
             gone["bytes"] += document["size_bytes"]
@@ -402,12 +406,12 @@ class Documents:
             self.chunks.replace(number, chunks)
         if title is not None:
             self._db.execute("UPDATE documents SET title = ? WHERE id = ?", title, number)
-        self._raise_version(number)
+        self.raise_version(number)
 
     def set_metadata(self, number: int, metadata: Row) -> None:
         if metadata != self.one(number)["metadata"]:
             self._db.execute("UPDATE documents SET metadata = ? WHERE id = ?", json.dumps(metadata), number)
-            self._raise_version(number)
+            self.raise_version(number)
 
     def hear(self, number: int, voice: str, signal: str) -> Row:
         """Take down what a voice says of a document; what all say."""
@@ -438,7 +442,7 @@ class Documents:
                     "UPDATE documents SET scope = ? WHERE id = ? AND scope LIKE 'collection:%'", tag, number
                 )
         if self._db.writes > before:
-            self._raise_version(number)
+            self.raise_version(number)
 
     def remove_tag(self, number: int, tag: str) -> None:
         """Take a tag off.
@@ -448,9 +452,9 @@ class Documents:
         """
         if not self._db.execute("DELETE FROM tags WHERE document = ? AND tag = ?", number, tag).rowcount:
             raise Refused("tag_not_found", "The document does not carry this tag.")
-        self._raise_version(number)
+        self.raise_version(number)
 
-    def _raise_version(self, number: int) -> None:
+    def raise_version(self, number: int) -> None:
         when = self._db.now()
         self._db.execute(
             "UPDATE documents SET version = version + 1, updated_at = ? WHERE id = ?", when, number

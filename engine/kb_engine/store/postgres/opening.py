@@ -253,6 +253,7 @@ async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> boo
             "INSERT INTO vectors (chunk_id, document_id, vector) "
             "SELECT chunk_id, document_id, vector FROM next_vectors ORDER BY chunk_id; "
             "DELETE FROM next_vectors; DELETE FROM next_embedder; "
+            "UPDATE versions SET vectors = NULL; "
             "UPDATE base SET generation = generation + 1, changes = changes + 1"
         )
         await set_embedder(db, embedder)

@@ -315,6 +315,28 @@ UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND fin
 CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
 """
 
+# Documents as they were before they were replaced or removed.
+_VERSION_10 = """
+CREATE TABLE versions (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  document_id bigint NOT NULL,
+  uid text COLLATE "C" NOT NULL,
+  version bigint NOT NULL,
+  removed boolean NOT NULL,
+  kept_at text COLLATE "C" NOT NULL,
+  expires_at text COLLATE "C" NOT NULL,
+  members text NOT NULL,
+  text text NOT NULL,
+  passages text NOT NULL,
+  vectors bytea,
+  UNIQUE (document_id, version)
+);
+ALTER TABLE versions ALTER COLUMN vectors SET STORAGE EXTERNAL;
+CREATE INDEX versions_by_uid ON versions (uid);
+CREATE INDEX versions_by_end ON versions (expires_at);
+CREATE INDEX versions_removed ON versions (id) WHERE removed;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -325,6 +347,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_7,
     _VERSION_8,
     _VERSION_9,
+    _VERSION_10,
 )
 """The migration at index n leads from version n to version n + 1."""
 

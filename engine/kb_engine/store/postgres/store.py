@@ -45,7 +45,15 @@ from kb_engine.index.postgres.building import keep_index
 from kb_engine.index.postgres.search import find_candidates
 from kb_engine.index.postgres.words import Words
 from kb_engine.spool import Spool, SpoolFile, on_disk
-from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEvent, StoreEventCallback
+from kb_engine.store.port import (
+    DEFAULT_BOUNDS,
+    Bounds,
+    EmbedderIdentity,
+    Found,
+    Query,
+    StoreEvent,
+    StoreEventCallback,
+)
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (
     CHANNEL,
@@ -96,7 +104,7 @@ async def open_postgres(
     address: Address,
     *,
     embedder: EmbedderIdentity,
-    max_queued: int = 100_000,
+    bounds: Bounds = DEFAULT_BOUNDS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
     wait: float = WAIT_SECONDS,
@@ -113,9 +121,7 @@ async def open_postgres(
     """
     search_path, bound = await prepare(address, embedder, wait)
     connections = Connections(address, search_path)
-    store = PostgresStore(
-        address, connections, search_path, bound, max_queued, lease_seconds, clock, exact_below
-    )
+    store = PostgresStore(address, connections, search_path, bound, bounds, lease_seconds, clock, exact_below)
     if index is not None:
         store.follow_with(index)
     return store
@@ -130,12 +136,12 @@ class PostgresStore(Store):
         connections: Connections,
         search_path: str,
         embedder: EmbedderIdentity,
-        max_queued: int,
+        bounds: Bounds,
         lease_seconds: float,
         clock: Clock,
         exact_below: int,
     ) -> None:
-        super().__init__(max_queued, clock)
+        super().__init__(bounds, clock)
         self._connections = connections
         self._embedder = embedder
         self._lease_seconds = lease_seconds
@@ -273,7 +279,7 @@ class PostgresStore(Store):
                 write = PostgresWrite(
                     db,
                     self._clock,
-                    self._max_queued,
+                    self._bounds,
                     embedder=self._embedder,
                     layout=self._layout,
                     lease_seconds=self._lease_seconds,

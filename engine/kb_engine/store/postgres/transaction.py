@@ -27,7 +27,7 @@ import numpy as np
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
 from kb_engine.index.words import AnalysedChunk, Analyser
-from kb_engine.store.port import EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
+from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
 from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
@@ -128,14 +128,14 @@ class PostgresWrite(PostgresRead, Write):
         self,
         db: Db,
         clock: Clock,
-        max_queued: int,
+        bounds: Bounds,
         *,
         embedder: EmbedderIdentity,
         layout: int,
         lease_seconds: float,
         logs_changes: bool,
     ) -> None:
-        super().__init__(db, clock, max_queued)
+        super().__init__(db, clock, bounds)
         self.embedder = embedder
         self.kept_leases: set[str] = set()
         self.dropped_leases: set[str] = set()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
-from kb_engine.store.repository.documents import assign, note_text
 from kb_engine.store.repository.transaction import Read, Write
 
 
@@ -32,6 +31,21 @@ class Content:
     chunks: Sequence[PreparedChunk]
     positions: Sequence[int]
     vectors: Sequence[Vectors | None]
+
+
+async def note_text(read: Read, document_id: int) -> str | None:
+    """The text of a note, as it was sent; None of a file."""
+    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
+    return None if text is None else str(text)
+
+
+async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
+    """Set columns of a document."""
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    await write.rows(
+        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
+        (*columns.values(), document_id),
+    )
 
 
 async def damage(read: Read) -> list[str]:

@@ -8,8 +8,6 @@ they are unfinished, done in the order of acceptance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -27,9 +25,10 @@ from kb_contracts.semantics.documents import (
     tags_to_unite,
     text_digest,
 )
-from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found, source_scope
-from kb_engine.store.port import Arrival, Idempotency, LeasedJob, NewJob, Prepared
-from kb_engine.store.repository import jobs, sources
+from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
+from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
+from kb_engine.store.repository import jobs, sources, versions
+from kb_engine.store.repository.content import assign, note_text
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
 from kb_engine.store.repository.transaction import (
     Read,
@@ -40,7 +39,6 @@ from kb_engine.store.repository.transaction import (
     makes_room,
     placeholders,
     settle,
-    stamp,
 )
 
 NO_TEXT = "No text was found."
@@ -111,12 +109,6 @@ async def detail(
         chunk_limit=chunk_limit,
         text=msgspec.UNSET if whole is None else whole,
     )
-
-
-async def note_text(read: Read, document_id: int) -> str | None:
-    """The text of a note, as it was sent; None of a file."""
-    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
-    return None if text is None else str(text)
 
 
 async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
@@ -238,7 +230,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     if job.kind == "update":
         await write.hold_document(updated_note(job))
         standing, text = await note(write, updated_note(job))
-        check_version(standing, job.expected_version)
+        check_version(standing.version, job.expected_version)
         text = text if job.text is None else job.text
         sha256, size = text_digest(text)
         if prepared.of_note not in (None, sha256):
@@ -247,8 +239,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
                 "The text of the note was replaced from its source meanwhile. Read it again, then repeat.",
                 current_version=standing.version,
             )
-        await write.remove_content(standing.id)
-        await write.insert_content(standing.id, prepared.title, prepared)
+        await replace_content(write, standing.id, prepared)
         await assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
         await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
         await raise_version(write, standing.id)
@@ -312,59 +303,33 @@ async def _submitted_again(
         await sources.attach(write, document_id, job.source_path),
     ]
     if prepared is not None:
-        await write.remove_content(document_id)
-        await write.insert_content(document_id, prepared.title, prepared)
-        await assign(write, document_id, _content(job, prepared, job.metadata or standing.metadata))
-        await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
-        await _keep_text(write, document_id, job)
+        await replace_content(write, document_id, prepared)
+        await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
     if prepared is not None or any(changes):
         await raise_version(write, document_id)
     return await find(write, document_id)
 
 
-async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
-    """Insert a document of another base under its own uid, version and times.
-
-    False: nothing was done, for it is here already, the same content is, or its source has another document.
-    """
-    await write.hold_base()
-    if await has(write, arrival.uid):
-        return False
-    scope = source_scope(arrival.tags, "")
-    job = NewJob(
-        id=arrival.uid,
-        kind="note" if arrival.text is not None else "file",
-        title=arrival.title,
-        tags=arrival.tags,
-        metadata=arrival.metadata,
-        source_path=next(iter(arrival.source_paths), None),
-        dedup_scope=scope,
-        sha256=arrival.sha256,
-        size_bytes=arrival.size_bytes,
-        text=arrival.text,
-        filename=arrival.filename,
-        format=arrival.format,
-        doc_type=arrival.doc_type,
-    )
-    for path in arrival.source_paths or (None,):
-        if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
-            return False
-    document_id = (await insert(write, job, prepared)).id
-    for path in arrival.source_paths[1:]:
-        await sources.point(write, path, document_id)
-    kept = {
-        "uid": arrival.uid,
-        "version": arrival.version,
-        "created_at": stamp(datetime.fromisoformat(arrival.created_at)),
-        "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
-    }
-    await assign(write, document_id, kept)
-    return True
+async def replace_content(write: Write, document_id: int, prepared: Prepared) -> None:
+    """Put other chunks in the place of those of a document, which is kept as it was."""
+    await versions.keep(write, document_id, removed=False)
+    await write.remove_content(document_id)
+    await write.insert_content(document_id, prepared.title, prepared)
 
 
-async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
-    """A new document with all that belongs to it."""
-    document_id = await write.next_document()
+async def describe(
+    write: Write, document_id: int, job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]
+) -> None:
+    """Have a document say what its new content is, and keep the text of a note."""
+    await assign(write, document_id, _content(job, prepared, metadata))
+    await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
+    await _keep_text(write, document_id, job)
+
+
+async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int | None = None) -> m.Document:
+    """A new document with all that belongs to it; with a `document_id` of its own, which none has now."""
+    if document_id is None:
+        document_id = await write.next_document()
     columns = {
         "id": document_id,
         "uid": str(uuid4()),
@@ -409,14 +374,6 @@ async def _keep_text(write: Write, document_id: int, job: NewJob) -> None:
         await write.rows(sql, (document_id, job.text or ""))
 
 
-async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
-    assignments = ", ".join(f"{name} = ?" for name in columns)
-    await write.rows(
-        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
-        (*columns.values(), document_id),
-    )
-
-
 def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a document's metadata."""
     source_type = metadata.get("source_type")
@@ -454,17 +411,19 @@ async def raise_version(write: Write, document_id: int) -> None:
 
 
 @makes_room
-async def delete(write: Write, key: int | str) -> m.Removed:
-    """Raises `document_not_found`."""
+async def delete(write: Write, key: int | str, *, purge: bool = False) -> m.Removed:
+    """It can be brought back for some time, unless it is to be purged. Raises `document_not_found`."""
     gone = await hold(write, key)
     await _remove(write, gone.id)
+    if purge:
+        await versions.drop(write, gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
 @makes_room
 async def remove_source(write: Write, key: int | str, path: str, if_match: int | None) -> m.Removed:
     """Raises `document_not_found`, `source_not_found` or `version_conflict`."""
-    standing = await _held(write, key, if_match)
+    standing = await hold_version(write, key, if_match)
     if path not in standing.source_paths:
         raise source_not_found(path)
     if (await sources.holder(write, standing)).goes_with(path):
@@ -475,6 +434,7 @@ async def remove_source(write: Write, key: int | str, path: str, if_match: int |
 
 
 async def _remove(write: Write, document_id: int) -> None:
+    await versions.keep(write, document_id, removed=True)
     await write.remove_content(document_id)
     await write.rows("DELETE FROM documents WHERE id = ?", (document_id,))
     await write.touch_base(document_id)
@@ -482,7 +442,7 @@ async def _remove(write: Write, document_id: int) -> None:
 
 @makes_room
 async def clear(write: Write, *, collections: bool = False) -> m.Removed:
-    """Remove all documents and cancel the jobs accepted before, at once.
+    """Remove all documents and cancel the jobs accepted before, at once, and keep nothing of them.
 
     What is described stays a collection under its id, unless `collections` says that it goes too.
     """
@@ -493,6 +453,7 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     )
     await write.remove_all_content()
     await write.rows("DELETE FROM documents")
+    await versions.drop_all(write)
     if collections:
         await write.rows("DELETE FROM collections")
     await write.touch_base(None)
@@ -507,10 +468,10 @@ async def hold(write: Write, key: int | str) -> m.Document:
     return await find(write, standing.id) if await write.hold_document(standing.id) else standing
 
 
-async def _held(write: Write, key: int | str, if_match: int | None) -> m.Document:
+async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.Document:
     """As `hold`, if it has the expected version."""
     standing = await hold(write, key)
-    check_version(standing, if_match)
+    check_version(standing.version, if_match)
     return standing
 
 
@@ -518,7 +479,7 @@ async def set_metadata(
     write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
 ) -> m.Document:
     """Raises `document_not_found` or `version_conflict`. The same metadata change no version."""
-    standing = await _held(write, key, if_match)
+    standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing
     await assign(write, standing.id, _metadata(metadata))
@@ -528,7 +489,7 @@ async def set_metadata(
 
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
     """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
-    standing = await _held(write, key, if_match)
+    standing = await hold_version(write, key, if_match)
     if await _tag(write, standing.id, tags):
         scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,)))
         further = [tag for tag in tags if tag not in standing.tags]
@@ -550,7 +511,7 @@ async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 
 async def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
     """Raises `document_not_found`, `tag_not_found` or `version_conflict`."""
-    standing = await _held(write, key, if_match)
+    standing = await hold_version(write, key, if_match)
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
         raise tag_not_found(tag)
@@ -587,7 +548,7 @@ async def accept_update(
         return msgspec.json.decode(answer, type=m.Document)
     await write.hold_queue()  # of two that do the same at once, the second joins
     standing, text = await note(write, document_id)
-    check_version(standing, patch.expected_version)
+    check_version(standing.version, patch.expected_version)
     # Held, so that its end waits for the key that joins it, or is seen here.
     last = await jobs.hold_last_update(write, document_id)
     wanted = (patch.text, patch.title, patch.expected_version)

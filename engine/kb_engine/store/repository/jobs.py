@@ -52,7 +52,7 @@ _LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", 
 async def accept(write: Write, new: NewJob) -> m.Job:
     """Queue a job, durably. Raises `queue_full`."""
     await write.hold_queue()
-    check_queue_room(await write.value(_COUNT_WAITING), write.max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
     lane = lane_of(new.kind, new.size_bytes)
     columns: dict[str, Any] = {name: getattr(new, name) for name in _NEW_JOB} | {
         "tags": msgspec.json.encode(list(dict.fromkeys(new.tags))).decode(),
@@ -252,7 +252,7 @@ async def retry(write: Write, job_id: str) -> m.Job:
     standing = await find(write, job_id)
     if not standing.retryable:
         raise job_not_retryable(standing.status)
-    check_queue_room(await write.value(_COUNT_WAITING), write.max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
     await write.rows(
         "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "

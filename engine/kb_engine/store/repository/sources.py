@@ -57,11 +57,11 @@ async def hold_plan(write: Write, job: NewJob) -> Plan:
 
 async def plan_of(read: Read, job: NewJob) -> Plan:
     """What a commit of the job would do at this moment."""
-    holders = [] if job.source_path is None else await _holders(read, job.source_path, job)
-    return plan(job.source_path, await duplicate_of(read, job), holders)
+    pointing = [] if job.source_path is None else await holders(read, job.source_path, job)
+    return plan(job.source_path, await duplicate_of(read, job), pointing)
 
 
-async def _holders(read: Read, path: str, job: NewJob) -> list[Holder]:
+async def holders(read: Read, path: str, job: NewJob) -> list[Holder]:
     """The documents that the source of a job points to."""
     scope = source_scope(job.tags, job.dedup_scope)
     sql = (

@@ -22,7 +22,7 @@ import msgspec
 
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import Idempotency, Prepared, StoreEventKind
+from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEventKind
 
 A = TypeVar("A", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., object])
@@ -133,8 +133,7 @@ class Write(Read):
     ping: ClassVar[str]
     """The statement that notes an instant, beside all that others may hold."""
 
-    max_queued: int
-    """How many jobs may wait."""
+    bounds: Bounds
 
     @abstractmethod
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:

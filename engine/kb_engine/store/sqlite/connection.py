@@ -17,7 +17,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.index import Changes
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Ids, Vectors
-from kb_engine.store.port import Prepared
+from kb_engine.store.port import Bounds, Prepared
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
 BUSY_TIMEOUT_MS = 10_000
@@ -148,8 +148,8 @@ class SqliteWrite(SqliteRead, Write):
 
     ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
 
-    def __init__(self, db: apsw.Connection, clock: Clock, max_queued: int, *, logs_changes: bool) -> None:
-        super().__init__(db, clock, max_queued)
+    def __init__(self, db: apsw.Connection, clock: Clock, bounds: Bounds, *, logs_changes: bool) -> None:
+        super().__init__(db, clock, bounds)
         self.changes = Changes()
         self._logs_changes = logs_changes
 

@@ -59,6 +59,7 @@ _BATCH_OF_MISSING = (
 _SWITCH = """
 DELETE FROM vectors;
 INSERT INTO vectors SELECT chunk_id, vector FROM next_vectors;
+UPDATE versions SET vectors = NULL;
 DELETE FROM index_segments;
 DROP TABLE next_vectors;
 DELETE FROM meta WHERE name = 'next_embedder';

@@ -298,6 +298,27 @@ UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND fin
 CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
 """
 
+# Documents as they were before they were replaced or removed.
+_VERSION_13 = """
+CREATE TABLE versions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  document_id INTEGER NOT NULL,
+  uid TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  removed INTEGER NOT NULL,
+  kept_at TEXT NOT NULL,
+  expires_at TEXT NOT NULL,
+  members TEXT NOT NULL,
+  text TEXT NOT NULL,
+  passages TEXT NOT NULL,
+  vectors BLOB,
+  UNIQUE (document_id, version)
+);
+CREATE INDEX versions_by_uid ON versions (uid);
+CREATE INDEX versions_by_end ON versions (expires_at);
+CREATE INDEX versions_removed ON versions (id) WHERE removed;
+"""
+
 
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
@@ -335,6 +356,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_10,
     _VERSION_11,
     _VERSION_12,
+    _VERSION_13,
 )
 """The migration at index n leads from version n to version n + 1."""
 

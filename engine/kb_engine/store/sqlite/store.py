@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -36,8 +37,8 @@ from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals
 from kb_engine.index.port import Candidates, Index, IndexQuery
 from kb_engine.index.words import Analyser, Word
-from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
-from kb_engine.store.repository import jobs, search
+from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
+from kb_engine.store.repository import jobs, search, versions
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -47,6 +48,7 @@ from kb_engine.store.sqlite.connection import (
     integers,
     roll_back,
     set_meta,
+    value,
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.segments import Upkeep
@@ -75,7 +77,7 @@ async def open_sqlite(
     path: Path,
     *,
     embedder: EmbedderIdentity,
-    max_queued: int = 100_000,
+    bounds: Bounds = DEFAULT_BOUNDS,
     clock: Clock = utc_now,
     index: Index | None = None,
 ) -> SqliteStore:
@@ -86,14 +88,14 @@ async def open_sqlite(
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    store = await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    store = await asyncio.to_thread(_open, path, embedder, bounds, clock)
     store.begin_upkeep()
     if index is not None:
         store.follow_with(index)
     return store
 
 
-def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock) -> SqliteStore:
+def _open(path: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock) -> SqliteStore:
     lock = own(path)
     try:
         reserve = Reserve(lock.path)
@@ -103,7 +105,7 @@ def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock)
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(lock, reserve, index, max_queued, clock, context=bound.context)
+    return SqliteStore(lock, reserve, index, bounds, clock, context=bound.context)
 
 
 class SqliteStore(Store):
@@ -114,12 +116,12 @@ class SqliteStore(Store):
         lock: BaseLock,
         reserve: Reserve,
         index: EmbeddedIndex,
-        max_queued: int,
+        bounds: Bounds,
         clock: Clock,
         *,
         context: bool,
     ) -> None:
-        super().__init__(max_queued, clock)
+        super().__init__(bounds, clock)
         self._lock = lock
         self._reserve = reserve
         self._index = index
@@ -188,9 +190,21 @@ class SqliteStore(Store):
                 raise
         finally:
             self._upkeep.wake()
-        again = self._reserve.spend if makes_room else self._reserve.move_log
-        (answer,) = await self._writer.run(partial(again, partial(self._transact, [work])))
+        await self._writer.run(self._empty_versions)
+        if makes_room:
+            # A copy of what is to be removed would take the room that this has.
+            bounds = replace(self._bounds, versions=0)
+            again = partial(self._reserve.spend, partial(self._transact, [work], bounds))
+        else:
+            again = partial(self._reserve.move_log, partial(self._transact, [work]))
+        (answer,) = await self._writer.run(again)
         return answer
+
+    def _empty_versions(self, db: apsw.Connection) -> None:
+        """Versions and trash are the first to make room for what is to be written."""
+        if value(db, "SELECT EXISTS (SELECT 1 FROM versions)"):
+            self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
+            logger.warning("the disk is full: no versions of documents and no removed ones are kept")
 
     def _write_waiting(self) -> None:
         """Commit what waits together; nothing where an earlier call has done it."""
@@ -224,7 +238,7 @@ class SqliteStore(Store):
         else:
             waiting.outcome.set_result(answer)
 
-    def _transact(self, works: Iterable[Work[T]]) -> list[T]:
+    def _transact(self, works: Iterable[Work[T]], bounds: Bounds | None = None) -> list[T]:
         """The answers of those that were done in one transaction; once it is large it takes no more."""
         works = iter(works)
         if (first := next(works, None)) is None:
@@ -237,7 +251,7 @@ class SqliteStore(Store):
         try:
             logs_changes = self._follower is not None
             for work in chain([first], works):
-                write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
+                write = SqliteWrite(db, self._clock, bounds or self._bounds, logs_changes=logs_changes)
                 answers.append(run_to_end(work(write)))
                 if write.changes:
                     # Memory is found before the commit: after it nothing may fail.

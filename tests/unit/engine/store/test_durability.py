@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -235,6 +236,22 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
             added = added[4:]
             for number in range(3):
                 added.append((await base.note(*CHUNKS, sha256=f"{document} {number}")).id)
+
+
+async def test_versions_and_trash_make_room_first(disk: Path) -> None:
+    """A base that has any takes nearly as much as one that has none."""
+    counts = []
+    for removed in (0, 6):
+        async with opened(disk / "kb.db") as base:
+            for number in range(removed):
+                gone = await base.note(*CHUNKS, sha256=f"gone {number}")
+                await base.store.write(documents.delete, gone.id)
+            assert await base.count("versions") == removed
+            counts.append(len(await fill_with_notes(base)))
+            assert await base.count("versions") == 0
+        for path in disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert counts[1] >= counts[0] - 2, counts
 
 
 async def test_a_waiting_job_can_be_cancelled_on_a_full_disk(disk: Path) -> None:

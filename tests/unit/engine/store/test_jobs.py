@@ -10,7 +10,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import NewJob
+from kb_engine.store.port import Bounds, NewJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.store.repository.transaction import seconds_between, stamp
@@ -36,7 +36,7 @@ ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    async with opened(place, max_queued=MAX_QUEUED) as base:
+    async with opened(place, bounds=Bounds(queued=MAX_QUEUED)) as base:
         yield base
 
 

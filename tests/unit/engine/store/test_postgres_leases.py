@@ -15,7 +15,7 @@ from asyncpg.transaction import Transaction
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import Idempotency, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import Bounds, Idempotency, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
@@ -260,7 +260,8 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
 
 async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> None:
     database = await new_database()
-    async with opened(database, max_queued=5) as one, opened(database, max_queued=5) as other:
+    bounds = Bounds(queued=5)
+    async with opened(database, bounds=bounds) as one, opened(database, bounds=bounds) as other:
         asked = [base.accept(new_note(f"{n}")) for n in range(8) for base in (one, other)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, m.Job) for answer in answers) == 5

@@ -1,0 +1,225 @@
+"""What is promised of documents as they were: kept when replaced or removed, looked at, restored, purged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, fresh_key, problem
+
+SOURCE: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
+ABSENT = "00000000-0000-4000-8000-00000000ffff"
+
+
+def restored(kb: Client, key: int | str, version: int) -> m.Document:
+    return kb.call(ops.RESTORE_VERSION, key, version)
+
+
+def versions(kb: Client, key: int | str) -> list[int]:
+    return [each.version for each in kb.call(ops.LIST_VERSIONS, key).versions]
+
+
+def text_of(kb: Client, key: int) -> str:
+    text = kb.call(ops.GET_DOCUMENT, key, params={"text": "true"}).text
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_replaced_text_is_kept(kb: Client) -> None:
+    """With all that was said of it, under the version that it had; other changes keep nothing."""
+    before = kb.stored_note("granite  quarry\n\n", title="Stone", tags=["a"], metadata={"n": 1})
+    kb.call(ops.ADD_TAGS, before.id, json={"tags": ["b"]})
+    assert kb.call(ops.LIST_VERSIONS, before.id).total == 0
+    standing = kb.call(ops.GET_DOCUMENT, before.id)
+    kb.patched(before.id, text="basalt columns")
+    (kept,) = kb.call(ops.LIST_VERSIONS, before.uid).versions
+    assert (kept.document_id, kept.uid, kept.version) == (before.id, before.uid, standing.version)
+    assert (kept.removed, kept.title, kept.tags) == (False, "Stone", ["a", "b"])
+    assert (kept.sha256, kept.size_bytes, kept.chunk_count) == (before.sha256, before.size_bytes, 1)
+    assert kept.updated_at == standing.updated_at < kept.kept_at < kept.expires_at
+    detail = kb.call(ops.GET_VERSION, before.id, kept.version)
+    assert (detail.text, detail.text_length, detail.metadata) == ("granite  quarry\n\n", 17, {"n": 1})
+    assert kb.found("granite") == []
+
+
+def test_a_part_of_a_version_is_read(kb: Client) -> None:
+    document = kb.note("granite quarry")
+    kb.patched(document, text="basalt")
+    (version,) = versions(kb, document)
+    query = {"text_offset": 8, "text_limit": 3}
+    part = kb.call(ops.GET_VERSION, document, version, params=query)
+    assert (part.text, part.text_offset, part.text_length) == ("qua", 8, 14)
+    assert kb.call(ops.GET_VERSION, document, version, params={"text_offset": 99}).text == ""
+
+
+def test_a_version_is_restored_in_its_document(kb: Client) -> None:
+    """Text and title, found again by every mode; id, tags and metadata stay, and what stood there is kept."""
+    before = kb.stored_note("granite quarry", title="Stone")
+    kb.patched(before.id, text="basalt columns", title="Lava")
+    kb.call(ops.ADD_TAGS, before.id, json={"tags": ["later"]})
+    kb.call(ops.SET_METADATA, before.id, json={"metadata": {"n": 2}})
+    replaced = kb.call(ops.GET_DOCUMENT, before.id)
+    after = restored(kb, before.id, before.version)
+    assert (after.id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
+    assert after.version > replaced.version
+    assert (after.title, after.sha256, after.chunk_count) == ("Stone", before.sha256, before.chunk_count)
+    assert (after.tags, after.metadata) == (["later"], {"n": 2})
+    assert text_of(kb, before.id) == "granite quarry"
+    assert (kb.found("granite"), kb.found("basalt")) == ([before.id], [])
+    assert kb.search("granite quarry", mode="vector").results[0].chunk.text == "granite quarry"
+    assert versions(kb, before.id) == [replaced.version, before.version]
+
+
+def test_what_stands_already_is_not_restored_again(kb: Client) -> None:
+    before = kb.stored_note("granite", title="Stone")
+    kb.patched(before.id, text="basalt", title="Lava")
+    after = restored(kb, before.id, before.version)
+    assert restored(kb, before.id, before.version) == after
+    assert kb.call(ops.GET_DOCUMENT, before.id).version == after.version
+    assert len(versions(kb, before.id)) == 2
+
+
+def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
+    """Its passages, with headings and places, without the file being sent again."""
+    source = {
+        "source_path": "a.md",
+        "tags": '["collection:documents"]',
+        "dedup_scope": "collection:documents",
+    }
+    document = kb.file("a.md", b"# Stone\n\nGranite is hard.\n\n# Water\n\nRivers are wet.\n", **source)
+    before = kb.call(ops.GET_DOCUMENT, document)
+    assert kb.file("a.md", b"# Lava\n\nBasalt flows.\n", **source) == document
+    kept = kb.call(ops.GET_VERSION, document, before.version)
+    assert (kept.filename, kept.source_paths, kept.chunk_count) == ("a.md", ["a.md"], before.chunk_count)
+    assert all(kept.text[each.start : each.end] == each.text for each in before.chunks)
+    restored(kb, document, before.version)
+    after = kb.call(ops.GET_DOCUMENT, document)
+
+    def read(found: m.DocumentDetail) -> list[Any]:
+        return [(each.text, each.heading, each.start, each.end) for each in found.chunks]
+
+    assert read(after) == read(before)
+    assert (after.title, after.format, after.size_bytes) == (before.title, before.format, before.size_bytes)
+    assert kb.found("granite") == [document]
+
+
+def test_a_removed_document_is_brought_back(kb: Client) -> None:
+    """Under its number and uid, with its tags, metadata and source; until then it is found by nothing."""
+    note = {**SOURCE, "source_path": "a.md", "metadata": {"n": 1}}
+    before = kb.stored_note("granite quarry", title="Stone", **note)
+    kb.call(ops.DELETE_DOCUMENT, before.id)
+    (gone,) = kb.call(ops.LIST_TRASH).versions
+    assert (gone.document_id, gone.uid, gone.version, gone.removed) == (
+        before.id,
+        before.uid,
+        before.version,
+        True,
+    )
+    assert kb.call(ops.LIST_VERSIONS, before.uid).versions == [gone]
+    assert kb.call(ops.GET_VERSION, before.uid, gone.version).text == "granite quarry"
+    problem(kb.request(ops.GET_DOCUMENT, before.uid), "document_not_found")
+    assert kb.found("granite") == kb.listed() == []
+    after = restored(kb, before.uid, gone.version)
+    same = ("id", "uid", "title", "tags", "metadata", "source_path", "source_paths", "sha256", "created_at")
+    assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
+    assert after.version > before.version
+    assert after.updated_at > before.updated_at
+    assert text_of(kb, before.id) == "granite quarry"
+    assert kb.found("granite") == kb.listed(source_path="a.md") == [before.id]
+    assert (kb.call(ops.LIST_TRASH).total, versions(kb, before.id)) == (0, [])
+
+
+def test_an_earlier_version_of_a_removed_document_is_brought_back(kb: Client) -> None:
+    """What was removed stays as a version of it, and is no trash any more."""
+    before = kb.stored_note("granite", title="Stone")
+    last = kb.patched(before.id, text="basalt", title="Lava")
+    kb.call(ops.DELETE_DOCUMENT, before.id)
+    assert restored(kb, before.id, before.version).title == "Stone"
+    assert (kb.found("granite"), kb.call(ops.LIST_TRASH).total) == ([before.id], 0)
+    assert restored(kb, before.id, last.version).title == "Lava"
+    assert kb.found("basalt") == [before.id]
+
+
+def test_a_source_that_has_another_document_stays_with_it(kb: Client) -> None:
+    note = {**SOURCE, "source_path": "a.md"}
+    before = kb.stored_note("granite", **note)
+    kb.call(ops.DELETE_DOCUMENT, before.id)
+    other = kb.note("basalt", **note)
+    back = restored(kb, before.id, before.version)
+    assert (back.source_path, back.source_paths) == (None, [])
+    assert kb.listed(source_path="a.md") == [other]
+    assert sorted(kb.listed()) == sorted([before.id, other])
+
+
+def test_a_document_that_goes_with_its_source_is_kept(kb: Client) -> None:
+    note = {**SOURCE, "source_path": "a.md"}
+    document = kb.note("granite", **note)
+    kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"})
+    assert [each.document_id for each in kb.call(ops.LIST_TRASH).versions] == [document]
+
+
+def test_the_trash_has_what_was_removed_last_first(kb: Client) -> None:
+    notes = [kb.note(text) for text in ("granite", "basalt", "chalk")]
+    for document in notes:
+        kb.call(ops.DELETE_DOCUMENT, document)
+    listed = kb.call(ops.LIST_TRASH)
+    assert ([each.document_id for each in listed.versions], listed.total) == (notes[::-1], 3)
+    page = kb.call(ops.LIST_TRASH, params={"limit": 1, "offset": 1})
+    assert ([each.document_id for each in page.versions], page.total, page.offset) == ([notes[1]], 3, 1)
+
+
+def test_what_is_purged_cannot_be_restored(kb: Client) -> None:
+    """By itself, with the document that is removed, and with all of them."""
+    document = kb.stored_note("granite")
+    kb.patched(document.id, text="basalt")
+    assert kb.call(ops.PURGE_VERSIONS, document.id).versions == 1
+    problem(kb.request(ops.RESTORE_VERSION, document.id, document.version), "version_not_found")
+    kb.patched(document.id, text="chalk")
+    kb.call(ops.DELETE_DOCUMENT, document.id, params={"purge": "true"})
+    assert kb.call(ops.LIST_TRASH).total == 0
+    for key in (document.id, document.uid):
+        problem(kb.request(ops.LIST_VERSIONS, key), "document_not_found")
+        problem(kb.request(ops.RESTORE_VERSION, key, document.version), "document_not_found")
+    gone = kb.stored_note("marble")
+    kb.call(ops.DELETE_DOCUMENT, gone.id)
+    assert kb.call(ops.PURGE_VERSIONS, gone.uid).versions == 1
+    problem(kb.request(ops.PURGE_VERSIONS, gone.uid), "document_not_found")
+    cleared = kb.stored_note("slate")
+    kb.patched(cleared.id, text="sand")
+    kb.clear()
+    assert kb.call(ops.LIST_TRASH).total == 0
+    problem(kb.request(ops.GET_VERSION, cleared.id, cleared.version), "document_not_found")
+
+
+def test_an_unknown_version_is_an_error(kb: Client) -> None:
+    """That names those which are kept."""
+    before = kb.stored_note("granite")
+    kb.patched(before.id, text="basalt")
+    for operation in (ops.GET_VERSION, ops.RESTORE_VERSION):
+        error = problem(kb.request(operation, before.id, before.version + 7), "version_not_found")
+        assert f": {before.version}." in error.detail
+        problem(kb.request(operation, ABSENT, 1), "document_not_found")
+
+
+def test_a_restore_of_another_version_than_expected_is_refused(kb: Client) -> None:
+    before = kb.stored_note("granite")
+    after = kb.patched(before.id, text="basalt")
+    stale = {ops.IF_MATCH: f'"{before.version}"'}
+    place = (ops.RESTORE_VERSION, before.id, before.version)
+    refused = problem(kb.request(*place, headers=stale), "version_conflict")
+    assert refused.current_version == after.version
+    assert kb.found("basalt") == [before.id]
+    fresh = {ops.IF_MATCH: f'"{after.version}"'}
+    decode(kb.request(*place, headers=fresh), m.Document)
+    assert kb.found("granite") == [before.id]
+
+
+def test_a_retried_restore_happens_once(kb: Client) -> None:
+    before, key = kb.stored_note("granite"), fresh_key()
+    kb.call(ops.DELETE_DOCUMENT, before.id)
+    place = (ops.RESTORE_VERSION, before.id, before.version)
+    first = decode(kb.request(*place, headers=key), m.Document)
+    kb.patched(before.id, text="basalt")
+    assert decode(kb.request(*place, headers=key), m.Document) == first
+    assert kb.found("basalt") == [before.id]

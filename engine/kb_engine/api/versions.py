@@ -1,0 +1,51 @@
+"""`/documents/{id}/versions` and `/trash`: documents as they were, looked at and restored."""
+
+from __future__ import annotations
+
+from kb_contracts.api import models as m
+from kb_contracts.http.mount import Incoming
+from kb_contracts.semantics.documents import document_key
+from kb_engine.api.documents import caller_of
+from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.store.repository import arrivals, versions
+
+
+class VersionsApi:
+    """Handlers of `listVersions`, `getVersion`, `restoreVersion`, `purgeVersions` and `listTrash`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+
+    async def list_versions(self, incoming: Incoming) -> m.PastVersionList:
+        key, query = document_key(incoming.path["document_id"]), incoming.query
+        return await self._store.read(versions.page, key, query.limit, query.offset)
+
+    async def get_version(self, incoming: Incoming) -> m.PastVersionDetail:
+        query = incoming.query
+        return await self._store.read(
+            versions.detail,
+            document_key(incoming.path["document_id"]),
+            incoming.path["version"],
+            query.text_offset,
+            query.text_limit,
+        )
+
+    async def restore_version(self, incoming: Incoming) -> m.Document:
+        """Restore with the vectors that are kept; where another embedder has come, with new ones."""
+        key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
+        retry, if_match = idempotency_of(incoming), incoming.if_match
+        try:
+            return await self._store.once(retry, arrivals.restore, key, version, if_match)
+        except arrivals.VectorsMissing as missing:
+            past = missing.past
+        title = past.members.title
+        vectors = await self._engine.pipeline.embed(title, past.chunks, caller=caller_of(incoming))
+        return await self._store.once(retry, arrivals.restore, key, version, if_match, vectors)
+
+    async def purge_versions(self, incoming: Incoming) -> m.Purged:
+        key = document_key(incoming.path["document_id"])
+        return await self._store.once(idempotency_of(incoming), versions.purge, key)
+
+    async def list_trash(self, incoming: Incoming) -> m.PastVersionList:
+        return await self._store.read(versions.trash, incoming.query.limit, incoming.query.offset)

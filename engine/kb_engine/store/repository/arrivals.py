@@ -1,0 +1,154 @@
+"""Documents put in as they were: those of another base, and those that are kept from before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts.api import models as m
+from kb_contracts.semantics.documents import check_version
+from kb_contracts.semantics.sources import source_scope
+from kb_engine.store.port import Arrival, NewJob, Prepared
+from kb_engine.store.repository import documents, sources, versions
+from kb_engine.store.repository.content import assign
+from kb_engine.store.repository.transaction import Write, stamp
+from kb_engine.store.repository.versions import Past
+
+
+class VectorsMissing(Exception):
+    """The passages of `past` must be embedded before it can be restored."""
+
+    def __init__(self, past: Past) -> None:
+        super().__init__(f"version {past.version} of document {past.document_id} has no vectors")
+        self.past = past
+
+
+async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
+    """Insert a document of another base under its own uid, version and times.
+
+    False: nothing was done, for it is here already, the same content is, or its source has another document.
+    """
+    await write.hold_base()
+    if await documents.has(write, arrival.uid):
+        return False
+    scope = source_scope(arrival.tags, "")
+    job = NewJob(
+        id=arrival.uid,
+        kind="note" if arrival.text is not None else "file",
+        title=arrival.title,
+        tags=arrival.tags,
+        metadata=arrival.metadata,
+        source_path=next(iter(arrival.source_paths), None),
+        dedup_scope=scope,
+        sha256=arrival.sha256,
+        size_bytes=arrival.size_bytes,
+        text=arrival.text,
+        filename=arrival.filename,
+        format=arrival.format,
+        doc_type=arrival.doc_type,
+    )
+    for path in arrival.source_paths or (None,):
+        if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
+            return False
+    document_id = (await documents.insert(write, job, prepared)).id
+    for path in arrival.source_paths[1:]:
+        await sources.point(write, path, document_id)
+    kept = {
+        "uid": arrival.uid,
+        "version": arrival.version,
+        "created_at": stamp(datetime.fromisoformat(arrival.created_at)),
+        "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
+    }
+    await assign(write, document_id, kept)
+    return True
+
+
+async def restore(
+    write: Write,
+    key: int | str,
+    version: int,
+    if_match: int | None,
+    vectors: NDArray[np.float32] | None = None,
+) -> m.Document:
+    """Give a document the content of a version, or bring back a removed one as it was in it.
+
+    Of a document that stands, tags, metadata and sources stay as they are; one that has this content changes
+    not at all. One that is brought back has its number and uid, but not the sources that point to another
+    document by now.
+
+    Raises:
+        VectorsMissing: another embedder has filled the base since, and no `vectors` are given.
+        EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
+    """
+    await write.hold_base()
+    past = await versions.find(write, key, version)
+    await write.hold_content("version", past.uid, "")
+    past = await versions.find(write, key, version)  # as it is now that nobody else restores it
+    if not await documents.has(write, past.uid):
+        check_version(await versions.last(write, past.document_id), if_match)
+        return await _bring_back(write, past, _prepared(past, vectors))
+    standing = await documents.hold_version(write, past.document_id, if_match)
+    if (standing.sha256, standing.title) == (past.members.sha256, past.members.title):
+        return standing
+    prepared = _prepared(past, vectors)
+    scope = await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,))
+    await documents.replace_content(write, standing.id, prepared)
+    job = replace(_job(past), dedup_scope=scope)
+    await documents.describe(write, standing.id, job, prepared, standing.metadata)
+    await documents.raise_version(write, standing.id)
+    return await documents.find(write, standing.id)
+
+
+async def _bring_back(write: Write, past: Past, prepared: Prepared) -> m.Document:
+    was = past.members
+    job = _job(past)
+    paths = []
+    for path in was.source_paths:
+        await write.hold_content("source", path, source_scope(was.tags, was.dedup_scope))
+        if not await sources.holders(write, path, job):
+            paths.append(path)
+    number = await versions.last(write, past.document_id)
+    first = replace(job, source_path=next(iter(paths), None))
+    await documents.insert(write, first, prepared, past.document_id)
+    for path in paths[1:]:
+        await sources.point(write, path, past.document_id)
+    kept = {
+        "uid": past.uid,
+        "version": number,
+        "created_at": was.created_at,
+        "unsourced": was.unsourced or not paths,
+    }
+    await assign(write, past.document_id, kept)
+    await versions.brought_back(write, past)
+    await documents.raise_version(write, past.document_id)
+    return await documents.find(write, past.document_id)
+
+
+def _prepared(past: Past, vectors: NDArray[np.float32] | None) -> Prepared:
+    found = past.vectors if vectors is None else vectors
+    if found is None:
+        raise VectorsMissing(past)
+    return past.prepared(found)
+
+
+def _job(past: Past) -> NewJob:
+    """What would have brought its content."""
+    was = past.members
+    return NewJob(
+        id=past.uid,
+        kind=was.kind,
+        title=was.title,
+        tags=was.tags,
+        metadata=was.metadata,
+        source_path=None,
+        dedup_scope=was.dedup_scope,
+        sha256=was.sha256,
+        size_bytes=was.size_bytes,
+        text=past.text if was.kind == "note" else None,
+        filename=was.filename,
+        format=was.format,
+        doc_type=was.doc_type,
+    )

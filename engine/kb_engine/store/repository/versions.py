@@ -1,0 +1,335 @@
+"""Documents as they were before they were replaced or removed, each whole, for some time.
+
+A version has all that is needed to put it in again without its file and without the embedder: the text, the
+place of each passage, and their vectors, until another embedder fills the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kb_contracts.api import models as m
+from kb_contracts.semantics.documents import document_not_found
+from kb_contracts.semantics.versions import check_version_kept
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.store.repository.content import content
+from kb_engine.store.repository.transaction import Read, Write, makes_room, parse, placeholders, stamp
+
+_MEMBERS = (
+    "kind", "doc_type", "format", "filename", "size_bytes", "sha256", "dedup_scope", "unsourced",
+    "created_at", "updated_at",
+)  # fmt: skip
+_LISTED = "document_id, uid, version, removed, kept_at, expires_at, members"
+_VECTOR_TYPE = "<f4"
+_BREAK = "\n"
+_LAST_CHARACTER = 2**31 - 2
+
+
+class Members(msgspec.Struct, frozen=True, kw_only=True):
+    """What a document said of itself."""
+
+    kind: m.JobKind
+    title: str
+    doc_type: m.DocType
+    format: str | None
+    filename: str | None
+    source_paths: list[str]
+    tags: list[str]
+    metadata: dict[str, Any]
+    size_bytes: int
+    sha256: str
+    dedup_scope: str
+    unsourced: bool
+    created_at: str
+    updated_at: str
+    extraction_method: str
+    pages: int | None
+    status_reason: str | None
+    language: str | None
+    chunk_count: int
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a passage stands in the text, and what it counts in tokens."""
+
+    start: int
+    end: int
+    page: int | None
+    heading: str | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A version, whole. `vectors` are None where another embedder has filled the base since."""
+
+    document_id: int
+    uid: str
+    version: int
+    removed: bool
+    members: Members
+    text: str
+    places: Sequence[Place]
+    vectors: Vectors | None
+
+    @property
+    def chunks(self) -> list[PreparedChunk]:
+        return [
+            PreparedChunk(
+                self.text[each.start : each.end],
+                each.page,
+                each.heading,
+                each.start,
+                each.end,
+                each.tokens,
+            )
+            for each in self.places
+        ]
+
+    def prepared(self, vectors: Vectors) -> Prepared:
+        """Its content, ready to be stored."""
+        said = self.members
+        return Prepared(
+            title=said.title,
+            extraction_method=said.extraction_method,
+            pages=said.pages,
+            chunks=self.chunks,
+            vectors=vectors,
+            status_reason=said.status_reason,
+            language=said.language,
+        )
+
+
+# read
+
+
+async def page(read: Read, key: int | str, limit: int, offset: int) -> m.PastVersionList:
+    """The versions of a document, the latest first. Raises `document_not_found`."""
+    document_id = await _document(read, key)
+    return await _page(read, "document_id = ?", (document_id,), limit, offset)
+
+
+async def trash(read: Read, limit: int, offset: int) -> m.PastVersionList:
+    """The removed documents, the one that was removed last first."""
+    return await _page(read, "removed", (), limit, offset)
+
+
+async def detail(
+    read: Read, key: int | str, version: int, text_offset: int, text_limit: int
+) -> m.PastVersionDetail:
+    """Raises `document_not_found` or `version_not_found`."""
+    document_id = await _document(read, key)
+    await _check_kept(read, document_id, version)
+    row = await read.row(
+        f"SELECT {_LISTED}, substr(text, CAST(? AS integer), CAST(? AS integer)), length(text) "  # noqa: S608
+        "FROM versions WHERE document_id = ? AND version = ?",
+        (min(text_offset, _LAST_CHARACTER) + 1, text_limit, document_id, version),
+    )
+    assert row is not None, "it is kept"
+    *listed, text, length = row
+    said = msgspec.json.decode(listed[-1], type=Members)
+    return m.PastVersionDetail(
+        **_listed(listed),
+        metadata=said.metadata,
+        text=text,
+        text_offset=text_offset,
+        text_length=length,
+    )
+
+
+async def find(read: Read, key: int | str, version: int) -> Past:
+    """Raises `document_not_found` or `version_not_found`."""
+    document_id = await _document(read, key)
+    await _check_kept(read, document_id, version)
+    row = await read.row(
+        "SELECT uid, removed, members, text, passages, vectors FROM versions "
+        "WHERE document_id = ? AND version = ?",
+        (document_id, version),
+    )
+    assert row is not None, "it is kept"
+    uid, removed, members, text, passages, stored = row
+    places = msgspec.json.decode(passages, type=list[Place])
+    vectors = None if stored is None else np.frombuffer(stored, _VECTOR_TYPE)
+    return Past(
+        document_id=document_id,
+        uid=uid,
+        version=version,
+        removed=bool(removed),
+        members=msgspec.json.decode(members, type=Members),
+        text=text,
+        places=places,
+        vectors=None if vectors is None else vectors.reshape(len(places), -1 if places else 0),
+    )
+
+
+async def last(read: Read, document_id: int) -> int:
+    """The highest version that is kept of a document; 0: none is."""
+    return int(
+        await read.value("SELECT max(version) FROM versions WHERE document_id = ?", (document_id,)) or 0
+    )
+
+
+async def _document(read: Read, key: int | str) -> int:
+    """The number of a document that stands, or of which something is kept. Raises `document_not_found`."""
+    is_number = not isinstance(key, str)
+    if is_number and int(key) > m.MAX_INTEGER:
+        raise document_not_found(key)
+    standing = await read.value(f"SELECT id FROM documents WHERE {'id' if is_number else 'uid'} = ?", (key,))  # noqa: S608
+    if standing is not None:
+        return int(standing)
+    kept = await read.value(
+        f"SELECT document_id FROM versions WHERE {'document_id' if is_number else 'uid'} = ? "  # noqa: S608
+        "AND expires_at > ? LIMIT 1",
+        (key, read.now),
+    )
+    if kept is None:
+        raise document_not_found(key)
+    return int(kept)
+
+
+async def _check_kept(read: Read, document_id: int, version: int) -> None:
+    sql = "SELECT version FROM versions WHERE document_id = ? AND expires_at > ?"
+    found = await read.rows(sql, (document_id, read.now))
+    check_version_kept(version, [int(number) for (number,) in found])
+
+
+async def _page(
+    read: Read, condition: str, values: Sequence[Any], limit: int, offset: int
+) -> m.PastVersionList:
+    where = f"WHERE {condition} AND expires_at > ?"
+    bound = (*values, read.now)
+    total = await read.value(f"SELECT count(*) FROM versions {where}", bound)  # noqa: S608
+    found = await read.rows(
+        f"SELECT {_LISTED} FROM versions {where} ORDER BY id DESC LIMIT ? OFFSET ?",  # noqa: S608
+        (*bound, limit, offset),
+    )
+    listed = [m.PastVersion(**_listed(row)) for row in found]
+    return m.PastVersionList(versions=listed, total=total, limit=limit, offset=offset)
+
+
+def _listed(row: Sequence[Any]) -> dict[str, Any]:
+    *values, members = row
+    fields = dict(zip(_LISTED.split(", ")[:-1], values, strict=True))
+    said = msgspec.json.decode(members, type=Members)
+    further = {name: getattr(said, name) for name in m.PastVersion.__struct_fields__ if name not in fields}
+    return {**fields, "removed": bool(fields["removed"]), **further}
+
+
+# write
+
+
+async def keep(write: Write, document_id: int, *, removed: bool) -> None:
+    """Keep a document as it is now, before it is replaced or removed; the oldest beyond the bound goes."""
+    if not write.bounds.versions:
+        await drop(write, document_id)
+        return
+    standing = await content(write, document_id)
+    assert standing is not None, "the caller holds it"
+    sql = (
+        f"SELECT d.uid, d.version, d.metadata, {write.sources}, {write.tags}, "  # noqa: S608
+        f"{', '.join(f'd.{name}' for name in _MEMBERS)} FROM documents d WHERE d.id = ?"
+    )
+    row = await write.row(sql, (document_id,))
+    assert row is not None, "the caller holds it"
+    uid, version, metadata, paths, tags, *values = row
+    text, places = _text_of(standing.text, standing.chunks)
+    known = dict(zip(_MEMBERS, values, strict=True))
+    members = Members(
+        **{**known, "unsourced": bool(known["unsourced"])},
+        title=standing.title,
+        source_paths=write.read_list(paths),
+        tags=write.read_list(tags),
+        metadata=msgspec.json.decode(metadata),
+        extraction_method=standing.extraction_method,
+        pages=standing.pages,
+        status_reason=standing.status_reason,
+        language=standing.language,
+        chunk_count=len(places),
+    )
+    columns = {
+        "document_id": document_id,
+        "uid": uid,
+        "version": version,
+        "removed": removed,
+        "kept_at": write.now,
+        "expires_at": stamp(parse(write.now) + timedelta(days=write.bounds.version_days)),
+        "members": msgspec.json.encode(members).decode(),
+        "text": text,
+        "passages": msgspec.json.encode(places).decode(),
+        "vectors": _joined(standing.vectors),
+    }
+    await write.rows(
+        f"INSERT INTO versions ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
+        tuple(columns.values()),
+    )
+    await write.rows(
+        "DELETE FROM versions WHERE document_id = ? AND id <= ("
+        "SELECT id FROM versions WHERE document_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+        (document_id, document_id, write.bounds.versions),
+    )
+
+
+async def purge(write: Write, key: int | str) -> m.Purged:
+    """Keep no version of a document. Raises `document_not_found`."""
+    return m.Purged(versions=await drop(write, await _document(write, key)))
+
+
+async def drop(write: Write, document_id: int) -> int:
+    """As `purge`, by number; how many there were."""
+    return await write.changed("DELETE FROM versions WHERE document_id = ?", (document_id,))
+
+
+async def brought_back(write: Write, past: Past) -> None:
+    """A document stands again as it was in this version: none of its versions is a removed one now."""
+    if past.removed:
+        gone = "DELETE FROM versions WHERE document_id = ? AND version = ?"
+        await write.rows(gone, (past.document_id, past.version))
+    await write.rows("UPDATE versions SET removed = false WHERE document_id = ?", (past.document_id,))
+
+
+async def forget_expired(write: Write) -> int:
+    """Delete what is kept no longer; how many versions."""
+    return await write.changed("DELETE FROM versions WHERE expires_at <= ?", (write.now,))
+
+
+@makes_room
+async def drop_all(write: Write) -> int:
+    """Keep no version of any document; how many there were."""
+    return await write.changed("DELETE FROM versions", ())
+
+
+def _text_of(note: str | None, chunks: Sequence[PreparedChunk]) -> tuple[str, list[Place]]:
+    """The text that the places of the passages are in: that of a note, or of a file what its passages hold.
+
+    Passages of earlier engines that overlap, or are not as long as they say, follow one another.
+    """
+    if note is not None:
+        return note, [_place(each, each.start, each.end) for each in chunks]
+    parts: list[str] = []
+    places = []
+    at = 0
+    for each in chunks:
+        gap = max(0, each.start - at)
+        parts += [_BREAK * gap, each.text]
+        at += gap + len(each.text)
+        places.append(_place(each, at - len(each.text), at))
+    return "".join(parts), places
+
+
+def _place(chunk: PreparedChunk, start: int, end: int) -> Place:
+    return Place(start, end, chunk.page, chunk.heading, chunk.tokens)
+
+
+def _joined(vectors: Sequence[Vectors | None]) -> bytes | None:
+    """All vectors as bytes; None where one is missing."""
+    known = [each for each in vectors if each is not None]
+    if len(known) < len(vectors) or len({each.shape for each in known}) > 1:
+        return None
+    return b"".join(np.ascontiguousarray(each, _VECTOR_TYPE).tobytes() for each in known)

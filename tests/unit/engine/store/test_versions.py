@@ -1,0 +1,163 @@
+"""Documents as they were: how many are kept and how long, and restored whole whatever happened since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kb_engine.store.port import Bounds, EmbedderIdentity
+from kb_engine.store.repository import arrivals, documents, versions
+from kb_engine.store.repository.versions import Past
+from tests.support.stores import (
+    Base,
+    Place,
+    TestClock,
+    died,
+    direct,
+    key,
+    meaning,
+    new_note,
+    opened,
+    prepared,
+    refused,
+)
+from tests.unit.engine.store.test_reindex import OTHER, by_length, reindex
+
+
+async def kept(base: Base, document: int) -> list[int]:
+    return [each.version for each in (await base.store.read(versions.page, document, 100, 0)).versions]
+
+
+async def rewritten(base: Base, document: int, text: str) -> int:
+    """The version of a note after its text was replaced."""
+    return (await base.update(document, text, prepared(text))).version
+
+
+async def test_the_newest_versions_are_kept(place: Place) -> None:
+    async with opened(place, bounds=Bounds(versions=2)) as base:
+        note = await base.note("one")
+        for text in ("two", "three", "four"):
+            await rewritten(base, note.id, text)
+        assert await kept(base, note.id) == [3, 2]
+        await base.store.write(documents.delete, note.id)
+        assert await kept(base, note.id) == [4, 3]
+
+
+async def test_versions_and_trash_are_kept_so_long(place: Place) -> None:
+    """After that they are neither listed nor restored, and the next sweep deletes them."""
+    clock = TestClock()
+    async with opened(place, clock, bounds=Bounds(version_days=2)) as base:
+        changed, gone = await base.note("granite"), await base.note("basalt")
+        await rewritten(base, changed.id, "marble")
+        await base.store.write(documents.delete, gone.id)
+        clock.move(days=2, seconds=-1)
+        assert (await base.store.read(versions.trash, 10, 0)).total == 1
+        assert await base.store.write(versions.forget_expired) == 0
+        clock.move(seconds=1)
+        assert (await base.store.read(versions.trash, 10, 0)).total == 0
+        assert await kept(base, changed.id) == []
+        for document, code in ((changed, "version_not_found"), (gone, "document_not_found")):
+            restoring = base.store.write(arrivals.restore, document.id, 1, None)
+            assert (await refused(restoring)).code == code
+        assert await base.count("versions") == 2
+        assert await base.store.write(versions.forget_expired) == 2
+        assert await base.count("versions") == 0
+
+
+async def test_without_a_bound_nothing_is_kept(place: Place) -> None:
+    """Nor what was kept under an earlier setting of a document that is changed or removed."""
+    async with opened(place) as base:
+        note = await base.note("granite")
+        await rewritten(base, note.id, "basalt")
+    async with opened(place, bounds=Bounds(versions=0)) as base:
+        assert await base.count("versions") == 1
+        await rewritten(base, note.id, "marble")
+        assert await base.count("versions") == 0
+        await base.store.write(documents.delete, note.id)
+        assert await base.count("versions") == 0
+
+
+async def test_a_document_is_found_again_as_it_was(base: Base) -> None:
+    """By its words and along its vectors, with the passages where they stood."""
+    before = await base.note("granite is hard. ", "rivers are wet.", title="Stone")
+    found = await base.find("granite", "hybrid", vector=meaning("rivers are wet."))
+    await base.store.write(documents.delete, before.id)
+    assert (await base.find("granite", "hybrid", vector=meaning("rivers are wet."))).results == []
+    await base.store.write(arrivals.restore, before.uid, 1, None)
+    again = await base.find("granite", "hybrid", vector=meaning("rivers are wet."))
+    assert [(each.chunk.text, each.score) for each in again.results] == [
+        (each.chunk.text, pytest.approx(each.score)) for each in found.results
+    ]
+    after = await base.detail(before.id)
+    assert [(each.start, each.end, each.page) for each in after.chunks] == [
+        (each.start, each.end, each.page) for each in before.chunks
+    ]
+
+
+async def test_an_empty_document_is_brought_back(base: Base) -> None:
+    before = await base.note("granite")
+    await base.update(before.id, " ", prepared())
+    await base.store.write(documents.delete, before.id)
+    assert (await base.store.write(arrivals.restore, before.id, 2, None)).status == "empty"
+    assert (await base.store.write(arrivals.restore, before.id, 1, None)).status == "searchable"
+
+
+async def test_a_moved_document_stays_where_it_is(base: Base) -> None:
+    """Its text is restored in the collection that it is in by now, where the same text is it again."""
+    one, two = "collection:one", "collection:two"
+    note = await base.note("granite", tags=[one], dedup_scope=one)
+    await base.store.write(documents.remove_tag, note.id, one, None)
+    await base.store.write(documents.add_tags, note.id, [two], None)
+    await rewritten(base, note.id, "basalt")
+    assert (await base.store.write(arrivals.restore, note.id, 3, None)).tags == [two]
+    again = await base.ingest(new_note("granite", tags=[two], dedup_scope=two), prepared("granite"))
+    assert (again.document_id, again.deduplicated) == (note.id, True)
+
+
+async def test_after_another_embedder_passages_are_embedded_anew(place: Place) -> None:
+    """What is kept has no vectors then: whoever restores brings them."""
+    async with opened(place) as base:
+        note = await base.note("granite")
+        await rewritten(base, note.id, "basalt")
+    await reindex(place)
+    async with opened(place, embedder=EmbedderIdentity(OTHER.name, OTHER.dimensions)) as base:
+        with pytest.raises(arrivals.VectorsMissing) as missing:
+            await base.store.write(arrivals.restore, note.id, 1, None)
+        past: Past = missing.value.past
+        assert [each.text for each in past.chunks] == ["granite"]
+        vectors = by_length(["granite"])
+        await base.store.write(arrivals.restore, note.id, 1, None, vectors)
+        assert await base.titles("granite", "vector", vector=vectors[0]) == ["A note"]
+
+
+async def test_a_removal_is_kept_or_has_not_been_where_the_engine_died(base: Base, tmp_path: Path) -> None:
+    note = await base.note("granite")
+    await base.store.write(documents.delete, note.id)
+    place = await died(base, tmp_path / "left")
+    async with opened(place) as after:
+        await after.store.write(arrivals.restore, note.id, 1, None)
+        assert await after.titles("granite") == [note.title]
+
+
+async def test_a_retried_restore_is_answered_as_before(base: Base) -> None:
+    note, once = await base.note("granite"), key("restore")
+    await base.store.write(documents.delete, note.id)
+    first = await base.store.once(once, arrivals.restore, note.id, 1, None)
+    await base.store.write(documents.delete, note.id, purge=True)
+    assert await base.store.once(once, arrivals.restore, note.id, 1, None) == first
+
+
+async def test_a_version_whose_vectors_are_gone_is_restored_with_others(base: Base) -> None:
+    """As of a document that was damaged when it was replaced."""
+    if not isinstance(base.place, Path):
+        pytest.skip("damaged by hand in SQLite alone")
+    note = await base.note("granite")
+    with direct(base.path) as db:
+        db.execute("DELETE FROM vectors")
+    await rewritten(base, note.id, "basalt")
+    with pytest.raises(arrivals.VectorsMissing):
+        await base.store.write(arrivals.restore, note.id, 1, None)
+    vectors = np.array([meaning("granite")])
+    assert (await base.store.write(arrivals.restore, note.id, 1, None, vectors)).chunk_count == 1

@@ -316,7 +316,18 @@ COMMANDS = (
     Command("rm", "kb_cli.documents:remove", "remove documents", (
         *_ENGINE,
         _arg("documents", nargs="+", metavar="ID", help="number or uid"),
+        _arg("--purge", action="store_true", help="keep nothing of them, nor of their earlier versions"),
         _arg("--yes", action="store_true", help="do not ask"),
+    )),
+    Command("history", "kb_cli.history:run", "documents as they were: show them, bring them back", (
+        *_ENGINE,
+        _arg("document", nargs="?", metavar="ID", help="number or uid (default: list what was removed)"),
+        _arg("version", nargs="?", type=_LIMIT, metavar="VERSION", help="show this version with its text"),
+        _arg("--diff", action="store_true", help="show how it differs from the note as it is now"),
+        _arg("--restore", action="store_true", help="bring this version back (default: the latest)"),
+        _arg("--purge", action="store_true", help="keep no version of it any more"),
+        _arg("--offset", type=_COUNT, default=0, metavar="N", help="versions to skip"),
+        _arg("--limit", type=_LIMIT, default=100, metavar="N", help="most versions (default 100)"),
     )),
     Command("move", "kb_cli.documents:move", "put a document into another collection", (
         *_ENGINE,

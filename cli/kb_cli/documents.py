@@ -26,6 +26,7 @@ from kb_contracts.api.operations import (
     PATCH_NOTE,
     SEARCH,
     WITHOUT_CHUNKS,
+    DeleteQuery,
     DocumentQuery,
     DocumentsQuery,
     NoteQuery,
@@ -205,7 +206,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         for key in options.documents:
             try:
                 if options.yes or _confirmed(client, key):
-                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}))
+                    query = DeleteQuery(purge=options.purge)
+                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}, query=query))
             except CliError as error:
                 failures.append(error)
                 if error.status is not Exit.NOT_FOUND:
@@ -217,6 +219,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
     total = m.Removed(**{name: sum(one[name] for one in counts) for name in m.Removed.__struct_fields__})
     if not out.answered(total):
         out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+        if total.documents and not options.purge:
+            out.note("kb history ID --restore brings one back.")
     return Exit.PARTLY if failures else Exit.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
@@ -21,6 +22,12 @@ class _Heading:
     level: int
     start: int
     end: int
+
+
+def difference(before: str, after: str) -> str:
+    """The lines that differ, in the form of `diff -u`; empty where none does."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "now", lineterm="")
+    return "\n".join(lines)
 
 
 def appended(text: str, addition: str) -> str:

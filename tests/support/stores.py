@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -301,11 +301,17 @@ async def died(base: Base, folder: Path) -> Place:
     return base.place
 
 
+def _copy_what_is_there(source: str, target: str) -> None:
+    """A copy of a file; nothing of one that the upkeep has just renamed or removed."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
 def left_by_a_crash(base: Base, folder: Path) -> Path:
     """What the disk holds at this instant, as if the process had been killed: a base of its own."""
     folder.mkdir()
     index = f"{base.path.name}.index"
-    shutil.copytree(base.path.with_name(index), folder / index)
+    shutil.copytree(base.path.with_name(index), folder / index, copy_function=_copy_what_is_there)
     for name in (base.path.name, f"{base.path.name}-wal"):
         shutil.copy(base.path.with_name(name), folder / name)
     return folder / base.path.name

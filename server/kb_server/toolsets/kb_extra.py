@@ -5,30 +5,37 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CANCEL_JOB,
     DELETE_DOCUMENT,
     GET_DOCUMENT,
+    GET_VERSION,
     GIVE_FEEDBACK,
     LIST_TAGS,
+    LIST_TRASH,
+    LIST_VERSIONS,
+    RESTORE_VERSION,
     RETRY_JOB,
     SET_METADATA,
     WITHOUT_CHUNKS,
+    DeleteQuery,
     DocumentQuery,
+    PageQuery,
     TagsQuery,
+    VersionQuery,
 )
 from kb_server import collection_moves
-from kb_server.collection_tags import PREFIX, tag_of
+from kb_server.collection_tags import PREFIX, split_tags, tag_of
 from kb_server.engine_client.errors import Refused
-from kb_server.note_edits import edited
+from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import A, Annotations, Call, R, ToolError, Toolset
+from kb_server.tool import INVALID, A, Annotations, Call, R, ToolError, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
-from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
-from kb_server.toolsets.kb.documents import DocumentView, document_members
+from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
+from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
 from kb_server.toolsets.kb.state import JobView, job_view
 from kb_server.toolsets.kb.submissions import (
     KbUpdateNoteArguments,
@@ -148,8 +155,158 @@ def _changed(note: m.DocumentDetail, text: str) -> ToolError:
     )
 
 
+class KbHistoryArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: Annotated[int, Meta(ge=1, description="its number; default: what was deleted")] | None = None
+    version: Annotated[int, Meta(ge=1, description="show this one with its text")] | None = None
+    text_offset: Annotated[int, Meta(ge=0, description="characters of the text to skip")] = 0
+    max_chars: MaxChars = DEFAULT_MAX_CHARS
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="how many versions at the most")] = 20
+    offset: Annotated[int, Meta(ge=0, description="how many to pass over")] = 0
+
+
+class VersionView(msgspec.Struct, kw_only=True):
+    """A document as it was until `kept_at`, when it was replaced or `deleted`; `expires_at` ends that."""
+
+    document_id: int
+    version: int
+    deleted: bool
+    title: str
+    collection: str | None
+    tags: list[str]
+    source_paths: list[str]
+    chunk_count: int
+    kept_at: str
+    expires_at: str
+
+
+class KbHistoryResult(msgspec.Struct, kw_only=True):
+    """The latest first. `text` is there where one version is shown; `difference` from it to the note now."""
+
+    versions: list[VersionView]
+    total: int
+    text: str | UnsetType = UNSET
+    difference: str | UnsetType = UNSET
+    hint: str
+
+
+class KbHistoryTool(_ExtraTool[KbHistoryArguments, KbHistoryResult]):
+    name = "kb_history"
+    title = "Documents as they were"
+    description = """\
+List what a document held before it was replaced; without document_id, the documents that were deleted and \
+can be brought back. With a version: its text, and of a note the lines that differ from it now. kb_restore \
+brings one back.
+
+Example: {"document_id": 42, "version": 3}"""
+    annotations = Annotations(read_only=True, idempotent=True)
+
+    async def run(self, arguments: KbHistoryArguments, _call: Call) -> KbHistoryResult:
+        page = PageQuery(limit=arguments.limit, offset=arguments.offset)
+        if arguments.document_id is None:
+            if arguments.version is not None:
+                raise ToolError(INVALID, "Say of which document_id.", parameter="version")
+            return _history(await self.engine.call(LIST_TRASH, query=page))
+        place = {"document_id": arguments.document_id}
+        if arguments.version is None:
+            return _history(await self.engine.call(LIST_VERSIONS, path=place, query=page))
+        found = await self.engine.call(
+            GET_VERSION,
+            path={**place, "version": arguments.version},
+            query=VersionQuery(text_offset=arguments.text_offset, text_limit=arguments.max_chars),
+        )
+        end = found.text_offset + len(found.text)
+        rest = f"text_offset={end} goes on." if end < found.text_length else ""
+        return KbHistoryResult(
+            versions=[_version_view(found)],
+            total=1,
+            text=found.text,
+            difference=await self._difference(found),
+            hint=rest,
+        )
+
+    async def _difference(self, past: m.PastVersionDetail) -> str | UnsetType:
+        """Of a note that stands, whose text has come whole."""
+        if past.doc_type != "note" or len(past.text) < past.text_length:
+            return UNSET
+        try:
+            note = await self.engine.call(
+                GET_DOCUMENT,
+                path={"document_id": past.document_id},
+                query=DocumentQuery(chunks=False, text=True),
+            )
+        except Refused as refused:
+            if refused.reason != "document_not_found":
+                raise
+            return UNSET
+        return UNSET if note.text is UNSET else difference(past.text, note.text)
+
+
+def _history(found: m.PastVersionList) -> KbHistoryResult:
+    following = found.offset + len(found.versions)
+    more = found.total - following
+    return KbHistoryResult(
+        versions=[_version_view(each) for each in found.versions],
+        total=found.total,
+        hint=f"{more} more: offset={following}." if more > 0 else "",
+    )
+
+
+def _version_view(past: m.PastVersion) -> VersionView:
+    split = split_tags(past.tags)
+    return VersionView(
+        document_id=past.document_id,
+        version=past.version,
+        deleted=past.removed,
+        title=past.title,
+        collection=split.collection,
+        tags=split.tags,
+        source_paths=past.source_paths,
+        chunk_count=past.chunk_count,
+        kept_at=past.kept_at,
+        expires_at=past.expires_at,
+    )
+
+
+class KbRestoreArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: DocumentId
+    version: Annotated[int, Meta(ge=1, description="of kb_history; default: the latest")] | None = None
+    expected_version: Annotated[int, Meta(ge=1, description="refuse if the version is another")] | None = None
+
+
+class KbRestoreTool(_ExtraTool[KbRestoreArguments, DocumentView]):
+    name = "kb_restore"
+    title = "Restore a document"
+    description = """\
+Give a document the content that it had in an earlier version, or bring back one that was deleted. What it \
+holds now is kept as a version, so that this can be undone the same way.
+
+Example: {"document_id": 42}"""
+    annotations = Annotations(destructive=False)
+
+    async def run(self, arguments: KbRestoreArguments, _call: Call) -> DocumentView:
+        place = {"document_id": arguments.document_id}
+        version = arguments.version
+        if version is None:
+            latest = await self.engine.call(LIST_VERSIONS, path=place, query=PageQuery(limit=1))
+            if not latest.versions:
+                raise ToolError(
+                    "version_not_found",
+                    f"Nothing is kept of document {arguments.document_id} from before: its content was not "
+                    "changed, or too long ago.",
+                    document_id=arguments.document_id,
+                )
+            version = latest.versions[0].version
+        restored = await self.engine.call(
+            RESTORE_VERSION, path={**place, "version": version}, if_match=arguments.expected_version
+        )
+        return DocumentView(**document_members(restored))
+
+
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId
+    purge: Annotated[
+        bool, Meta(description="keep nothing of it, nor of its earlier versions: for what must not be there")
+    ] = False
 
 
 class KbDeleteResult(msgspec.Struct, kw_only=True):
@@ -165,13 +322,18 @@ class KbDeleteTool(_ExtraTool[KbDeleteArguments, KbDeleteResult]):
     name = "kb_delete"
     title = "Delete a document"
     description = """\
-Remove a document with all its chunks. This cannot be undone: make sure with kb_get that it is the right one.
+Remove a document with all its chunks. For some days kb_restore brings it back, unless it is purged: make \
+sure with kb_get that it is the right one.
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
 
     async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
-        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
+        removed = await self.engine.call(
+            DELETE_DOCUMENT,
+            path={"document_id": arguments.document_id},
+            query=DeleteQuery(purge=arguments.purge),
+        )
         return KbDeleteResult(
             document_id=arguments.document_id,
             documents=removed.documents,
@@ -350,8 +512,9 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: edit notes, move and delete documents, replace their metadata, "
-            "say which helped, see what tags there are, cancel jobs and uploads, try failed jobs again."
+            "Keep a knowledge base in order: edit notes, move and delete documents, restore what they held "
+            "before, replace their metadata, say which helped, see what tags there are, cancel jobs and "
+            "uploads, try failed jobs again."
         ),
         tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

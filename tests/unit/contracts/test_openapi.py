@@ -20,7 +20,7 @@ from kb_contracts.openapi import document, possible_errors
 KEY = "secret"
 DOCUMENT = document()
 UUID = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
-PLACES = {"document_id": "42", "job_id": UUID, "tag": "email", "collection_id": UUID}
+PLACES = {"document_id": "42", "job_id": UUID, "tag": "email", "version": "3", "collection_id": UUID}
 REQUIRED = {"removeSource": "?source_path=x"}
 
 Client = TestClient[web.Request, web.Application]

@@ -33,7 +33,7 @@ _LAST_CHARACTER = 2**31 - 2
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True):
-    """What a document said of itself."""
+    """What a document is, but for its text."""
 
     kind: m.JobKind
     title: str
@@ -95,15 +95,15 @@ class Past:
 
     def prepared(self, vectors: Vectors) -> Prepared:
         """Its content, ready to be stored."""
-        said = self.members
+        members = self.members
         return Prepared(
-            title=said.title,
-            extraction_method=said.extraction_method,
-            pages=said.pages,
+            title=members.title,
+            extraction_method=members.extraction_method,
+            pages=members.pages,
             chunks=self.chunks,
             vectors=vectors,
-            status_reason=said.status_reason,
-            language=said.language,
+            status_reason=members.status_reason,
+            language=members.language,
         )
 
 
@@ -134,10 +134,9 @@ async def detail(
     )
     assert row is not None, "it is kept"
     *listed, text, length = row
-    said = msgspec.json.decode(listed[-1], type=Members)
     return m.PastVersionDetail(
         **_listed(listed),
-        metadata=said.metadata,
+        metadata=msgspec.json.decode(listed[-1], type=Members).metadata,
         text=text,
         text_offset=text_offset,
         text_length=length,
@@ -215,10 +214,10 @@ async def _page(
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    *values, members = row
+    *values, encoded = row
     fields = dict(zip(_LISTED.split(", ")[:-1], values, strict=True))
-    said = msgspec.json.decode(members, type=Members)
-    further = {name: getattr(said, name) for name in m.PastVersion.__struct_fields__ if name not in fields}
+    members = msgspec.json.decode(encoded, type=Members)
+    further = {name: getattr(members, name) for name in m.PastVersion.__struct_fields__ if name not in fields}
     return {**fields, "removed": bool(fields["removed"]), **further}
 
 

@@ -36,6 +36,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "kb_jobs": {},
     "kb_move": {"document_id": 1, "collection": "memory"},
     "kb_delete": {"document_id": 1},
+    "kb_history": {"document_id": 1},
+    "kb_restore": {"document_id": 1, "version": 1},
     "kb_feedback": {"document_id": 1, "signal": "useful"},
     "kb_tags": {},
     "kb_cancel_job": {"job_id": "x"},

@@ -1,0 +1,145 @@
+"""`kb history`: what the engine keeps of documents as they were, listed, shown, brought back and purged."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from kb_cli.config import engine
+from kb_cli.documents import collection_and_tags
+from kb_cli.output import CliError, Exit, Output
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    GET_DOCUMENT,
+    GET_VERSION,
+    LIST_TRASH,
+    LIST_VERSIONS,
+    MAX_TEXT_SLICE,
+    PURGE_VERSIONS,
+    RESTORE_VERSION,
+    DocumentQuery,
+    PageQuery,
+    VersionQuery,
+)
+from kb_server.note_edits import difference
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+
+def run(options: argparse.Namespace, out: Output) -> None:
+    """What the options say of a document, or the list of those that were removed."""
+    _check(options)
+    with engine(options) as client:
+        if options.purge:
+            _purge(client, options, out)
+        elif options.restore:
+            _restore(client, options, out)
+        elif options.version is not None:
+            _show(client, options, out)
+        else:
+            _list(client, options, out)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.document is None and (options.restore or options.purge or options.diff):
+        raise CliError(Exit.USAGE, "name a document")
+    if sum((options.restore, options.purge, options.diff)) > 1:
+        raise CliError(Exit.USAGE, "--diff, --restore and --purge exclude each other")
+    if options.diff and options.version is None:
+        raise CliError(Exit.USAGE, "--diff needs a version")
+    if options.purge and options.version is not None:
+        raise CliError(Exit.USAGE, "--purge takes all versions; name none")
+
+
+def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
+    query = PageQuery(limit=options.limit, offset=options.offset)
+    if options.document is None:
+        found = client.call(LIST_TRASH, query=query)
+    else:
+        found = client.call(LIST_VERSIONS, path={"document_id": options.document}, query=query)
+    if out.answered(found):
+        return
+    rows = [
+        [
+            each.document_id,
+            each.version,
+            "removed" if each.removed else "replaced",
+            each.kept_at,
+            each.title,
+            *collection_and_tags(each.tags),
+            each.expires_at,
+        ]
+        for each in found.versions
+    ]
+    out.table(["id", "version", "was", "at", "title", "collection", "tags", "kept until"], rows)
+    end = found.offset + len(rows)
+    if rows and end < found.total:
+        out.note(f"{end} of {found.total} versions, the latest first; go on with --offset {end}")
+
+
+def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
+    past, text = _version(client, options.document, options.version)
+    if options.diff:
+        query = DocumentQuery(chunks=False, text=True)
+        now = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        if now.text is UNSET or past.doc_type != "note":
+            raise CliError(Exit.FAILED, "only texts of notes can be compared")
+        changes = difference(text, now.text)
+        if not out.answered({"document": past.document_id, "version": past.version, "difference": changes}):
+            out.text(changes or "The text is the same.")
+        return
+    if out.answered(past):
+        return
+    collection, tags = collection_and_tags(past.tags)
+    out.facts(
+        [
+            ("document", past.document_id),
+            ("version", past.version),
+            ("removed" if past.removed else "replaced", past.kept_at),
+            ("kept until", past.expires_at),
+            ("title", past.title),
+            ("collection", collection),
+            ("tags", tags),
+            ("source", ", ".join(past.source_paths)),
+            ("file", past.filename),
+            ("uid", past.uid),
+        ]
+    )
+    out.text("\n" + text)
+
+
+def _version(client: EngineClient, document: str, version: int) -> tuple[m.PastVersionDetail, str]:
+    """A version, and all of its text."""
+    parts: list[str] = []
+    read = 0
+    while True:
+        query = VersionQuery(text_offset=read, text_limit=MAX_TEXT_SLICE)
+        found = client.call(GET_VERSION, path={"document_id": document, "version": version}, query=query)
+        parts.append(found.text)
+        read += len(found.text)
+        if read >= found.text_length or not found.text:
+            return found, "".join(parts)
+
+
+def _restore(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
+    version = options.version
+    if version is None:
+        path = {"document_id": options.document}
+        latest = client.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1)).versions
+        if not latest:
+            raise CliError(Exit.NOT_FOUND, f"nothing is kept of document {options.document} from before")
+        version = latest[0].version
+    place = {"document_id": options.document, "version": version}
+    restored = client.call(RESTORE_VERSION, path=place)
+    if not out.answered(restored):
+        text = f"Document {restored.id} is as it was in version {version} (version {restored.version} now)."
+        out.text(text, style="green")
+
+
+def _purge(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
+    purged = client.call(PURGE_VERSIONS, path={"document_id": options.document})
+    if not out.answered(purged):
+        out.text(f"Versions that are kept no longer: {purged.versions}")

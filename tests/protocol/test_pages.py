@@ -126,7 +126,11 @@ async def test_nothing_of_a_document_runs_in_a_page(site: Site) -> None:
         metadata={EVIL: [EVIL]},
         source_path=EVIL,
     )
-    for path in [*EVERY, f"/?q=granite {EVIL}", f"/documents?path={EVIL}", f"/login?to={EVIL}"]:
+    await site.done("/documents/1/note", title=EVIL, text=f"{EVIL} basalt", version="1")
+    site.engine.add(text=f"removed {EVIL}", title=EVIL)
+    await site.done("/documents/2/remove")
+    past = ["/documents/1/versions", "/documents/1/versions/1", "/trash", "/documents/2/versions/1"]
+    for path in [*EVERY, *past, f"/?q=granite {EVIL}", f"/documents?path={EVIL}", f"/login?to={EVIL}"]:
         response = await site.http.get(path, headers=HTML)
         scripts = re.findall(r"<script[^>]*>", response.text)
         assert scripts in ([], ['<script src="/pages/kb.js" defer>']), path
@@ -167,6 +171,43 @@ async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
     assert sorted(site.engine.document().tags) == ["collection:memory", "hard", "new"]
     assert await site.done("/documents/1/remove") == "/documents?done=removed"
     await site.get("/documents/1", 404)
+
+
+async def test_a_version_is_shown_and_restored(site: Site) -> None:
+    uid = site.engine.add("collection:memory", text="granite\nis hard", title="Stone").uid
+    assert "There are none" in await site.get("/documents/1/versions")
+    await site.done("/documents/1/note", title="Lava", text="basalt\nis hard", version="1")
+    assert f'<a href="/documents/{uid}/versions/1">Stone</a>' in await site.get("/documents/1/versions")
+    page = plain(await site.get(f"/documents/{uid}/versions/1"))
+    assert "-granite +basalt is hard" in page
+    assert "granite is hard" in page
+    there = await site.done(f"/documents/{uid}/versions/1/restore")
+    assert there == "/documents/1?done=restored"
+    assert "Stone" in await site.get(there)
+    assert plain(await site.get("/documents/1/versions")).count("Lava") == 1
+    await site.get("/documents/1/versions/9", 404)
+
+
+async def test_a_removed_document_is_listed_and_brought_back(site: Site) -> None:
+    uid = site.engine.add(text="granite", title="Stone").uid
+    await site.done("/documents/1/remove")
+    assert f'<a href="/documents/{uid}/versions/1">Stone</a>' in await site.get("/trash")
+    assert "granite" in await site.get(f"/documents/{uid}/versions/1")
+    assert await site.done(f"/documents/{uid}/versions/1/restore") == "/documents/1?done=restored"
+    assert "There are none" in await site.get("/trash")
+    assert await site.done("/documents/1/remove", purge="1") == "/documents?done=purged"
+    assert "There are none" in await site.get("/trash")
+    await site.get("/documents/1/versions", 404)
+
+
+async def test_a_long_text_of_a_version_is_read_in_parts(site: Site) -> None:
+    site.engine.add(text="granite " * 20_000)
+    await site.done("/documents/1/remove")
+    page = await site.get("/documents/1/versions/1")
+    following = re.search(r'rel="next" href="([^"]*)"', page)
+    assert following is not None
+    rest = await site.get(unescape(following[1]))
+    assert page.count("granite ") + rest.count("granite ") in (20_000, 20_001)
 
 
 async def test_a_lost_race_shows_both_texts_and_keeps_theirs(site: Site) -> None:

@@ -122,6 +122,14 @@ async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser:
     await browser.press("a[href$='/remove']")
     await browser.press("main form button")
     assert "Removed." in await browser.text()
+    await browser.press("a[href='/trash']")
+    await browser.press("main tbody tr:first-child a")
+    assert "two years" in await browser.text()
+    await browser.press("main form button")
+    assert "Restored." in await browser.text()
+    await browser.press("a[href$='/versions']")
+    await browser.press("main tbody tr:first-child a")
+    assert "-Marmalade keeps for a year." in await browser.text()
 
 
 async def test_a_file_is_dropped_and_its_job_followed(stack: Stack, browser: Browser) -> None:
@@ -168,11 +176,16 @@ async def test_axe_finds_nothing_and_no_page_is_wider_than_the_window(
     job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text="User prefers concise responses"))
     note = (await engine.wait_for_job(job.id, 60.0)).document_id
     document = numbers["garden-soil.pdf"]
+    patch = m.NotePatch(text="User prefers tables")
+    await engine.call(ops.PATCH_NOTE, path={"document_id": note}, query=WAITING, body=patch)
+    gone = numbers.popitem()[1]
+    await engine.call(ops.DELETE_DOCUMENT, path={"document_id": gone})
     paths = {
         "search": "/?q=how+do+worms+help+the+soil", "nothing": "/?q=%22no+such+phrase%22", "home": "/",
         "documents": "/documents", "document": f"/documents/{document}",
         "note": f"/documents/{note}/note", "remove": f"/documents/{document}/remove",
-        "add": "/add", "collections": "/collections", "jobs": "/jobs", "state": "/state",
+        "versions": f"/documents/{note}/versions", "version": f"/documents/{note}/versions/1",
+        "trash": "/trash", "add": "/add", "collections": "/collections", "jobs": "/jobs", "state": "/state",
         "missing": "/documents/999999",
     }  # fmt: skip
     await _audit(browser, stack.server_url, axe, paths)

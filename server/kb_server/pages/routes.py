@@ -23,26 +23,34 @@ from kb_contracts.api.operations import (
     DELETE_DOCUMENT,
     GET_DOCUMENT,
     GET_STATUS,
+    GET_VERSION,
     LIST_DOCUMENTS,
     LIST_JOBS,
     LIST_TAGS,
+    LIST_TRASH,
+    LIST_VERSIONS,
     PATCH_NOTE,
     REMOVE_TAG,
+    RESTORE_VERSION,
     RETRY_JOB,
     SEARCH,
     UPDATE_WAIT_SECONDS,
     WITHOUT_CHUNKS,
+    DeleteQuery,
     DocumentQuery,
     DocumentsQuery,
     JobsQuery,
     NoteQuery,
+    PageQuery,
     TagsQuery,
+    VersionQuery,
 )
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
+from kb_server.note_edits import difference
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.marking import marked
 from kb_server.pages.sessions import COOKIE, SESSION_SECONDS, Sessions
@@ -57,19 +65,23 @@ S = TypeVar("S", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 Page = Callable[["Visit"], Awaitable[web.Response]]
 
-_RESULTS, _DOCUMENTS, _JOBS, _PASSAGES = 10, 50, 50, 100
+_RESULTS, _DOCUMENTS, _JOBS, _PASSAGES, _VERSIONS = 10, 50, 50, 100, 50
+_TEXT_CHARS = 100_000
 _COLLECTIONS = 1_000
 _NEAR = 6
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 _OWN_PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
 _DOCUMENT = "/documents/{document_id:[0-9a-f-]{1,36}}"
+_VERSION = f"{_DOCUMENT}/versions/{{version:[0-9]{{1,15}}}}"
 _JOB = "/jobs/{job_id:[0-9a-f-]{36}}"
 
 DONE = {
     "added": "Accepted. It can be searched when its job has completed.",
     "saved": "Saved.",
     "update": "Accepted. The note has its new text when its job has completed.",
-    "removed": "Removed.",
+    "removed": "Removed. For some time it is among the removed documents.",
+    "purged": "Removed, with all that was kept of it.",
+    "restored": "Restored.",
     "cancelled": "The job is cancelled.",
     "queued": "The job is queued again.",
 }
@@ -87,7 +99,13 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _FILES = {"kb.css": "text/css", "kb.js": "text/javascript", "kb.svg": "image/svg+xml"}
-_FAULTS = {"document_not_found": 404, "job_not_found": 404, "version_conflict": 409, "job_finished": 409}
+_FAULTS = {
+    "document_not_found": 404,
+    "version_not_found": 404,
+    "job_not_found": 404,
+    "version_conflict": 409,
+    "job_finished": 409,
+}
 
 
 class Visit:
@@ -154,6 +172,9 @@ class Pages:
             _DOCUMENT: self._document,
             f"{_DOCUMENT}/note": self._note,
             f"{_DOCUMENT}/remove": self._removal,
+            f"{_DOCUMENT}/versions": self._versions,
+            _VERSION: self._version,
+            "/trash": self._trash,
             "/add": self._addition,
             "/collections": self._collections,
             "/jobs": self._jobs,
@@ -163,6 +184,7 @@ class Pages:
             f"{_DOCUMENT}/note": self._save_note,
             f"{_DOCUMENT}/tags": self._save_tags,
             f"{_DOCUMENT}/remove": self._remove,
+            f"{_VERSION}/restore": self._restore,
             "/add": self._add,
             f"{_JOB}/cancel": partial(self._change_job, CANCEL_JOB, "cancelled"),
             f"{_JOB}/retry": partial(self._change_job, RETRY_JOB, "queued"),
@@ -407,8 +429,40 @@ class Pages:
 
     async def _remove(self, visit: Visit) -> web.Response:
         path = {"document_id": visit.request.match_info["document_id"]}
-        await self._services.engine.call(DELETE_DOCUMENT, path=path)
-        return _go("/documents?done=removed")
+        purge = bool(visit.form["purge"])
+        await self._services.engine.call(DELETE_DOCUMENT, path=path, query=DeleteQuery(purge=purge))
+        return _go(f"/documents?done={'purged' if purge else 'removed'}")
+
+    async def _versions(self, visit: Visit) -> web.Response:
+        key = visit.request.match_info["document_id"]
+        query = _fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+        listed = await self._services.engine.call(LIST_VERSIONS, path={"document_id": key}, query=query)
+        return self._list_versions(visit, listed, of=key)
+
+    async def _trash(self, visit: Visit) -> web.Response:
+        query = _fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+        return self._list_versions(visit, await self._services.engine.call(LIST_TRASH, query=query), of="")
+
+    def _list_versions(self, visit: Visit, listed: m.PastVersionList, of: str) -> web.Response:
+        around = _around(visit, listed.offset, len(listed.versions), listed.total, _VERSIONS)
+        return visit.show("versions", listed=listed, of=of, around=around)
+
+    async def _version(self, visit: Visit) -> web.Response:
+        query = _fit(VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
+        past = await self._services.engine.call(GET_VERSION, path=visit.request.match_info, query=query)
+        around = _around(visit, past.text_offset, len(past.text), past.text_length, _TEXT_CHARS)
+        return visit.show("version", past=past, difference=await self._difference(past), around=around)
+
+    async def _difference(self, past: m.PastVersionDetail) -> str:
+        """To the note as it stands now; empty where there is none, or its text has not come whole."""
+        if past.removed or past.doc_type != "note" or len(past.text) < past.text_length:
+            return ""
+        _, text = await self._read_note(str(past.document_id))
+        return difference(past.text, text)
+
+    async def _restore(self, visit: Visit) -> web.Response:
+        document = await self._services.engine.call(RESTORE_VERSION, path=visit.request.match_info)
+        return _go(f"/documents/{document.id}?done=restored")
 
     async def _addition(self, visit: Visit) -> web.Response:
         return visit.show("add", collections=await self._named_collections(), formats=sorted(FORMATS))

@@ -220,8 +220,8 @@ class KnowledgeRemoveTool(KnowledgeTool[KnowledgeRemoveArguments, KnowledgeRemov
     name = "knowledge-remove"
     title = "Remove a document"
     description = """\
-Remove a specific document from the knowledge base, with all its passages. This cannot be undone, so that it \
-is done only with confirm=true; without, the answer shows the document.
+Remove a specific document from the knowledge base, with all its passages. No tool of these brings it back, \
+so that it is done only with confirm=true; without, the answer shows the document.
 
 Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
     annotations = Annotations(destructive=True, idempotent=True)

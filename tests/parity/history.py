@@ -261,6 +261,25 @@ class Story:
         yield Step("deleteDocument", place, {"headers": headers})
         yield Step("deleteDocument", place)
 
+    def _past(self) -> Iterator[Step]:
+        """Of the few first versions, of which most were never replaced."""
+        slot = self._any_slot()
+        document = {"document_id": Given(self._dice.choice(("document", "uid")), slot)}
+        place = {**document, "version": self._dice.choice((1, 1, 2, 2, 3, 4))}
+        headers = {"If-Match": Given(self._dice.choice(("version", "stale version")), slot)}
+        request = {"headers": headers} if self._dice.random() < 0.2 else {}
+        yield self._dice.choice(
+            (
+                Step("listVersions", document),
+                Step("listTrash", request={"params": {"limit": 5, "offset": self._dice.choice((0, 2))}}),
+                Step("getVersion", place, {"params": {"text_offset": self._dice.choice((0, 5))}}),
+                Step("restoreVersion", place, request),
+                Step("restoreVersion", place, request),
+                Step("purgeVersions", document),
+                Step("deleteDocument", document, {"params": {"purge": "true"}}),
+            )
+        )
+
     def _look(self) -> Iterator[Step]:
         slot = self._any_slot()
         yield self._dice.choice(
@@ -329,11 +348,12 @@ class Story:
         _source,
         _feedback,
         _remove,
+        _past,
         _look,
         _collection,
         _vector,
     )
-    _weights = (14, 8, 10, 10, 22, 10, 12, 12, 6, 8, 4, 12, 12, 14)
+    _weights = (14, 8, 10, 10, 22, 10, 12, 12, 6, 8, 4, 16, 12, 12, 14)
 
 
 def pairs_of_tags() -> Iterator[Step]:

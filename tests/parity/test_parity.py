@@ -18,7 +18,7 @@ from tests.support.qdrant import qdrant
 pytestmark = pytest.mark.process
 
 SEED = 7
-STEPS = 400
+STEPS = 430
 
 
 def play(serving: AbstractContextManager[str]) -> list[Played]:

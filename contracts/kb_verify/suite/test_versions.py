@@ -89,9 +89,11 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     }
     document = kb.file("a.md", b"# Stone\n\nGranite is hard.\n\n# Water\n\nRivers are wet.\n", **source)
     before = kb.call(ops.GET_DOCUMENT, document)
-    assert kb.file("a.md", b"# Lava\n\nBasalt flows.\n", **source) == document
+    other = {**source, "tags": '["collection:documents", "new"]', "metadata": '{"n": 1}'}
+    assert kb.file("a.md", b"# Lava\n\nBasalt flows.\n", **other) == document
     kept = kb.call(ops.GET_VERSION, document, before.version)
     assert (kept.filename, kept.source_paths, kept.chunk_count) == ("a.md", ["a.md"], before.chunk_count)
+    assert (kept.tags, kept.metadata) == (before.tags, before.metadata)
     assert all(kept.text[each.start : each.end] == each.text for each in before.chunks)
     restored(kb, document, before.version)
     after = kb.call(ops.GET_DOCUMENT, document)

@@ -298,13 +298,13 @@ async def _submitted_again(
 ) -> m.Document:
     """The standing document of a submission, with its tags and source; its content replaced by `prepared`."""
     standing = await find(write, document_id)
+    if prepared is not None:  # first, so that it is kept as it was
+        await replace_content(write, document_id, prepared)
+        await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
     changes = [
         await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
         await sources.attach(write, document_id, job.source_path),
     ]
-    if prepared is not None:
-        await replace_content(write, document_id, prepared)
-        await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
     if prepared is not None or any(changes):
         await raise_version(write, document_id)
     return await find(write, document_id)

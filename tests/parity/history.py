@@ -84,6 +84,7 @@ class Story:
                 yield Step("listCollections")
                 yield Step("getStatus")
                 yield from self._note()
+                yield from overtaken(self._notes[-1])
         yield from refused
         yield from pairs_of_tags()
         yield Step("clearDocuments", request={"params": {"confirm": "true", "collections": "true"}})
@@ -354,6 +355,18 @@ class Story:
         _vector,
     )
     _weights = (14, 8, 10, 10, 22, 10, 12, 12, 6, 8, 4, 16, 12, 12, 14)
+
+
+def overtaken(slot: int) -> Iterator[Step]:
+    """Changes of a standing note that expect another version: chance seldom meets one that stands."""
+    place = {"document_id": Given("document", slot)}
+    headers = {"If-Match": Given("stale version", slot)}
+    expected = {"text": "never", "expected_version": Given("stale version", slot)}
+    yield Step("addTags", place, {"json": {"tags": ["never"]}, "headers": headers})
+    yield Step("removeTag", {**place, "tag": "never"}, {"headers": headers})
+    yield Step("setMetadata", place, {"json": {"metadata": {"never": True}}, "headers": headers})
+    yield Step("patchNote", place, {"json": expected})
+    yield Step("getDocument", place)
 
 
 def pairs_of_tags() -> Iterator[Step]:

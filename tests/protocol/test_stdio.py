@@ -78,6 +78,8 @@ async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start
     await process.ask(READY)
     transport = process.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
     transport.close()
+    assert process.process.stdout is not None
+    await process.process.stdout.read()  # until it is closed: an answer before that would still be taken
     await process.send(request("ping", request_id=2))
     await process.told(b"closed its end")
     rest = await process.told(b"left 1")

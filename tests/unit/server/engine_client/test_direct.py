@@ -109,7 +109,7 @@ async def test_a_document_lives_in_one_process_as_over_http(both: Both) -> None:
         (LIST_TAGS, {"query": TagsQuery(limit=1)}),
         (GET_DOCUMENT, {"path": path, "query": DocumentQuery(text=True)}),
     ):
-        here, there = (await client.call(operation, **content) for client in (direct, http))  # type: ignore[arg-type]
+        here, there = [await client.call(operation, **content) for client in (direct, http)]  # type: ignore[arg-type]
         for answer in (here, there):
             if isinstance(answer, m.SearchResponse):
                 answer.took_ms = 0

@@ -76,7 +76,7 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
             yield _reachable(listening), app[engine.CALLS]
 
     def ready(url: str) -> None:
-        _say_up(out, server, url, listening)
+        _print_addresses(out, server, url, listening)
 
     try:
         return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
@@ -90,7 +90,9 @@ def _reachable(url: str) -> str:
     return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
 
 
-def _say_up(out: Output, settings: ServerSettings, url: str, listening: str, further: str = "") -> None:
+def _print_addresses(
+    out: Output, settings: ServerSettings, url: str, listening: str, further: str = ""
+) -> None:
     """Where the server is (`url`) and the engine (`listening`), and how clients find them."""
     header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
     out.text("kb is up; Ctrl-C stops it.", style="bold green")
@@ -238,7 +240,7 @@ class Up:
         if url is None:
             return server.child
         shared = "" if self._running is None else "  (it ran already, and goes on)"
-        _say_up(self._out, self._settings, url, listening, shared)
+        _print_addresses(self._out, self._settings, url, listening, shared)
         return None
 
     async def _url_of(self, part: Part) -> str | None:

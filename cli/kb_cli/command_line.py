@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from kb_cli import VERSION
 from kb_cli.connect.clients import CLIENTS
+from kb_cli.imported.kinds import KINDS
 from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
@@ -177,10 +178,16 @@ COMMANDS = (
         *_LABELS,
         _arg("folder", metavar="FOLDER", help="a new folder"),
     )),
-    Command("import", "kb_cli.exported.command:import_", "take such texts into a base that no engine uses", (
-        *_SETTINGS, _JSON, _HOME, _EMBEDDER,
-        _arg("folder", metavar="FOLDER", help="what kb export has made"),
-    ), ("engine",)),
+    Command("import", "kb_cli.imported.command:run", "take in what kb export or others have written", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("place", metavar="PATH",
+             help="what kb export has made, for a base that no engine uses; or for an engine: a vault of "
+             "Obsidian, a folder of basic-memory, an export (JSON) of mcp-memory-service"),
+        _arg("--from", dest="kind", choices=KINDS, help="what it is (default: by what is in it)"),
+        _arg("--dry-run", action="store_true", help="say what would be sent, and send nothing"),
+        _HOME, _EMBEDDER,
+    ), ("server", "engine")),
     Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
         *_SETTINGS,
         _arg("--seed", help="what every random decision derives from (7)"),

@@ -168,6 +168,11 @@ COMMANDS = (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="what kb backup has made"),
     ), ("engine",)),
+    Command("migrate", "kb_cli.migrate:run", "put a base into another one, while no engine uses either", (
+        *_SETTINGS, _JSON, _HOME,
+        _arg("source", metavar="SOURCE", help="sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"),
+        _arg("target", metavar="TARGET", help="the same of a base that is unused, or is made"),
+    ), ("engine",)),
     Command("check", "kb_cli.check:run", "compare a base with itself, while no engine uses it", (
         *_SETTINGS, _JSON, _HOME, _EMBEDDER,
         _arg("--deep", action="store_true", help="embed every passage again, and compare"),

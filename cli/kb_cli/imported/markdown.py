@@ -48,7 +48,7 @@ _TASK = re.compile(r"\[(?:[ xX]|[^\w\s])\]")
 _CATEGORY = re.compile(r"\[[^\[\]()]+\]\s+\S")
 _RELATION = re.compile(
     r"(?:(?P<quote>[\"'])(?P<phrase>[^\"']+)(?P=quote)|(?P<word>[^\s\[\]\"']+))\s+"
-    r"\[\[(?P<to>[^\[\]]+)\]\]\s*(?:\([^()]*\))?\s*"
+    r"\[\[(?P<to>[^\[\]]+)\]\](?:\s*\([^()]*\))?"
 )
 
 
@@ -86,8 +86,7 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
         metadata["relations"] = found[:MOST_RELATIONS]
         if len(found) > MOST_RELATIONS:
             notes.append(f"{len(found) - MOST_RELATIONS} relations more are in the text alone")
-    if left_out:
-        metadata["tags_left_out"] = left_out
+    metadata |= tags.noted(left_out)
     metadata = _bounded(metadata, {name: value for name, value in properties.items() if value != ""}, notes)
     return Details(title[: m.MAX_TITLE_CHARS], kept, metadata, [*notes, *tags.note(left_out)])
 
@@ -124,7 +123,7 @@ def relations(body: str) -> list[dict[str, str]]:
         item = _ITEM.match(line)
         if item is None or _CATEGORY.match(item["item"]):
             continue
-        relation = _RELATION.fullmatch(item["item"])
+        relation = _RELATION.fullmatch(item["item"].rstrip())
         if relation and (to := relation["to"].strip()):
             kind = (relation["phrase"] or relation["word"]).strip()
             found[kind, to] = {"type": kind, "to": to}

@@ -100,7 +100,7 @@ def _details(memory: Memory, taken: int) -> Details:
         "store": memory.store,
         "created": _time(memory.created_at),
         "updated": _time(memory.updated_at),
-        "tags_left_out": left_out,
+        **tags.noted(left_out),
     }
     base = {"imported_from": KIND, **{name: value for name, value in known.items() if value}}
     metadata = {**base, "metadata": memory.metadata} if memory.metadata else base

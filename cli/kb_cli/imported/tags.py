@@ -9,6 +9,7 @@ from kb_server.collection_tags import validate_tags
 from kb_server.tool import ToolError
 
 _NAMED = 10
+_LONGEST = 200
 
 
 def sorted_out(tags: Iterable[str], taken: int) -> tuple[list[str], list[str]]:
@@ -23,6 +24,12 @@ def sorted_out(tags: Iterable[str], taken: int) -> tuple[list[str], list[str]]:
         else:
             (kept if len(kept) + taken < m.MAX_TAGS else left_out).append(tag)
     return kept, left_out
+
+
+def noted(left_out: Sequence[str]) -> dict[str, list[str]]:
+    """The metadata that keep them, as far as somebody may have meant them."""
+    meant = [tag for tag in left_out if len(tag) <= _LONGEST]
+    return {"tags_left_out": meant[: m.MAX_TAGS]} if meant else {}
 
 
 def note(left_out: Sequence[str]) -> list[str]:

@@ -374,6 +374,26 @@ def test_front_matter_stands_between_dashes_at_the_beginning(text: str, expected
     assert front_matter.split(text) == expected
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- a [[b]]" + " " * 300_000 + "x",
+        "`" * 300_001,
+        "#" * 300_000,
+        "#a" * 200_000,
+        "- [" * 100_000,
+        "[[" * 200_000,
+    ],
+)
+def test_a_line_without_end_is_read_once(tmp_path: Path, line: str) -> None:
+    """Quadratic time would be minutes here; the suite's time-out says so."""
+    path = tmp_path / "long.md"
+    path.write_text(f"---\ntitle: Long\n---\n{line}\n")
+    for dialect in ("obsidian", "basic-memory"):
+        details = markdown.details_of(path, "long.md", dialect, 1)  # type: ignore[arg-type]
+        assert (details.title, len(details.tags) < 64) == ("Long", True)
+
+
 def test_relations_are_list_items_of_a_type_and_a_target() -> None:
     text = (
         "- part_of [[Whole]] (since May)\n* 'a kind of' [[Thing]]\n- [fact] uses [[X]]\n- prose with [[Y]]\n"

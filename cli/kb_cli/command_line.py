@@ -120,6 +120,7 @@ COMMANDS = (
         _HOME,
         _arg("--port", help="port of the MCP server"),
         _arg("--engine-port", help="port of the engine"),
+        _arg("--single", action="store_true", help="both in one process, for a small machine or container"),
         _TOOLSETS,
         _LEVEL,
     ), ("server", "engine")),

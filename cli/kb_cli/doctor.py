@@ -25,6 +25,7 @@ from kb_cli.connect.clients import CLIENTS, Machine
 from kb_cli.connect.command import server_of
 from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.output import CliError, Exit, Output
+from kb_cli.state import sandbox_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
 from kb_contracts.api.operations import GET_STATUS
@@ -119,6 +120,11 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     if status.version != VERSION:
         advice = "install the same version of both where something does not work"
         yield Finding("note", "version", f"the engine is {status.version}, this command {VERSION}", advice)
+    if not isinstance(status.sandbox, msgspec.UnsetType):
+        is_whole = status.sandbox.holds and not status.sandbox.missing
+        verdict: Verdict = "well" if is_whole else "note"
+        beyond = None if is_whole else "docs/security.md says what readers of files can reach without it"
+        yield Finding(verdict, "sandbox", sandbox_line(status.sandbox), beyond)
     for issue in status.issues:
         yield Finding("wrong", "engine", issue)
     model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded with the first use'}"

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 
+def sandbox_line(sandbox: m.SandboxInfo) -> str:
+    """Which parts hold where files are read, and why others do not."""
+    missing = [f"not {part} ({reason})" for part, reason in sandbox.missing.items()]
+    return f"{sandbox.setting}: {', '.join([*sandbox.holds, *missing]) or 'none'}"
+
+
 def status(options: argparse.Namespace, out: Output) -> None:
     """Version, model, counts, queue, storage, and what is wrong."""
     with engine(options) as client:
@@ -52,6 +58,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
                 "kept of failed",
                 f"{mebibytes(storage.failed_bytes)} of {mebibytes(storage.failed_bytes_limit)}",
             ),
+            ("sandbox", "none" if answer.sandbox is UNSET else sandbox_line(answer.sandbox)),
             ("last change", answer.last_updated or "never"),
         ]
     )

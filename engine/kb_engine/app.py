@@ -241,6 +241,7 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         ocr_seconds=settings.ocr_timeout,
         ocr_pages=settings.ocr_pages,
         memory_bytes=settings.extract_memory_bytes,
+        sandbox=settings.sandbox,
     )
     pipeline = Pipeline(encoder, limits, context=store.context)
     workers = Workers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -18,6 +18,7 @@ from kb_engine.index.postgres import EXACT_BELOW
 from kb_engine.index.qdrant.settings import QdrantSettings
 from kb_engine.ranking_settings import RankingSettings
 from kb_engine.rerank.settings import RerankSettings
+from kb_readers.sandbox import Sandboxing
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -86,6 +87,14 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_EXTRACT_MEMORY_BYTES", "memory that reading one file may take"),
         msgspec.Meta(ge=64 * MEBIBYTE),
     ] = 2 * GIBIBYTE
+    sandbox: Annotated[
+        Sandboxing,
+        Setting(
+            "KB_SANDBOX",
+            "files are read in a sandbox: auto, as far as the system has one; require, or not at all; off",
+            choices=get_args(Sandboxing),
+        ),
+    ] = "auto"
     max_queued_jobs: Annotated[
         int, Setting("KB_MAX_QUEUED_JOBS", "jobs that may wait"), msgspec.Meta(ge=1)
     ] = 10_000

@@ -76,7 +76,7 @@ async def read_in_child(
                 stdout=report,
                 stderr=errors,
                 pass_fds=(pipe.writer, known_file.fileno()),
-                env=_environment(),
+                env=reader_environment(),
                 cwd="/",
                 start_new_session=True,
             )
@@ -143,10 +143,15 @@ async def _end(process: Process) -> None:
 
 
 def _command(task: Task) -> list[str]:
-    return [sys.executable, "-B", "-P", "-s", "-m", _WORKER, msgspec.json.encode(task).decode()]
+    return [*reader_command(_WORKER), msgspec.json.encode(task).decode()]
 
 
-def _environment() -> dict[str, str]:
+def reader_command(module: str) -> list[str]:
+    """Python with a module of ours, as a reader is started."""
+    return [sys.executable, "-B", "-P", "-s", "-m", module]
+
+
+def reader_environment() -> dict[str, str]:
     """What the reader needs and no more: the modules of this process, one thread, and no place to write."""
     nowhere = os.devnull  # not a folder, so that no folder can be made in it
     return {

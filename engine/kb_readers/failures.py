@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 FailureCode: TypeAlias = Literal[
@@ -76,4 +77,13 @@ def crashed(how: str) -> ExtractionFailed:
         "extraction_failed",
         f"The reader crashed on this file ({how}). Open it in the program that made it, "
         "save it again and try once more.",
+    )
+
+
+def no_sandbox(missing: Mapping[str, str]) -> ExtractionFailed:
+    reasons = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
+    return ExtractionFailed(
+        "extraction_failed",
+        f"KB_SANDBOX=require, and this system does not have the whole sandbox ({reasons}), so files are not "
+        "read. Run the engine where it can be had, or set KB_SANDBOX=auto.",
     )

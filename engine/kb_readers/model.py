@@ -17,6 +17,7 @@ import msgspec
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, FailureCode, too_much_text
+from kb_readers.sandbox import Sandboxing
 
 Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extraction"]
 """From the file's own text, by OCR, or some pages the one way and some the other."""
@@ -93,6 +94,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Address space of the process that reads, the programs it is made of included (about 200 MB)."""
     text_bytes: int = 64 << 20
     """The extracted text of a whole file in UTF-8."""
+    sandbox: Sandboxing = "auto"
+    """Whether files are read where nothing else can be reached."""
 
 
 DEFAULT_LIMITS = Limits()
@@ -122,6 +125,11 @@ class Reader(msgspec.Struct, frozen=True):
     """Bounds its processor time: as on the wall; less for a small file; or more, as long as OCR may take."""
     aborts_without_memory: bool = False
     """Whether its library ends the process where memory is denied: PDFium, which has no exceptions, does."""
+
+    @property
+    def package(self) -> str:
+        """The top of its module's name."""
+        return self.module.partition(".")[0]
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):

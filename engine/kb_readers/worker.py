@@ -1,7 +1,7 @@
 """The child process that reads one file: standard input to a report on standard output.
 
-Run as `python -m kb_readers.worker TASK`. It binds itself by limits before it looks at the file,
-since what reads the file is not to be trusted with what is in it.
+Run as `python -m kb_readers.worker TASK`. It binds itself by limits and enters the sandbox before it
+looks at the file, since what reads the file is not to be trusted with what is in it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from importlib import import_module
 
 import msgspec
 
-from kb_readers.failures import ExtractionFailed, crashed, too_much_memory
+from kb_readers.failures import ExtractionFailed, crashed, no_sandbox, too_much_memory
 from kb_readers.model import Context, Extraction, Failure, Limits, PageBegun, Progress, Report, Task
+from kb_readers.sandbox import enter
 
 _NICENESS = 10
 _OPEN_FILES = 64
@@ -38,10 +39,15 @@ def main() -> None:
     if os.getppid() != task.parent:
         os._exit(1)
     _bind(task)
+    missing = {} if task.limits.sandbox == "off" else enter(task.reader.package).missing
     # The report has the standard output for itself; whatever prints, prints into the errors.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    report = memoryview(msgspec.msgpack.encode(_report(task)))
+    if missing and task.limits.sandbox == "require":
+        outcome: Report = Failure.of(no_sandbox(missing))
+    else:
+        outcome = _report(task)
+    report = memoryview(msgspec.msgpack.encode(outcome))
     while report:
         report = report[os.write(out, report) :]
     # Threads of a library may still be running, and destructors that meet a broken state may crash.

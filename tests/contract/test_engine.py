@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from kb_contracts.api.models import SandboxInfo
 from kb_engine.address import address_of
+from kb_readers.sandbox import Sandboxing
 from kb_verify.files import END, file_part
 from tests.contract.conftest import Raw, Start
 from tests.support.engine_http import LONG, Caller, Json, answered, problem
@@ -159,6 +161,19 @@ async def test_status_names_this_machine_and_the_folder(kb: Caller, tmp_path: Pa
     assert status["last_updated"] is None
     assert status["device"] == {"type": "cpu", "threads": 1}
     assert status["storage"]["path"] == str(tmp_path / "engine")
+
+
+@pytest.mark.parametrize(("setting", "is_issue"), [("require", True), ("auto", False)])
+async def test_a_required_sandbox_that_lacks_a_part_is_an_issue(
+    start: Start, monkeypatch: pytest.MonkeyPatch, setting: Sandboxing, is_issue: bool
+) -> None:
+    async def without_landlock(setting: Sandboxing) -> SandboxInfo:
+        return SandboxInfo(setting=setting, holds=["seccomp"], missing={"landlock": "the kernel lacks it"})
+
+    monkeypatch.setattr("kb_engine.api.engine.sandbox_info", without_landlock)
+    status = await (await start(sandbox=setting)).status()
+    assert status["sandbox"]["missing"] == {"landlock": "the kernel lacks it"}
+    assert ["landlock: the kernel lacks it" in issue for issue in status["issues"]] == [True] * is_issue
 
 
 async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:

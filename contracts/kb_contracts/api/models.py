@@ -797,8 +797,20 @@ class StorageInfo(Response):
     failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class SandboxInfo(Response):
+    """Where files are read: which parts of the sandbox hold, and for each other one why it does not.
+
+    `setting`: whether files are read with what can be had, only with all parts, or without a sandbox. The
+    parts of an engine of another make may have other names.
+    """
+
+    setting: Literal["auto", "require", "off"]
+    holds: list[str]
+    missing: dict[str, str]
+
+
 class Status(Response):
-    """`GET /status`. `issues` is empty when all is well."""
+    """`GET /status`. `issues` is empty when all is well; no `sandbox`: files are not read apart."""
 
     version: str
     model: ModelInfo
@@ -810,6 +822,7 @@ class Status(Response):
     issues: list[str]
     started_at: str
     last_updated: str | None
+    sandbox: SandboxInfo | msgspec.UnsetType = msgspec.UNSET
 
 
 class Health(Response):

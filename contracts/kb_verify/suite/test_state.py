@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kb_contracts.api import operations as ops
@@ -56,6 +57,16 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
     assert status.storage.bytes > 0
     assert status.storage.accessible
     assert status.issues == []
+
+
+def test_status_tells_what_holds_of_the_sandbox(kb: Client) -> None:
+    """A part that does not hold says why; an engine that reads no files apart has no such member."""
+    sandbox = kb.call(ops.GET_STATUS).sandbox
+    if isinstance(sandbox, msgspec.UnsetType):
+        pytest.skip("this engine has no sandbox")
+    assert not set(sandbox.holds) & set(sandbox.missing)
+    assert all(sandbox.missing.values())
+    assert bool(sandbox.holds or sandbox.missing) == (sandbox.setting != "off")
 
 
 def test_status_follows_the_last_change(kb: Client) -> None:

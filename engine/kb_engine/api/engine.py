@@ -27,6 +27,8 @@ from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.store import Store
+from kb_readers.failures import no_sandbox
+from kb_readers.probe import sandbox_info
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,9 @@ class StateApi:
         failure = engine.encoder.failure
         issues = [] if failure is None else [f"The embedding model cannot be used: {failure}"]
         issues += await self._read()
+        sandbox = await sandbox_info(engine.settings.sandbox)
+        if sandbox.setting == "require" and sandbox.missing:
+            issues.append(no_sandbox(sandbox.missing).message)
         counts = self._counts
         return m.Status(
             version=API_VERSION,
@@ -118,6 +123,7 @@ class StateApi:
             issues=issues,
             started_at=engine.started_at,
             last_updated=counts.last_updated,
+            sandbox=sandbox,
         )
 
     async def get_health(self, _incoming: Incoming) -> m.Health:

@@ -35,7 +35,8 @@ from kb_contracts.semantics.documents import (
 )
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_readers.failures import ExtractionFailed
-from kb_readers.model import Extraction
+from kb_readers.model import DEFAULT_LIMITS, Extraction
+from kb_readers.probe import sandbox_info
 from kb_readers.readers import format_of, read_file, require_reader
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry
@@ -375,7 +376,8 @@ async def list_tags(incoming: Incoming) -> m.TagList:
 
 
 async def get_status(_incoming: Incoming) -> m.Status:
-    return CURRENT.get().reads.status()
+    status = CURRENT.get().reads.status()
+    return msgspec.structs.replace(status, sandbox=await sandbox_info(DEFAULT_LIMITS.sandbox))
 
 
 async def get_health(_incoming: Incoming) -> m.Health:

@@ -1,0 +1,12 @@
+"""Enter the sandbox and print what holds, as JSON: how an engine learns what its readers will have."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from kb_readers.sandbox import enter
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(enter("kb_readers")))

@@ -74,7 +74,8 @@ EXPOSE 3000
 VOLUME ["/data"]
 # The server is well without an engine: calls are answered with what is wrong.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_MCP_PORT,MCP_SERVER_PORT", "/healthz"]
+  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_MCP_PORT,MCP_SERVER_PORT", "/healthz", \
+       "KB_TLS_CERT"]
 ENTRYPOINT ["kb"]
 CMD ["serve"]
 
@@ -87,7 +88,8 @@ ENV KB_ENGINE_HOST=0.0.0.0 KB_ENGINE_PORT=8000
 EXPOSE 8000
 VOLUME ["/data"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_ENGINE_PORT", "/readyz"]
+  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_ENGINE_PORT", "/readyz", \
+       "KB_ENGINE_TLS_CERT"]
 ENTRYPOINT ["kb"]
 CMD ["engine"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
@@ -46,7 +47,8 @@ class UnsupportedFormat(CliError):
 class EngineClient:
     """An engine at `url`. A context manager; every method raises `CliError` and nothing else.
 
-    `user` is whose calls of RAGler's operations are counted against their limits; empty: the credential's.
+    `tls` verifies its certificate, else what httpx trusts does. `user` is whose calls of RAGler's
+    operations are counted against their limits; empty: the credential's.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class EngineClient:
         *,
         user: str = "",
         transport: httpx.BaseTransport | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._url = url
         if not (api_key.isascii() and api_key.isprintable()):
@@ -70,7 +73,12 @@ class EngineClient:
         # A proxy of the environment is for the world outside and cannot reach this machine.
         outside = base.host not in _LOOPBACK
         self._http = httpx.Client(
-            base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=outside, transport=transport
+            base_url=base,
+            headers=headers,
+            timeout=_TIMEOUT,
+            trust_env=outside,
+            transport=transport,
+            verify=tls or True,
         )
 
     def __enter__(self) -> EngineClient:

@@ -37,6 +37,9 @@ class ClientSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     api_key: Annotated[str, Setting("KB_API_KEY", "the engine's bearer key", secret=True)] = ""
+    engine_ca: Annotated[
+        str, Setting("KB_ENGINE_CA", "certificates that vouch for the engine's; empty: the system's")
+    ] = ""
 
 
 class Row(msgspec.Struct):
@@ -149,9 +152,11 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
         SettingsError, CliError: a setting cannot be used.
     """
     from kb_cli.client import EngineClient
+    from kb_server.services import engine_tls
 
     settings = client_settings(options)
-    return EngineClient(settings.engine_url, settings.api_key, user=user)
+    tls = engine_tls(settings.engine_ca)
+    return EngineClient(settings.engine_url, settings.api_key, user=user, tls=tls)
 
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:

@@ -143,7 +143,15 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
     except (SettingsError, CliError):
         return
     try:
-        response = httpx.get(f"{base}/readyz", timeout=_PROBE_SECONDS, trust_env=False)
+        try:
+            response = _ask(f"{base}/readyz")
+        except httpx.ConnectError as error:
+            if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+                raise
+            refused = str(error).partition("verify failed: ")[2].rpartition(" (_ssl")[0]
+            advice = "clients have to trust it, and ask by a name in it: KB_PUBLIC_URL says by which"
+            yield Finding("note", "certificate", f"that of {base} is not taken here: {refused}", advice)
+            response = _ask(f"{base}/readyz", verify=False)
         answer = response.json()
         reason = answer.get("reason", "") if isinstance(answer, dict) else None
     except httpx.HTTPError as error:
@@ -160,6 +168,10 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("well", "server", f"{base}/mcp")
     else:
         yield Finding("wrong", "server", f"{base} is not ready: {reason}")
+
+
+def _ask(url: str, *, verify: bool = True) -> httpx.Response:
+    return httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=verify)
 
 
 def _clients(options: argparse.Namespace) -> Iterator[Finding]:

@@ -238,9 +238,11 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_faults import tool_error
+    from kb_server.services import engine_tls
 
     settings = client_settings(options)
-    port = HttpEngine(settings.engine_url, settings.api_key)
+    tls = engine_tls(settings.engine_ca)
+    port = HttpEngine(settings.engine_url, settings.api_key, tls=tls)
     try:
         document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
         return await collection_moves.move(port, document, options.to)

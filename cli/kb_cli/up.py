@@ -87,7 +87,7 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
 def _reachable(url: str) -> str:
     """The URL of a listener as this machine can ask it, also where it listens on every address."""
     parts = urlsplit(url)
-    return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
+    return f"{parts.scheme}://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
 
 
 def _print_addresses(

@@ -160,3 +160,10 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     except msgspec.ValidationError as error:
         text = "(secret)" if setting.secret else repr(raw)
         raise SettingsError(f"{setting.variable}={text}: {error}") from error
+
+
+def check_pair(first: str, value: str, second: str, other: str) -> None:
+    """Two settings of which each needs the other. Raises SettingsError: one is set alone."""
+    if bool(value) != bool(other):
+        there, missing = (first, second) if value else (second, first)
+        raise SettingsError(f"{missing}: is missing; {there} is set, and each needs the other")

@@ -10,6 +10,7 @@ Errors at the start, each one line for people:
       HomeNotWritable      the data folder cannot be made or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
       DriverMissing        what KB_STORE or VECTOR_DB_TYPE names needs a package that is not installed
+      CannotEncrypt        the certificate cannot be shown
       CannotListen         the address cannot be used
         PortInUse          somebody listens there
 """
@@ -23,6 +24,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from tempfile import TemporaryFile
 
 from aiohttp import web
@@ -32,6 +34,7 @@ from kb_config.installing import install_command
 from kb_config.rendezvous import Lock, Rendezvous
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
+from kb_contracts.http.certificate import Certificate, CertificateUnusable
 from kb_contracts.http.connections import (
     ConnectionLimits,
     ConnectionTable,
@@ -282,8 +285,9 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
     assert make is not None, "a runner that was set up has a server"
     most = connections_within_descriptors(settings.max_connections)
     limits = ConnectionLimits(most, most, settings.header_timeout)
+    certificate = _certificate(settings)
     try:
-        listener = await listen(ConnectionTable(make, limits), settings.host, settings.port)
+        listener = await listen(ConnectionTable(make, limits, certificate), settings.host, settings.port)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
@@ -291,9 +295,18 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
         raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
-        yield f"http://{host}:{listener.address[1]}"
+        yield f"{'http' if certificate is None else 'https'}://{host}:{listener.address[1]}"
     finally:
         listener.close()
+
+
+def _certificate(settings: EngineSettings) -> Certificate | None:
+    if not settings.tls_cert:
+        return None
+    try:
+        return Certificate(Path(settings.tls_cert), Path(settings.tls_key))
+    except CertificateUnusable as error:
+        raise CannotEncrypt(f"KB_ENGINE_TLS_CERT, KB_ENGINE_TLS_KEY: {error}") from error
 
 
 @asynccontextmanager
@@ -375,6 +388,10 @@ class DriverMissing(StartError):
 
     def __init__(self, setting: str, package: str | None, extra: str) -> None:
         super().__init__(f"{setting}: needs the package {package}; install it with: {install_command(extra)}")
+
+
+class CannotEncrypt(StartError):
+    """The certificate cannot be shown."""
 
 
 class CannotListen(StartError):

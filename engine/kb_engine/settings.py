@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from kb_config.settings import Setting, SettingsError
+from kb_config.settings import Setting, SettingsError, check_pair
 from kb_contracts.http.connections import HEADER_SECONDS
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
@@ -41,6 +41,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     port: Annotated[
         int, Setting("KB_ENGINE_PORT", "port to listen on; 0: any free one"), msgspec.Meta(ge=0, le=65535)
     ] = 8000
+    tls_cert: Annotated[
+        str,
+        Setting("KB_ENGINE_TLS_CERT", "certificate in PEM, its chain behind it, to serve HTTPS; empty: HTTP"),
+    ] = ""
+    tls_key: Annotated[str, Setting("KB_ENGINE_TLS_KEY", "its private key in PEM, without a password")] = ""
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
@@ -145,6 +150,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pair("KB_ENGINE_TLS_CERT", self.tls_cert, "KB_ENGINE_TLS_KEY", self.tls_key)
         if self.index and self.index not in INDEXES:
             raise SettingsError(
                 f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine; it takes "

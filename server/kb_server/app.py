@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 import msgspec
 
 from kb_config.logs import configure_logging
+from kb_contracts.http.certificate import Certificate, CertificateUnusable
 from kb_contracts.http.connections import connections_within_descriptors
 from kb_contracts.http.direct import DirectCalls
 from kb_server.hosting.http import build_app
@@ -67,12 +69,13 @@ def start(
 
     Raises:
         SettingsError: a setting cannot be used.
-        StartError: the address cannot be listened on.
+        StartError: the address cannot be listened on, or the certificate cannot be shown.
     """
     checked_names(settings.toolsets)
     part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
     configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
     try:
+        certificate = _certificate(settings)
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
         with exporting(os.environ):
@@ -80,7 +83,9 @@ def start(
                 run = import_module("uvloop").run  # an extra
             except ImportError:
                 run = asyncio.run
-            run(serve(settings, on_ready=on_ready, worker=worker, engine=engine))
+            run(serve(settings, on_ready=on_ready, worker=worker, engine=engine, certificate=certificate))
+    except CertificateUnusable as error:
+        raise StartError(f"KB_TLS_CERT, KB_TLS_KEY: {error}") from error
     except PortInUse as error:
         raise StartError(f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:
@@ -94,11 +99,13 @@ async def serve(
     on_ready: Callable[[str], object],
     worker: Worker | None = None,
     engine: EngineHere | None = None,
+    certificate: Certificate | None = None,
 ) -> None:
     """Serve each offered toolset at its own path, and those of the settings at `/mcp`.
 
-    As a `worker`, serve the connections that its parent hands over. An `engine` here is started first and
-    stopped last, and is RAGler's backend where no other is named.
+    As a `worker`, serve the connections that its parent hands over. With a `certificate` they are
+    encrypted. An `engine` here is started first and stopped last, and is RAGler's backend where no other is
+    named.
 
     Raises:
         CannotListen: the address cannot be listened on.
@@ -152,10 +159,16 @@ async def serve(
                 first_check.append(asyncio.create_task(warn_if_unready()))
 
         try:
-            await serve_app(app, settings.host, settings.port, on_bound=bound, channel=channel)
+            await serve_app(
+                app, settings.host, settings.port, on_bound=bound, channel=channel, certificate=certificate
+            )
         finally:
             for task in first_check:
                 task.cancel()
+
+
+def _certificate(settings: ServerSettings) -> Certificate | None:
+    return Certificate(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
 
 
 def _freeze_startup_objects() -> None:

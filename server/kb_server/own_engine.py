@@ -27,6 +27,7 @@ from kb_contracts.api.operations import Operation
 from kb_server.engine_client.client import HttpEngine, longest_wait
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable
 from kb_server.engine_client.port import FileSource
+from kb_server.services import engine_tls
 from kb_server.settings import ServerSettings
 from kb_server.waiting import SharedWork
 
@@ -55,6 +56,7 @@ class OwnEngine:
         self._place = Rendezvous(settings.home / "engine")
         self._command = command
         self._key = settings.engine_api_key
+        self._tls = engine_tls(settings.engine_ca)
         self._silence = settings.request_timeout_ms / 1000
         self._use: Lock | None = None
         self._client: HttpEngine | None = None
@@ -147,7 +149,7 @@ class OwnEngine:
             url = self._place.url() or await self._started()
         except OSError as error:
             raise self._unreachable(f"its data folder cannot be used: {error}") from error
-        self._client = HttpEngine(url, self._key, silence=self._silence)
+        self._client = HttpEngine(url, self._key, silence=self._silence, tls=self._tls)
 
     async def _started(self) -> str:
         beginning = await _held(self._place.begin)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from functools import cached_property
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from kb_config.settings import SettingsError
+from kb_contracts.http.certificate import CertificateUnusable, trusting
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.settings import ServerSettings
@@ -43,7 +46,8 @@ class Services:
     one. `calls` are the operations of an engine in this process, which is then not asked over HTTP.
 
     Raises:
-        SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used.
+        SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used, or what vouches
+            for the engine's certificate.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Services:
     ) -> None:
         _check("KB_ENGINE_URL", settings.engine_url, "KB_API_KEY", settings.engine_api_key)
         _check("RAGLER_API_URL", settings.ragler_api_url, "RAGLER_API_KEY", settings.ragler_api_key)
+        self._tls = engine_tls(settings.engine_ca)
         self.settings = settings
         self.clock = clock
         self.http_base = http_base
@@ -98,6 +103,7 @@ class Services:
             silence=settings.request_timeout_ms / 1000,
             clock=self.clock,
             exchange=self._exchange(),
+            tls=self._tls,
         )
         self._clients.append(client)
         return client
@@ -114,6 +120,7 @@ class Services:
             silence=settings.request_timeout_ms / 1000,
             clock=self.clock,
             exchange=self._exchange() if settings.ragler_is_engine else None,
+            tls=self._tls if settings.ragler_is_engine else None,
         )
         self._clients.append(client)
         return client
@@ -173,7 +180,8 @@ def http_base(settings: ServerSettings, port: int | None = None) -> str:
     if settings.public_url:
         return settings.public_url.rstrip("/")
     host = "127.0.0.1" if settings.host in _WILDCARDS else settings.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
 
 
 def misses_public_url(settings: ServerSettings) -> bool:
@@ -184,6 +192,19 @@ def misses_public_url(settings: ServerSettings) -> bool:
 def ragler_key(settings: ServerSettings) -> str:
     """The bearer key of RAGler's backend; the engine's where that is the engine and has no other."""
     return settings.ragler_api_key or (settings.engine_api_key if settings.ragler_is_engine else "")
+
+
+def engine_tls(authorities: str) -> ssl.SSLContext | None:
+    """What the engine is verified by, of `KB_ENGINE_CA`; None where that is what the system trusts.
+
+    Raises SettingsError.
+    """
+    if not authorities:
+        return None
+    try:
+        return trusting(Path(authorities))
+    except CertificateUnusable as error:
+        raise SettingsError(f"KB_ENGINE_CA: {error}") from error
 
 
 def _check(url_variable: str, url: str, key_variable: str, key: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, Settings, SettingsError, check_pair
 from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
 
 MEBIBYTE = 1024 * 1024
@@ -47,6 +47,15 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0, le=65535),
     ] = 3001
+    tls_cert: Annotated[
+        str,
+        Setting("KB_TLS_CERT", "certificate in PEM, its chain behind it, to serve HTTPS; empty: HTTP"),
+    ] = ""
+    tls_key: Annotated[str, Setting("KB_TLS_KEY", "its private key in PEM, without a password")] = ""
+    engine_ca: Annotated[
+        str,
+        Setting("KB_ENGINE_CA", "certificates in PEM that vouch for the engine's; empty: the system's"),
+    ] = ""
     workers: Annotated[
         int, Setting("KB_WORKERS", "processes that share the port"), msgspec.Meta(ge=1, le=64)
     ] = 1
@@ -149,6 +158,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = 30_000
 
     def __post_init__(self) -> None:
+        check_pair("KB_TLS_CERT", self.tls_cert, "KB_TLS_KEY", self.tls_key)
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy, strict=False)

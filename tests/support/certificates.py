@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -33,3 +35,20 @@ def self_signed(host: str | None = None) -> bytes:
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return private + certificate.public_bytes(Encoding.PEM)
+
+
+class Pair(NamedTuple):
+    """Files in PEM."""
+
+    certificate: Path
+    key: Path
+
+
+def write_pair(folder: Path) -> Pair:
+    """A new key in `key.pem`, and `certificate.pem` of 127.0.0.1, in a folder that is made."""
+    folder.mkdir(exist_ok=True)
+    pair = Pair(folder / "certificate.pem", folder / "key.pem")
+    key, mark, certificate = self_signed().partition(b"-----BEGIN CERTIFICATE-----")
+    pair.certificate.write_bytes(mark + certificate)
+    pair.key.write_bytes(key)
+    return pair

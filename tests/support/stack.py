@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from kb_contracts.http.certificate import trusting
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 
@@ -78,17 +79,19 @@ class Process:
         self.popen.wait(10)
 
 
-def wait_until_ready(url: str, process: Process) -> None:
-    """Return when `url` answers 200.
+def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> None:
+    """Return when `url` answers 200, with a certificate that the file `trusted` vouches for.
 
     Raises:
         AssertionError: the process ended, or did not answer within a minute; its output is shown.
     """
 
+    tls = trusting(Path(trusted)) if trusted else True
+
     def answers() -> bool:
         assert process.popen.poll() is None, f"ended with {process.popen.returncode}:\n{process.output()}"
         try:
-            return httpx.get(url, timeout=1.0).status_code == 200
+            return httpx.get(url, timeout=1.0, verify=tls).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -111,7 +114,10 @@ class Stack:
 
 @contextmanager
 def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack]:
-    """`kb up` with data in `home`, ready to serve; stopped afterwards."""
+    """`kb up` with data in `home`, ready to serve; stopped afterwards.
+
+    Where it has a certificate of its own, that vouches for itself.
+    """
     engine_port, server_port = free_port(), free_port()
     process = Process.start(
         "-m",
@@ -123,9 +129,12 @@ def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack
         KB_MCP_PORT=str(server_port),
         **environment,
     )
-    stack = Stack(process, home, f"http://127.0.0.1:{engine_port}", f"http://127.0.0.1:{server_port}")
+    engine = "https" if "KB_ENGINE_TLS_CERT" in environment else "http"
+    certificate = environment.get("KB_TLS_CERT")
+    server = "https" if certificate else "http"
+    stack = Stack(process, home, f"{engine}://127.0.0.1:{engine_port}", f"{server}://127.0.0.1:{server_port}")
     try:
-        wait_until_ready(f"{stack.server_url}/readyz", process)
+        wait_until_ready(f"{stack.server_url}/readyz", process, certificate)
         yield stack
     finally:
         process.stop()

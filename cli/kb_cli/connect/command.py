@@ -102,6 +102,8 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
     settings = read(ServerSettings, options)
     if is_set(ServerSettings, "KB_ENGINE_URL", options):
         engine = {"KB_ENGINE_URL": settings.engine_url}
+        if settings.engine_ca:
+            engine["KB_ENGINE_CA"] = str(Path(settings.engine_ca).absolute())
     else:
         engine = {"KB_HOME": str(settings.home.absolute())}
     return Server(url or f"{http_base(settings)}/mcp", settings.api_key, engine, settings.engine_api_key)
@@ -164,6 +166,7 @@ def _write(file: Path, before: str, text: str) -> None:
 
 def _answers(url: str) -> bool:
     with suppress(httpx.HTTPError):
-        httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False)
+        # Whether it is there is asked, without the key: the client will look at its certificate.
+        httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=False)  # noqa: S501
         return True
     return False

@@ -14,6 +14,9 @@ that has been AWAITING longest, else of the one that has been IDLE longest: hold
 asking for anything keeps nobody out. Those that have only just come keep their place for a moment, and the
 next ones wait in the kernel. Where all are ACTIVE the new one is a surplus connection: a few of these are
 kept, to answer probes, and to say that there is no room.
+
+With a certificate, a connection is AWAITING from the first byte of its handshake: one that does not end it is
+closed as one that does not end its header.
 """
 
 from __future__ import annotations
@@ -22,13 +25,16 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address
-from typing import cast
+from typing import Any, cast
+
+from kb_contracts.http.certificate import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,8 @@ _AT_ONCE = 8
 _TURNS = 6
 """Turns of the loop after which what a new connection had sent at once has surely been read."""
 _SWEEP_SECONDS = 1.0
+_CLOSING_SECONDS = 2.0
+"""How long an encrypted connection waits for its peer to agree that it is closed."""
 _BACKEND_CONNECTIONS = 512
 _OTHER_DESCRIPTORS = 256
 """For connections that were just accepted and not yet counted, surplus ones, files and databases."""
@@ -121,7 +129,18 @@ class State(Enum):
 class Connection(asyncio.Protocol):
     """One connection: aiohttp's protocol, and what has to be known of it."""
 
-    __slots__ = ("_protocol", "bounded", "client", "peer", "since", "state", "surplus", "table", "transport")
+    __slots__ = (
+        "_protocol",
+        "bounded",
+        "client",
+        "handshake",
+        "peer",
+        "since",
+        "state",
+        "surplus",
+        "table",
+        "transport",
+    )
 
     def __init__(self, table: ConnectionTable, protocol: asyncio.Protocol) -> None:
         self.table = table
@@ -136,13 +155,15 @@ class Connection(asyncio.Protocol):
         self.client: str | None = None
         """The address for which a proxy sent the request that is being handled."""
         self.transport: asyncio.Transport | None = None
+        self.handshake: asyncio.Task[None] | None = None
+        """What agrees upon the encryption; there is no transport before that has ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._protocol.connection_made(transport)
-        self.table.add(self, address)
+        if self.handshake is None:
+            self.table.add(self, _address(transport.get_extra_info("peername")))
+        self.handshake = None
 
     def connection_lost(self, error: Exception | None) -> None:
         self.table.remove(self)
@@ -167,6 +188,10 @@ class Connection(asyncio.Protocol):
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
 
+def _address(peer: object) -> str:
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
 class ConnectionTable:
     """Makes the protocols of new connections, and closes those for which there is no room.
 
@@ -174,9 +199,15 @@ class ConnectionTable:
     moves its connection itself: `kb_contracts.http.admission`.
     """
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], limits: ConnectionLimits) -> None:
-        """`make` is aiohttp's server."""
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        limits: ConnectionLimits,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """`make` is aiohttp's server; with a certificate, connections are encrypted."""
         self._make = make
+        self.certificate = certificate
         self._limits = limits
         self._open = 0
         self._of: Counter[str] = Counter()
@@ -315,6 +346,8 @@ class ConnectionTable:
         self.remove(connection)
         if connection.transport is not None:
             connection.transport.abort()  # its descriptor is wanted now
+        elif connection.handshake is not None:
+            connection.handshake.cancel()
 
     def _give_back(self, address: str) -> None:
         self._of[address] -= 1
@@ -336,6 +369,7 @@ class Intake:
         self._source = source
         self._take = take
         self._beginning: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._resuming: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -345,6 +379,8 @@ class Intake:
         asyncio.get_running_loop().remove_reader(self._source.fileno())
         if self._resuming is not None:
             self._resuming.cancel()
+        for handshake in self._handshakes:
+            handshake.cancel()
         self._source.close()
 
     def _pause(self) -> None:
@@ -365,14 +401,40 @@ class Intake:
                 return
             if connection is None:
                 return
-            task = asyncio.get_running_loop().create_task(self._begin(connection))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            certificate = self._table.certificate
+            if certificate is None:
+                self._start(self._begin(connection), self._beginning)
+            else:
+                self._start(self._begin_encrypted(connection, certificate.context()), self._handshakes)
 
-    async def _begin(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    def _start(self, beginning: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(beginning)
+        among.add(task)
+        task.add_done_callback(among.discard)
+
+    async def _begin(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
         with suppress(OSError):  # the client has left before it was served
-            await asyncio.get_running_loop().connect_accepted_socket(self._table, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(self._table, accepted)
+
+    async def _begin_encrypted(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        accepted.setblocking(False)
+        try:
+            address = _address(accepted.getpeername())
+        except OSError:  # it has left
+            accepted.close()
+            return
+        connection = self._table()
+        connection.handshake = asyncio.current_task()
+        self._table.add(connection, address)
+        try:
+            with suppress(OSError):  # the client speaks no TLS, does not trust the certificate, or has left
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection, accepted, ssl=context, ssl_shutdown_timeout=_CLOSING_SECONDS
+                )
+        finally:
+            if connection.transport is None:
+                self._table.remove(connection)
 
 
 class Listener:

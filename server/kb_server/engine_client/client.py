@@ -9,6 +9,7 @@ engine can be tried in a table.
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -75,8 +76,9 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 class HttpEngine:
     """An `Engine` over HTTP, or over `exchange`.
 
-    `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The first call connects.
+    `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds
+    without a byte after which a call fails. `tls` and `exchange` are those of `HttpTransport`. The first
+    call connects.
     """
 
     def __init__(
@@ -89,9 +91,16 @@ class HttpEngine:
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         exchange: Exchange | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._http = HttpTransport(
-            url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version, exchange=exchange
+            url,
+            policy=policy,
+            clock=clock,
+            jitter=jitter,
+            lost=self._forget_version,
+            exchange=exchange,
+            tls=tls,
         )
         self._key = api_key
         self._silence = silence

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -41,8 +42,9 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 class HttpRagler:
     """A `Ragler` over HTTP, or over `exchange`.
 
-    `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The first call connects.
+    `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds
+    without a byte after which a call fails. `tls` and `exchange` are those of `HttpTransport`. The first
+    call connects.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class HttpRagler:
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         exchange: Exchange | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange)
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange, tls=tls)
         self._key = api_key
         self._silence = silence
 

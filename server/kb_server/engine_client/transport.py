@@ -166,15 +166,15 @@ class Exchange(Protocol):
 
 
 class Pool:
-    """Exchanges with the host of `base`, a URL.
+    """Exchanges with the host of `base`, a URL; `tls` verifies it, else what the system trusts does.
 
     `lost` is called when a kept connection had gone without an answer: the host may have been replaced.
     """
 
-    def __init__(self, base: URL, *, lost: Callable[[], None]) -> None:
+    def __init__(self, base: URL, *, lost: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         self._base = base
         self._lost = lost
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._is_closed = False
         self._all: set[Connection] = set()
@@ -245,7 +245,7 @@ class Pool:
                 _, connection = await loop.create_connection(
                     lambda: Connection(loop, str(base), self._forget),
                     sock=found,
-                    ssl=self._tls,
+                    ssl=self._tls if secure else None,
                     server_hostname=base.raw_host if secure else None,
                 )
         except TimeoutError:
@@ -266,8 +266,9 @@ class Pool:
 class HttpTransport:
     """Sends to the backend at `url`, over connections that it keeps; the first call opens one.
 
-    With `exchange` it sends over that instead; attempts and circuit stay, also for an engine in this process.
-    `lost` is called when the backend could not be reached or kept silent: it may be another one afterwards.
+    `tls` is what a backend over HTTPS is verified by, else what the system trusts is. With `exchange` it
+    sends over that instead; attempts and circuit stay, also for an engine in this process. `lost` is called
+    when the backend could not be reached or kept silent: it may be another one afterwards.
     """
 
     def __init__(
@@ -279,6 +280,7 @@ class HttpTransport:
         jitter: Callable[[], float] = random.random,
         lost: Callable[[], None] = lambda: None,
         exchange: Exchange | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.base = str(URL(url).with_user(None).with_query(None).with_fragment(None)).rstrip("/")
         self._policy = policy or RetryPolicy()
@@ -287,7 +289,7 @@ class HttpTransport:
         self._lost = lost
         self._breaker = Breaker()
         self._last_failure = ""
-        self._exchange = exchange or Pool(URL(self.base), lost=lost)
+        self._exchange = exchange or Pool(URL(self.base), lost=lost, tls=tls)
 
     async def close(self) -> None:
         """Close the pool, for good."""

@@ -17,6 +17,7 @@ from functools import partial
 from aiohttp import hdrs, web
 
 from kb_contracts.http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
+from kb_contracts.http.certificate import Certificate
 from kb_contracts.http.connections import (
     ConnectionLimits,
     ConnectionTable,
@@ -152,11 +153,12 @@ async def serve(
     stop: asyncio.Event | None = None,
     drain_seconds: float = DRAIN_SECONDS,
     channel: socket.socket | None = None,
+    certificate: Certificate | None = None,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
 
     With `channel` nothing is listened on: connections come over it, from a parent that listens on `host` and
-    `port`.
+    `port`. With `certificate` they are encrypted.
 
     Raises:
         PortInUse: another process listens there.
@@ -170,17 +172,22 @@ async def serve(
         stop=stop,
         drain_seconds=drain_seconds,
         linger_seconds=LINGER_SECONDS,
-        listen=partial(_listen, channel=channel),
+        listen=partial(_listen, channel=channel, certificate=certificate),
         connection_log=connection_log(),
     )
 
 
 @asynccontextmanager
 async def _listen(
-    runner: web.AppRunner, host: str, port: int, *, channel: socket.socket | None
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    *,
+    channel: socket.socket | None,
+    certificate: Certificate | None,
 ) -> AsyncIterator[tuple[str, int]]:
     assert runner.server is not None, "a runner that was set up has a server"
-    table = ConnectionTable(runner.server, runner.app[LIMITS])
+    table = ConnectionTable(runner.server, runner.app[LIMITS], certificate)
     if channel is not None:
         channel.setblocking(False)
         intake = Intake(table, channel, partial(_received, channel))

@@ -54,7 +54,7 @@ from kb_server.note_edits import difference
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.marking import marked
 from kb_server.pages.sessions import COOKIE, SESSION_SECONDS, Sessions
-from kb_server.services import SERVER_VERSION, Services
+from kb_server.services import SERVER_VERSION, Services, http_base
 from kb_server.tool import ToolError
 from mcp_aiohttp.guard import route_of
 from mcp_aiohttp.protocol.caller import Caller
@@ -144,7 +144,7 @@ class Pages:
         settings = services.settings
         self._services = services
         self.sessions = Sessions(settings.api_key)
-        self._is_secure = settings.public_url.lower().startswith("https:")
+        self._is_secure = http_base(settings).lower().startswith("https:")
         self._templates = Environment(
             loader=PackageLoader("kb_server.pages"),
             autoescape=True,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from kb_contracts.http.admission import Admission
+from kb_contracts.http.certificate import Certificate, trusting
 from kb_contracts.http.connections import (
     ConnectionLimits,
     ConnectionTable,
@@ -22,6 +25,7 @@ from kb_contracts.http.connections import (
     listen,
     owner_of,
 )
+from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
 
 BOUND = 10.0
@@ -73,7 +77,7 @@ class Site:
         self.turn = 0
         self.port = 0
 
-    async def start(self, limits: ConnectionLimits) -> None:
+    async def start(self, limits: ConnectionLimits, certificate: Certificate | None) -> None:
         app = web.Application()
         admission = Admission(
             lambda _request: web.Response(status=503, text="no room"),
@@ -88,12 +92,14 @@ class Site:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        listener = await listen(ConnectionTable(runner.server, limits), "127.0.0.1", 0)
+        listener = await listen(ConnectionTable(runner.server, limits, certificate), "127.0.0.1", 0)
         self._stack.callback(listener.close)
         self.port = listener.address[1]
 
-    async def connect(self, address: str = "127.0.0.1") -> Peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
+    async def connect(self, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Peer:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=(address, 0), ssl=tls
+        )
         peer = Peer(reader, writer)
         self._stack.callback(peer.close)
         return peer
@@ -128,9 +134,15 @@ async def serve() -> AsyncIterator[Serve]:
     """Starts a server with these limits, where all addresses have a bound."""
     async with AsyncExitStack() as stack:
 
-        async def start(connections: int = 100, per_address: int = 100, header_seconds: float = 60.0) -> Site:
+        async def start(
+            connections: int = 100,
+            per_address: int = 100,
+            header_seconds: float = 60.0,
+            certificate: Certificate | None = None,
+        ) -> Site:
             site = Site(stack)
-            await site.start(ConnectionLimits(connections, per_address, header_seconds, lambda _: True))
+            limits = ConnectionLimits(connections, per_address, header_seconds, lambda _: True)
+            await site.start(limits, certificate)
             return site
 
         yield start
@@ -386,3 +398,73 @@ async def test_a_fault_of_a_handler_keeps_its_traceback(port: int, caplog: pytes
     [record] = caplog.records
     assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
     assert "LookupError: a real fault" in caplog.text
+
+
+# --- encrypted ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return write_pair(tmp_path)
+
+
+async def test_encrypted_connections_are_kept_and_answered_as_others(serve: Serve, pair: Pair) -> None:
+    site = await serve(certificate=Certificate(*pair))
+    peer = await site.connect(tls=trusting(pair.certificate))
+    assert [await peer.status_of() for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
+async def test_a_handshake_that_does_not_end_has_the_time_of_a_header(
+    serve: Serve, pair: Pair, sent: bytes
+) -> None:
+    """Silence, half of one, and a client that does not encrypt."""
+    site = await serve(certificate=Certificate(*pair), header_seconds=0.01)
+    peer = await site.connect()
+    peer.send(sent)
+    assert b"HTTP" not in await peer.closed()
+
+
+async def test_handshakes_that_do_not_end_keep_nobody_out(serve: Serve, pair: Pair) -> None:
+    """They are connections like others: the oldest give way."""
+    site = await serve(connections=4, certificate=Certificate(*pair))
+    silent = [await site.connect() for _ in range(40)]
+    peer = await site.connect(tls=trusting(pair.certificate))
+    assert await peer.status_of() == 200
+    assert await silent[0].closed() == b""
+
+
+async def test_a_connection_after_its_handshake_has_the_time_of_a_header(serve: Serve, pair: Pair) -> None:
+    site = await serve(certificate=Certificate(*pair), header_seconds=0.01)
+    peer = await site.connect(tls=trusting(pair.certificate))
+    peer.send(HALF)
+    assert await peer.closed() == b""
+
+
+async def test_a_new_certificate_is_for_new_connections(serve: Serve, pair: Pair) -> None:
+    """And drops none that there are."""
+    now = 0.0
+    site = await serve(certificate=Certificate(*pair, clock=lambda: now))
+    first = trusting(pair.certificate)
+    before = await site.connect(tls=first)
+    assert await before.status_of() == 200
+    write_pair(pair.certificate.parent)
+    now = 1.0
+    after = await site.connect(tls=trusting(pair.certificate))
+    assert await after.status_of() == 200
+    assert await before.status_of() == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await site.connect(tls=first)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+async def test_tls_before_1_2_is_refused(serve: Serve, pair: Pair) -> None:
+    site = await serve(certificate=Certificate(*pair))
+    old = trusting(pair.certificate)
+    old.set_ciphers("DEFAULT@SECLEVEL=0")
+    old.minimum_version = ssl.TLSVersion.TLSv1_1
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert await (await site.connect(tls=old)).status_of() == 200
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        await site.connect(tls=old)

@@ -1,0 +1,214 @@
+"""HTTPS by settings: server, workers and engine, with certificates that are replaced while they are used."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import httpx
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from kb_cli.output import Exit
+from kb_contracts.http.certificate import trusting
+from kb_load.processes import clean_environment
+from tests.support.certificates import Pair, write_pair
+from tests.support.eventually import eventually
+from tests.support.mcp_messages import BOTH, call
+from tests.support.stack import Stack, running_stack
+
+pytestmark = pytest.mark.process
+
+KEY = "agents-secret"
+HTML = {"Accept": "text/html"}
+ONE_PROCESS = pytest.mark.parametrize("stack", [("--single",)], indirect=True)
+
+
+def settings_of(pair: Pair, prefix: str = "KB_TLS") -> dict[str, str]:
+    return {f"{prefix}_CERT": str(pair.certificate), f"{prefix}_KEY": str(pair.key)}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return write_pair(tmp_path / "server")
+
+
+@pytest.fixture
+def engine_pair(tmp_path: Path) -> Pair:
+    return write_pair(tmp_path / "engine")
+
+
+@pytest.fixture(params=[("--single",), (), ("workers",)], ids=["one process", "two", "with workers"])
+def stack(request: pytest.FixtureRequest, tmp_path: Path, pair: Pair, engine_pair: Pair) -> Iterator[Stack]:
+    """Server and engine speak HTTPS; each has a certificate of its own, that nobody else vouches for."""
+    flags = [flag for flag in request.param if flag.startswith("--")]
+    settings = {
+        **settings_of(pair),
+        **settings_of(engine_pair, "KB_ENGINE_TLS"),
+        "KB_ENGINE_CA": str(engine_pair.certificate),
+        "KB_EMBEDDER": "hash",
+        "KB_MCP_API_KEY": KEY,
+        "KB_WORKERS": "2" if "workers" in request.param else "1",
+        "LOG_LEVEL": "info",
+    }
+    with running_stack(tmp_path / "home", *flags, **settings) as running:
+        yield running
+
+
+def kb(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair) -> None:
+    shown = stack.process.output()
+    assert f"endpoint     {stack.mcp_url}\n" in shown
+    assert f"claude mcp add --transport http kb {stack.mcp_url} " in shown
+    assert stack.mcp_url.startswith("https://")
+    tls, authorization = trusting(pair.certificate), {"Authorization": f"Bearer {KEY}"}
+    async with (
+        httpx.AsyncClient(verify=tls, headers=authorization) as http,
+        streamable_http_client(stack.mcp_url, http_client=http) as (reading, writing, *_),
+        ClientSession(reading, writing) as session,
+    ):
+        await session.initialize()
+        note = await session.call_tool("kb_addnote", {"text": "granite is hard", "wait_seconds": 50})
+        assert not note.is_error, note.content
+        found = await session.call_tool("kb_search", {"query": "granite"})
+        assert "granite is hard" in found.content[0].text  # type: ignore[union-attr]
+        upload = await session.call_tool("kb_upload_start", {"filename": "a.md", "total_size": 5})
+        url = json.loads(upload.content[0].text)["upload_url"]  # type: ignore[union-attr]
+        assert url.startswith(f"{stack.server_url}/")
+        assert (await http.put(url, content=b"stone")).status_code == 201
+    async with (
+        aiohttp.ClientSession() as client,
+        client.ws_connect(stack.mcp_url, ssl=tls, headers=authorization) as socket,
+    ):
+        await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        assert (await socket.receive_json())["result"] == {}
+
+
+@ONE_PROCESS
+def test_nothing_is_spoken_without_and_cookies_are_bound_to_it(
+    stack: Stack, pair: Pair, engine_pair: Pair
+) -> None:
+    tls = trusting(pair.certificate)
+    right = httpx.post(f"{stack.server_url}/login", files={"key": (None, KEY)}, headers=HTML, verify=tls)
+    assert (right.status_code, "Secure" in right.headers["Set-Cookie"]) == (303, True)
+    for url in (stack.server_url, stack.engine_url):
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url.replace('https', 'http')}/healthz")
+        with pytest.raises(httpx.ConnectError, match="self-signed"):
+            httpx.get(f"{url}/healthz")
+    environment = {"KB_ENGINE_URL": stack.engine_url, "KB_ENGINE_CA": str(engine_pair.certificate)}
+    assert kb("status", "--json", **environment).returncode == 0
+    refused = kb("status", KB_ENGINE_URL=stack.engine_url)
+    assert (refused.returncode, "self-signed" in refused.stderr) == (Exit.UNREACHABLE, True)
+
+
+@pytest.mark.parametrize("stack", [("--single",), ("workers",)], indirect=True)
+def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Stack, pair: Pair) -> None:
+    """By every worker; one whose key has not come yet is not."""
+    first = trusting(pair.certificate)
+    limits = httpx.Limits(max_connections=1, keepalive_expiry=60.0)
+    headers = {**BOTH, "Authorization": f"Bearer {KEY}"}
+    kept = [httpx.Client(verify=first, limits=limits, headers=headers) for _ in range(2)]
+
+    def served(client: httpx.Client) -> bool:
+        return client.post(stack.mcp_url, json=call("kb_status")).status_code == 200
+
+    def taken(tls: ssl.SSLContext) -> list[bool]:
+        """Of four new connections, whether each takes the certificate."""
+        answers = []
+        for _ in range(4):
+            with suppress(httpx.ConnectError):
+                httpx.get(f"{stack.server_url}/healthz", verify=tls)
+                answers.append(True)
+                continue
+            answers.append(False)
+        return answers
+
+    assert all(map(served, kept))
+    new = write_pair(pair.certificate.parent.with_name("new"))
+    new.certificate.replace(pair.certificate)
+    second = trusting(pair.certificate)
+    eventually(
+        lambda: (taken(first), stack.process.output())[1],
+        lambda text: "the one before stays" in text,
+        what="word of a certificate without its key",
+    )
+    assert all(taken(first))
+    new.key.replace(pair.key)
+    eventually(lambda: taken(second), all, what="the new certificate, of all workers")
+    assert all(map(served, kept))
+    for client in kept:
+        client.close()
+
+
+@pytest.mark.parametrize("command", [("up",), ("up", "--single"), ("serve",), ("serve", "workers")])
+def test_a_pair_that_does_not_fit_is_refused_at_the_start(
+    tmp_path: Path, pair: Pair, engine_pair: Pair, command: tuple[str, ...]
+) -> None:
+    environment = {"KB_HOME": str(tmp_path / "home"), "KB_MCP_PORT": "0", "KB_ENGINE_PORT": "0"}
+    environment["KB_WORKERS"] = "2" if "workers" in command else "1"
+    mixed = settings_of(Pair(pair.certificate, engine_pair.key))
+    ended = kb(*(part for part in command if part != "workers"), **environment, **mixed)
+    assert ended.returncode == Exit.FAILED
+    assert "KB_TLS_CERT, KB_TLS_KEY: " in ended.stderr
+    assert "is not the key of the certificate" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_engine_with_a_pair_that_does_not_fit_is_refused(
+    tmp_path: Path, pair: Pair, engine_pair: Pair
+) -> None:
+    mixed = settings_of(Pair(pair.certificate, engine_pair.key), "KB_ENGINE_TLS")
+    ended = kb("engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", KB_EMBEDDER="hash", **mixed)
+    assert ended.returncode == Exit.FAILED
+    assert "KB_ENGINE_TLS_CERT, KB_ENGINE_TLS_KEY: " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "command", "words"),
+    [
+        ("KB_TLS_CERT", "serve", "KB_TLS_KEY: is missing; KB_TLS_CERT is set"),
+        ("KB_ENGINE_TLS_KEY", "engine", "KB_ENGINE_TLS_CERT: is missing; KB_ENGINE_TLS_KEY is set"),
+        ("KB_ENGINE_CA", "serve", "KB_ENGINE_CA: /none.pem: No such file or directory"),
+    ],
+)
+def test_what_is_half_set_is_refused(tmp_path: Path, setting: str, command: str, words: str) -> None:
+    ended = kb(command, KB_HOME=str(tmp_path), KB_MCP_PORT="0", **{setting: "/none.pem"})
+    assert (ended.returncode, words in ended.stderr) == (Exit.USAGE, True), ended.stderr
+
+
+@ONE_PROCESS
+def test_doctor_says_what_is_wrong_with_the_certificate(
+    stack: Stack, pair: Pair, engine_pair: Pair, tmp_path: Path
+) -> None:
+    environment = {
+        **settings_of(pair),
+        "HOME": str(tmp_path),
+        "KB_HOME": str(stack.home),
+        "KB_MCP_PORT": stack.server_url.rpartition(":")[2],
+        "KB_ENGINE_URL": stack.engine_url,
+        "KB_ENGINE_CA": str(engine_pair.certificate),
+    }
+    report = kb("doctor", "--json", **environment)
+    findings = {finding["about"]: finding for finding in json.loads(report.stdout)}
+    assert findings["certificate"]["verdict"] == "note"
+    assert "self-signed" in findings["certificate"]["found"]
+    assert (findings["server"]["verdict"], findings["server"]["found"]) == ("well", stack.mcp_url)
+    assert findings["engine"]["verdict"] == "well"

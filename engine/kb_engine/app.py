@@ -41,7 +41,13 @@ from kb_contracts.http.connections import (
     listen,
 )
 from kb_contracts.http.documents import add_documents
-from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
+from kb_contracts.http.mount import (
+    HEADER_BYTES,
+    REQUEST_LINE_BYTES,
+    build_application,
+    engine_admission,
+    handlers_of,
+)
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
@@ -152,6 +158,7 @@ async def serve(
             shutdown_timeout=_SHUTDOWN_SECONDS,
             lingering_time=LINGER_SECONDS,
             max_line_size=REQUEST_LINE_BYTES,
+            max_field_size=HEADER_BYTES,
         )
         try:
             await runner.setup()

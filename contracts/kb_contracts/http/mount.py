@@ -1,49 +1,50 @@
 """The adapter that mounts handlers on aiohttp: it routes, parses and encodes, and decides nothing else.
 
-    request -> key, or origin -> route -> path, query, headers, body -> handler -> response as JSON
-                     `------------------- any EngineError ----------------> problem document
+    request -> key, or origin -> route -> path, query, right, headers, body -> handler -> response as JSON
+                     `------------------- any EngineError ---------------------> problem document
 
 Engine and simulator mount the same table, so that neither can serve a route, take a field or leave one
 out on its own. The tests check the responses against the committed document.
-
-An engine that requires no key has to keep web pages of strangers away. A browser on this machine reaches the
-engine's port on behalf of any page that it shows. Such a page cannot read a response, but it can post a form
-with a file, which is how a file is submitted; its Origin header gives it away. A page whose own name is made
-to resolve to this machine (DNS rebinding) could read responses too; it is recognised by its Host header,
-which is a domain, because a stranger owns no name without a dot. An engine that listens on more than loopback
-cannot know the names that it is reached by, and checks the Origin alone. With a key set neither matters: no
-page knows it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache
 from http import HTTPStatus
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
-from multidict import MultiMapping
 
+from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
-from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
-from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation
+from kb_contracts.api.ragler import LIMITS, MAX_USER_CHARS, USER_ID
 from kb_contracts.http import documents
 from kb_contracts.http.admission import RETRY_SECONDS, Admission
-from kb_contracts.http.connections import is_loopback
+from kb_contracts.http.callers import (
+    AccessOf,
+    access_by_token,
+    caller_header,
+    check_origin,
+    check_unrepeated,
+    credential_of,
+    is_distinct,
+    narrowed,
+    require_right,
+    token_of,
+    unauthorized,
+)
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 
 logger = logging.getLogger(__name__)
@@ -53,11 +54,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 JSON_BODY_BYTES = 8 * 1024 * 1024
 REQUEST_LINE_BYTES = 64 * 1024
 """Two source paths of 1,000 characters are up to 24,000 bytes in a URL."""
+HEADER_BYTES = MAX_ACCESS_BYTES + 1024
+"""Of one header: the one that narrows an access may name many tags."""
 MAX_VALUES = 100_000
 """How many values a JSON body may hold, as `holds_too_many_values` counts them."""
 TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"
 _KEY_CHARS = 255
-_ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
+_ACCESS = web.RequestKey("access", Access)
 _ALSO = {"/healthz": ("/health",)}
 """What many probes call a path; answered beside it, and promised by nobody."""
 _PROBES = frozenset(
@@ -79,7 +82,8 @@ class Incoming:
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
     `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller's headers name, where the operation reads them.
+    `user` is what the caller's header names, where the operation reads it. `access` is what the caller may
+    do; the operation is within its rights.
     """
 
     operation: AnyOperation
@@ -91,7 +95,14 @@ class Incoming:
     credential: str
     http: web.Request
     user: str | None = None
-    role: str | None = None
+    access: Access = EVERYTHING
+
+    @property
+    def rated_user(self) -> str | None:
+        """Whose calls are counted: a user of a caller with a name or a reach is that caller's alone."""
+        if self.user is None or not is_distinct(self.access):
+            return self.user
+        return f"{self.credential} {self.user}"
 
 
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
@@ -119,12 +130,14 @@ def build_application(
     operations: tuple[AnyOperation, ...] = OPERATIONS,
     keys: KeysInUse | None = None,
     rates: RateWindows | None = None,
+    access_of: AccessOf | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
-    `host` is what an engine listens on; without an `api_key` it keeps web pages of strangers away. With
-    `keys` no two requests of one idempotency key run at once; with `rates` calls are counted. The simulator
-    passes none of the three and does all itself, for each of its namespaces.
+    Who has the `api_key` may do everything, who has another token what `access_of` says; without either
+    everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
+    web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
+    calls are counted. The simulator passes none of these and does all itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -136,7 +149,7 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(middlewares=[_rim(api_key, host)], client_max_size=JSON_BODY_BYTES)
+    app = web.Application(middlewares=[_rim(api_key, host, access_of)], client_max_size=JSON_BODY_BYTES)
     for operation in operations:
         handler = _adapt(operation, handlers[operation.id], keys, rates)
         for path in (operation.path, *_ALSO.get(operation.path, ())):
@@ -147,28 +160,31 @@ def build_application(
 def _adapt(
     operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
 ) -> AiohttpHandler:
-    has_role = operation.surface is ApiSurface.RAGLER
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        # In the order in which a misfit is reported: URL, headers about the caller, body, other headers.
+        # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
+        # other headers.
         pairs = list(request.query.items())
-        presented = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        access = request.get(_ACCESS, EVERYTHING)
+        if not operation.public:
+            access = narrowed(access, request.headers)
+            require_right(operation, access, request.headers)
         incoming = Incoming(
             operation=operation,
             path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
             query=convert_query(pairs, operation.query),
-            user=_caller_header(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
-            role=_caller_header(request, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
+            user=caller_header(request.headers, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
             body=await _body(operation, request),
             if_match=_if_match(request) if operation.if_match else None,
             idempotency_key=_idempotency_key(request) if operation.mutates else None,
-            credential=hashlib.sha256(presented).hexdigest()[:16],
+            credential=credential_of(request.headers, access),
             http=request,
+            access=access,
         )
         if rates is not None:
-            rates.count(operation.id, incoming.user, incoming.credential)
+            rates.count(operation.id, incoming.rated_user, incoming.credential)
         if keys is None:
             answer = await handler(incoming)
         else:
@@ -226,38 +242,20 @@ def _idempotency_key(request: web.Request) -> str | None:
     return key
 
 
-def _caller_header(request: web.Request, name: str, max_chars: int) -> str | None:
-    """What a caller's header names, None where it is absent. Sent twice it is refused: neither may win."""
-    values = request.headers.getall(name, [])
-    if not values:
-        return None
-    value = values[0]
-    if len(values) > 1 or not 1 <= len(value) <= max_chars or not value.isascii() or not value.isprintable():
-        raise EngineError(
-            "invalid_parameter",
-            f"{name} takes 1 to {max_chars} printable ASCII characters, once.",
-            parameter=name,
-        )
-    return value
-
-
-def _rim(api_key: str, host: str | None) -> Any:
+def _rim(api_key: str, host: str | None, access_of: AccessOf | None) -> Any:
     """The middleware that checks the key, or the origin, and makes every failure a problem document."""
-    expected = api_key.encode()
+    access = access_by_token(api_key, access_of)
 
     @web.middleware
     async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
             if request.path not in _OPEN:
                 check_unrepeated(request.headers)
-                if api_key:
-                    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-                    presented = token.strip().encode("utf-8", "surrogateescape")
-                    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
-                        raise EngineError(
-                            "unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY."
-                        )
-            if host is not None and not api_key:
+                found = access(token_of(request.headers))
+                if found is None:
+                    raise unauthorized()
+                request[_ACCESS] = found
+            if host is not None and access("") is not None:
                 check_origin(request.headers, host)
             return await handler(request)
         except EngineError as error:
@@ -465,52 +463,3 @@ def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 names += [f"{name}.{below}" for below in _names(kind)]
     return tuple(dict.fromkeys(names))
-
-
-# --- web pages of strangers ----------------------------------------------------------------------
-
-
-def check_origin(headers: MultiMapping[str], host: str) -> None:
-    """Refuse a request by a foreign page to an engine that listens on `host`.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    origin = headers.get(hdrs.ORIGIN)
-    if origin is not None and not _is_local(origin):
-        raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
-    if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
-        raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
-
-
-def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request whose two `Authorization` or `Origin` headers two readers could read differently.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
-            raise EngineError("unauthorized", f"Send the header {name} once.")
-
-
-# Callers send the same few names with every request.
-@lru_cache(maxsize=256)
-def _is_local(url: str) -> bool:
-    return is_loopback(_name(url))
-
-
-_listens_locally = lru_cache(maxsize=16)(is_loopback)
-
-
-@lru_cache(maxsize=256)
-def _is_domain(url: str) -> bool:
-    name = _name(url)
-    return "." in name.strip(".") and not is_loopback(name)
-
-
-def _name(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
-from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.query import ParsedQuery
@@ -184,7 +184,6 @@ class RaglerApi:
         return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        check_may_describe(incoming.role)
         return await self._store.once(
             idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body
         )

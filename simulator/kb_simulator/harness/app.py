@@ -26,6 +26,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
+from kb_contracts.http.callers import check_origin, check_unrepeated
 from kb_contracts.http.connections import (
     CONNECTIONS,
     ConnectionLimits,
@@ -36,10 +37,9 @@ from kb_contracts.http.connections import (
     listen,
 )
 from kb_contracts.http.mount import (
+    HEADER_BYTES,
     REQUEST_LINE_BYTES,
     build_application,
-    check_origin,
-    check_unrepeated,
     engine_admission,
     is_probe,
     problem_response,
@@ -345,6 +345,7 @@ class Simulator:
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
             max_line_size=REQUEST_LINE_BYTES,
+            max_field_size=HEADER_BYTES,
         )
         self._runners.append(runner)
         await runner.setup()

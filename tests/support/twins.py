@@ -3,9 +3,9 @@
     both    the caller's documents, and those of others
     alone   the caller's documents, as if there were no others
 
-What the caller is answered must be the same in both, word for word, but for what is made up anew in each base:
-ids are numbered in the order in which they first appear, and times are left out. So nothing that an answer
-has, in its status, totals, order, scores and error texts, can come of what is out of reach.
+What the caller is answered must be the same in both, word for word, but for what each base makes up: ids are
+numbered in the order in which they first appear, and times are left out. So nothing that an answer has, in
+its status, totals, order, scores and error texts, can come of what is out of reach.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ GERMAN = (
 _ABSENT = 9_000_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _DOCUMENT = re.compile(r"(?<=[Dd]ocument )\d+")
-_TIMES = frozenset(
-    "created_at updated_at started_at finished_at kept_at expires_at last_updated last_published took_ms "
-    "execution_time elapsed_seconds estimated_seconds".split()
-)
+_TIMES = {
+    *("created_at", "updated_at", "started_at", "finished_at", "kept_at", "expires_at", "last_updated"),
+    *("last_published", "last_modified_at", "took_ms", "executionTime"),
+    *("elapsed_seconds", "estimated_seconds"),
+}
 
 
 @dataclass
@@ -88,8 +89,8 @@ class Side:
 
     def build(self) -> None:
         """Both where there are others, one mixed with the other; else the caller's alone."""
-        self.admin.clear(collections=True)
-        self.known, self._names = {}, {}
+        if self.has_others:
+            self.admin.saved_collection(THEIR_ID, "theirs", description="hidden")
         self.note("h0", "common granite quartz", [THEIRS, "secret"], source_path="shared.md", title="Hidden")
         self.note("v0", "common granite mine", [MINE, "shared"], source_path="shared.md")
         self.note("h1", "common text of two", [THEIRS, "shared"], dedup_scope="free")
@@ -120,7 +121,6 @@ class Side:
             moved = self.known["h4"].id
             self.admin.call(ops.REMOVE_TAG, moved, MINE)
             self.admin.call(ops.ADD_TAGS, moved, json={"tags": [THEIRS]})
-            self.admin.saved_collection(THEIR_ID, "theirs", description="hidden")
             self.admin.call(
                 ops.CREATE_JOB,
                 json={"text": "under a key", "tags": [THEIRS]},

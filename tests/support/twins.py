@@ -27,10 +27,11 @@ from kb_contracts.api import ragler as r
 from kb_contracts.semantics.cursors import Place, cursor_after
 from kb_verify.client import Client, fresh_user
 
-MINE, THEIRS = "collection:mine", "collection:theirs"
+MINE, THEIRS, TEAM = "collection:mine", "collection:theirs", "team"
 REACHES = {
     "a tag": Reach(frozenset([MINE])),
     "a prefix": Reach(prefixes=frozenset(["collection:mi"])),
+    "a tag that is no collection": Reach(frozenset([MINE, TEAM])),
 }
 THEIR_ID = "5ae2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11"
 """Under which their collection is described."""
@@ -94,7 +95,8 @@ class Side:
         self.note("h0", "common granite quartz", [THEIRS, "secret"], source_path="shared.md", title="Hidden")
         self.note("v0", "common granite mine", [MINE, "shared"], source_path="shared.md")
         self.note("h1", "common text of two", [THEIRS, "shared"], dedup_scope="free")
-        self.note("v1", "common text of two", [MINE], dedup_scope="free")
+        self.note("v1", "common text of two, of a kind", [MINE], dedup_scope="free")
+        self.note("v9", "common text of two", [MINE], dedup_scope="free")
         self.note("h2", "the same words", [THEIRS])
         self.note("v2", "the same words", [MINE])
         self.note("h3", "removed quartz", [THEIRS])
@@ -102,6 +104,7 @@ class Side:
         self.note("h4", "moved basalt", [MINE], source_path="moved.md")
         self.note("h5", GERMAN, [THEIRS])
         self.note("h6", "secret of no collection", [])
+        self.note("h9", "of another team", ["teams"], dedup_scope="free", source_path="free.md")
         self.file("h7", b"# Hidden\n\nquartz in a file\n", [THEIRS])
         self.file("v7", b"# Mine\n\nmarble in a file\n", [MINE])
         self.broken("h8", [THEIRS])
@@ -175,31 +178,28 @@ class Side:
         return self.has_others or not label.startswith("h")
 
     def others(self) -> list[Any]:
-        """All that the administrator sees of what is out of reach."""
-        listed = self.admin.call(ops.LIST_DOCUMENTS, params={"limit": 1000, "sort_order": "asc"}).documents
-        details = [
-            self.admin.call(ops.GET_DOCUMENT, each.id, params={"text": "true"})
-            for each in listed
-            if not self.reach.admits(each.tags)
-        ]
-        trash = self.admin.call(ops.LIST_TRASH, params={"limit": 1000}).versions
-        versions = [
-            self.admin.call(ops.LIST_VERSIONS, each.id, params={"limit": 1000}).versions for each in details
-        ]
-        jobs = self.admin.call(ops.LIST_JOBS, params={"limit": 1000}).jobs
-        ended = [(each.id, each.status) for each in jobs if not self.reach.admits(each.tags)]
-        described = [
-            each.description
-            for each in self.admin.call(ops.LIST_COLLECTIONS).collections
-            if each.name == "theirs"
-        ]
+        """All that the administrator sees of what is out of reach, or in a collection that is."""
+        everything = {"limit": 1000}
+        listed = self.admin.call(ops.LIST_DOCUMENTS, params={**everything, "sort_order": "asc"}).documents
+        theirs = [each for each in listed if self._is_others(each.tags)]
         return [
-            details,
-            [each for each in trash if not self.reach.admits(each.tags)],
-            versions,
-            ended,
-            described,
+            [self.admin.call(ops.GET_DOCUMENT, each.id, params={"text": "true"}) for each in theirs],
+            [self.admin.call(ops.LIST_VERSIONS, each.id, params=everything).versions for each in theirs],
+            [
+                each
+                for each in self.admin.call(ops.LIST_TRASH, params=everything).versions
+                if self._is_others(each.tags)
+            ],
+            [
+                (each.id, each.status)
+                for each in self.admin.call(ops.LIST_JOBS, params=everything).jobs
+                if self._is_others(each.tags)
+            ],
+            [each for each in self.admin.call(ops.LIST_COLLECTIONS).collections if each.name == "theirs"],
         ]
+
+    def _is_others(self, tags: Sequence[str]) -> bool:
+        return not (self.reach.admits(tags) and all(map(self.reach.may_change, tags)))
 
     # what is answered
 
@@ -290,14 +290,14 @@ class Attempt:
         return answers
 
 
-DOCUMENTS = ("v0", "v1", "v2", "v3", "v7", "h0", "h1", "h3", "h4", "h6", "h7", "none")
-TAGS = (MINE, THEIRS, "shared", "secret", "collection:mint", "nowhere")
+DOCUMENTS = ("v0", "v1", "v2", "v3", "v7", "h0", "h1", "h3", "h4", "h6", "h7", "h9", "none")
+TAGS = (MINE, THEIRS, TEAM, "shared", "secret", "collection:mint", "nowhere")
 QUERIES = (
     "common",
     "quartz",
     "granite",
     "marble again",
-    "Haus",
+    "kinder",
     "the same words",
     '"common text"',
     "moved -basalt",
@@ -401,6 +401,9 @@ def _writing() -> Iterator[Attempt]:
     for path, scope in product(("shared.md", "moved.md"), (THEIRS, MINE, "free")):
         body = {"text": f"over {path} {scope}", "tags": [MINE], "source_path": path, "dedup_scope": scope}
         yield _of(ops.CREATE_JOB, f"{path} {scope!r}", json=body)
+    for text, scope in product(("of another team", "of this team"), ("free", "", THEIRS)):
+        body = {"text": text, "tags": [TEAM], "source_path": "free.md", "dedup_scope": scope}
+        yield _of(ops.CREATE_JOB, f"free.md of {TEAM}: {text} {scope!r}", json=body)
     keyed = {"text": "under a key", "tags": [THEIRS]}
     yield _of(ops.CREATE_JOB, "another caller's request again", json=keyed, headers={"Idempotency-Key": KEY})
     yield _of(

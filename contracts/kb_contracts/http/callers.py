@@ -76,13 +76,16 @@ def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
         raise EngineError("invalid_parameter", f"Send the header {ACCESS} once.", parameter=ACCESS)
     if values:
         access = access.narrowed(access_from(values[0]))
-    if may_change(caller_header(headers, USER_ROLE, MAX_ROLE_CHARS)):
+    role = caller_header(headers, USER_ROLE, MAX_ROLE_CHARS)
+    if role is None or may_change(role):
         return access
     return Access(access.name, access.rights & _OF_SERVICE, access.reach)
 
 
 def require_right(operation: AnyOperation, access: Access, headers: MultiMapping[str]) -> None:
     """Raises EngineError: `forbidden`."""
+    if operation.right in access.rights:
+        return
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):
         raise EngineError(
             "forbidden",

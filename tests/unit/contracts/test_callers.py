@@ -58,6 +58,7 @@ def headers(access: Access, role: str | None = None) -> CIMultiDict[str]:
     return CIMultiDict([(ACCESS, access_header(access)), *([(USER_ROLE, role)] if role else [])])
 
 
+@pytest.mark.requirement("R44")
 async def test_a_token_opens_what_its_key_is_for(client: Client) -> None:
     assert (await seen(client, "main")).access == EVERYTHING
     assert (await seen(client, "news")).access == NEWS

@@ -60,6 +60,7 @@ from kb_engine.index.port import Index, index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
+from kb_engine.reaching import within_reach
 from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -97,8 +98,9 @@ async def create_app(settings: EngineSettings) -> web.Application:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
+    handlers = handlers_of(*(api(engine) for api in apis))
     app = build_application(
-        handlers_of(*(api(engine) for api in apis)),
+        {operation: within_reach(handler) for operation, handler in handlers.items()},
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),

@@ -15,6 +15,7 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
+from kb_contracts.semantics.access import check_submission
 from kb_contracts.semantics.documents import (
     check_confirmed,
     check_metadata,
@@ -51,6 +52,7 @@ class JobsApi:
             request: m.NoteRequest = incoming.body
             check_note_text(request.text)
             check_metadata(request.metadata)
+            check_submission(incoming.access.reach, request.tags)
             sha256, size = text_digest(request.text)
             new = NewJob(
                 id=str(uuid4()),
@@ -64,6 +66,7 @@ class JobsApi:
                 size_bytes=size,
                 text=request.text,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
         self._engine.workers.wake()
@@ -122,6 +125,7 @@ class JobsApi:
                 doc_type=form.doc_type,
                 force_ocr=fields.force_ocr,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
@@ -149,6 +153,7 @@ class JobsApi:
                 incoming.http, open_sink, max_bytes=self._engine.settings.max_upload_bytes
             )
             check_metadata(received.fields.metadata)
+            check_submission(incoming.access.reach, received.fields.tags)
             assert form is not None  # a received file was opened
             check_ocr(received.fields, form)
         return received, form
@@ -282,7 +287,7 @@ class DocumentsApi:
     async def remove_tag(self, incoming: Incoming) -> m.Document:
         key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
         return await self._store.once(
-            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match
+            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match, incoming.query.add
         )
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:

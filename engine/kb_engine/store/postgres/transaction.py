@@ -80,6 +80,9 @@ class PostgresRead(Read):
     last_updated = "SELECT last_updated FROM totals"
     generation = "SELECT changes FROM totals"
     vector = "v.vector::real[]"
+    tags_in = "json_array_elements_text(({})::json) AS e (tag)"
+    of_version = "v.members::json -> 'tags'"
+    tag_in = 'e.tag COLLATE "C"'
 
     @staticmethod
     def read_list(kept: Iterable[str]) -> list[str]:

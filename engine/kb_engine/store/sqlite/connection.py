@@ -125,6 +125,9 @@ class SqliteRead(Read):
     last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
     vector = "v.vector"
+    tags_in = "json_each({}) AS e"
+    of_version = "json_extract(v.members, '$.tags')"
+    tag_in = "e.value"
 
     db: apsw.Connection
 

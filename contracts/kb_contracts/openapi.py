@@ -106,7 +106,7 @@ def _header(name: str, description: str, pattern: str, **bounds: int) -> Json:
 
 
 HEADERS: Mapping[str, Json] = {
-    header["name"]: header
+    str(header["name"]): header
     for header in (
         _header(
             IDEMPOTENCY_KEY,

@@ -33,7 +33,9 @@ def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
 
 def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
     """Whether these tags may be given and taken. Raises EngineError: `forbidden`."""
-    for tag in () if reach is None else tags:
+    if reach is None:
+        return
+    for tag in tags:
         if not reach.may_change(tag):
             raise EngineError(
                 "forbidden",

@@ -127,7 +127,9 @@ def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics
             if len(part.removed):
                 counts -= part.block.words.frequencies(terms, part.removed)
         else:
-            rows = np.flatnonzero(part.allowed(readable)).astype(np.uint32)
+            mask = part.allowed(readable)
+            assert mask is not None, "of some documents"
+            rows = np.flatnonzero(mask).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
             counts += part.block.words.frequencies(terms, rows)

@@ -15,6 +15,7 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, row, rows, value
 from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
+from kb_engine.store.repository.reach import of_document
 
 ALL = "true"
 MOST_REACHES = 1_000
@@ -47,7 +48,7 @@ class ReachedSizes:
         """Chunks and words; `changes` is the number of the last change of the base."""
         known = self._known.get(reach)
         if known is None or known[0] != changes:
-            where, values = filters.of_document(reach, "c.document_id")
+            where, values = of_document(reach, "c.document_id")
             sql = f"SELECT count(*), coalesce(sum(c.words), 0)::bigint FROM chunks c WHERE {where}"  # noqa: S608
             ((chunks, words),) = await rows(db, sql, values)
             if len(self._known) >= MOST_REACHES:
@@ -58,8 +59,8 @@ class ReachedSizes:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`average` is in words a chunk that the caller reaches; `indexed`: the HNSW index is there and complete; `languages`: those of
-    documents. `required` are words that each chunk has to hold, in one of their forms."""
+    """`average` is in words a chunk that the caller reaches; `indexed`: the HNSW index is there and complete;
+    `languages`: those of documents. `required` are words that each chunk has to hold, in one form."""
 
     extent: Extent
     average: float

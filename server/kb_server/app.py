@@ -29,6 +29,7 @@ from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
 from kb_server.workers import WorkerSupervisor
+from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
@@ -95,13 +96,16 @@ async def serve(
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         pages = Pages(services) if settings.pages else None
+        mounts = mount(toolsets, default_toolsets)
+        services.paths = [each.path for each in mounts]
         app = build_app(
             settings,
-            mount(toolsets, default_toolsets),
+            mounts,
             routes=[*routes(lambda: services.uploads), *(pages.routes() if pages else ())],
             root=pages.root if pages else None,
             ready=lambda: _readiness(services, default_toolsets),
             metrics=metrics,
+            options=HostingOptions(authenticator=services.callers, resource=services.resource),
         )
         _freeze_startup_objects()
         first_check: list[asyncio.Task[None]] = []

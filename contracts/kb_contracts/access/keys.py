@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 ANYBODY = "anonymous"
 """The name of callers where no key is needed; no key has it."""
+LOCAL = "LOCAL"
+"""The name of whoever owns the data folder; no key of the file can have it."""
 TOKEN = re.compile(r"\bkb_[0-9a-f]{8}_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 """What tokens look like, for those who strike them out."""
 
@@ -132,7 +134,7 @@ class KeyRing:
     """Finds keys by their tokens; a change of the file counts from the next call on.
 
     `settings` are tokens that settings give, by the variable's name; each is a key with all rights. Empty
-    ones count as not set.
+    ones count as not set. `local` is a token with all rights that makes nobody else need one.
 
     Raises:
         KeysDamaged: the file is there and cannot be used.
@@ -143,6 +145,7 @@ class KeyRing:
         path: Path | None,
         settings: Mapping[str, str] | None = None,
         *,
+        local: str = "",
         now: Callable[[], datetime] = now_utc,
     ) -> None:
         self._path = path
@@ -152,6 +155,7 @@ class KeyRing:
             for name, token in (settings or {}).items()
             if token.strip()
         ]
+        self._local = [Key("", LOCAL, now(), (Secret(token_digest(local)),))] if local else []
         self._seen = None if path is None else _signature_of(path)
         self._take(() if path is None or self._seen is None else read_keys(path))
 
@@ -169,18 +173,33 @@ class KeyRing:
 
     def find(self, token: str) -> Key | None:
         """The key that this token opens; None where it is unknown, expired or revoked."""
-        return self.find_digest(token_digest(token))
-
-    def find_digest(self, sha256: str) -> Key | None:
-        """As `find`, for who has kept the digest of a token alone."""
         self._refresh()
-        entry = self._entries.get(sha256)
+        entry = self._entries.get(token_digest(token))
         if entry is None:
             return None
         key, until = entry
         if until is not None and until <= self._now():
             return None
         return key
+
+    def named(self, name: str) -> tuple[Key, list[str]] | None:
+        """A key by its name, with the digests of the tokens that open it now; None where none does."""
+        self._refresh()
+        opening = [
+            (sha256, key)
+            for sha256, (key, until) in self._entries.items()
+            if key.name == name and (until is None or until > self._now())
+        ]
+        return (opening[0][1], [sha256 for sha256, _ in opening]) if opening else None
+
+    def why_not(self, token: str) -> str:
+        """What became of a token that opens nothing: it `has expired` or `was revoked`; empty: unknown."""
+        key, until = self._entries.get(token_digest(token), (None, None))
+        if key is None:
+            return ""
+        if key.revoked is not None:
+            return "was revoked"
+        return "has expired" if until is not None and until <= self._now() else ""
 
     def access_of(self, token: str) -> Access | None:
         """What the key of this token may do, as `find`; where no key is needed, everything."""
@@ -192,7 +211,9 @@ class KeyRing:
     def _take(self, keys: tuple[Key, ...]) -> None:
         self._keys = keys
         self._entries = {
-            secret.sha256: (key, _end(key, secret)) for key in (*self._fixed, *keys) for secret in key.secrets
+            secret.sha256: (key, _end(key, secret))
+            for key in (*self._fixed, *self._local, *keys)
+            for secret in key.secrets
         }
 
     def _refresh(self) -> None:

@@ -24,7 +24,7 @@ from kb_contracts.access.keys import (
     read_keys,
     token_digest,
 )
-from kb_contracts.access.reach import RIGHTS, Right
+from kb_contracts.access.reach import MAX_ACCESS_BYTES, RIGHTS, Right, access_header
 
 PRIVATE = 0o600
 """The mode of the file: of its owner alone."""
@@ -136,6 +136,8 @@ def _checked(key: Key) -> Key:
         ) from error
     if not key.rights:
         raise KeyRefused(f"A key needs a right: {', '.join(sorted(RIGHTS))}.")
+    if len(access_header(key.access)) > MAX_ACCESS_BYTES:
+        raise KeyRefused("These are more collections than fit into a request: use beginnings of names.")
     if any("*" in name[:-1] for name in key.collections or ()):
         raise KeyRefused("In the name of a collection `*` may stand at the end alone.")
     return key

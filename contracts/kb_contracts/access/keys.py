@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kb_contracts.access.reach import RIGHTS, Access, Reach, Right
+from kb_contracts.access.reach import EVERYTHING, RIGHTS, Access, Reach, Right
 from kb_contracts.api.ragler import PREFIX
 
 logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class KeyRing:
         key = self.find(token)
         if key is not None:
             return key.access
-        return None if self._keys or self._fixed else Access(ANYBODY)
+        return None if self._keys or self._fixed else EVERYTHING
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         self._keys = keys

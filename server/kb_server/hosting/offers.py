@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from kb_server.access.grants import grant_of
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
-from kb_server.hosting.calls import new_call, on_behalf_of
+from kb_server.hosting.calls import admit, new_call, on_behalf_of
 from kb_server.offers import Completion, Prompt, Resource, ResourceTemplate, ResourceText
 from kb_server.tool import OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
@@ -130,6 +130,7 @@ class _Offers:
         }
         try:
             with on_behalf_of(call):
+                admit(call.grant, "read", self._owner)
                 answer = await ask()
         except (ToolError, EngineFault) as failed:
             error = failed if isinstance(failed, ToolError) else tool_error(failed)

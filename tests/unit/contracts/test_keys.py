@@ -15,7 +15,8 @@ import pytest
 
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
 from kb_contracts.access.keys import TOKEN, Key, KeyRing, KeysDamaged, Quotas, token_digest
-from kb_contracts.access.reach import RIGHTS, Access, Reach
+from kb_contracts.access.local import local_token, make_local_token
+from kb_contracts.access.reach import EVERYTHING, RIGHTS, Access, Reach
 
 _START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 _READ = rights_of(["read"])
@@ -110,9 +111,19 @@ def test_keys_expire(file: KeyFile, clock: _Clock) -> None:
         file.rotate("ci")
 
 
+def test_what_became_of_a_token_is_known(file: KeyFile, clock: _Clock) -> None:
+    ring = KeyRing(file.path, now=clock)
+    _, expiring = file.create("expiring", rights=_READ, expires=_START + timedelta(hours=1))
+    _, revoked = file.create("revoked", rights=_READ)
+    file.revoke("revoked")
+    clock.now += timedelta(hours=1)
+    assert ring.find(expiring) is None
+    assert [ring.why_not(token) for token in (expiring, revoked, "x")] == ["has expired", "was revoked", ""]
+
+
 def test_a_revoked_key_opens_nothing_and_the_door_stays_shut(file: KeyFile) -> None:
     ring = KeyRing(file.path)
-    assert ring.access_of("") == Access("anonymous")
+    assert ring.access_of("") == EVERYTHING
     _, token = file.create("ci", rights=_READ)
     assert ring.find(token) is not None
     file.revoke("ci")
@@ -154,6 +165,20 @@ def test_a_rotation_may_leave_the_old_token_a_while(file: KeyFile, clock: _Clock
     assert [ring.find(token) is not None for token in (first, second, third)] == [False, False, True]
 
 
+def test_the_owner_of_the_data_folder_has_a_key_that_nobody_else_needs(file: KeyFile, path: Path) -> None:
+    path.parent.mkdir()
+    local = make_local_token(path.parent)
+    assert local == make_local_token(path.parent) == local_token(path.parent)
+    assert stat.S_IMODE((path.parent / "local.key").stat().st_mode) == 0o600
+    ring = KeyRing(path, local=local)
+    assert not ring.is_needed
+    assert ring.access_of("") == EVERYTHING
+    file.create("ci", rights=_READ)
+    assert ring.access_of("") is None
+    assert ring.access_of(local) == Access("LOCAL")
+    assert local_token(path.parent / "elsewhere") == ""
+
+
 def test_keys_of_settings_are_keys_with_all_rights(path: Path) -> None:
     ring = KeyRing(path, {"KB_API_KEY": " open sesame ", "KB_MCP_API_KEY": ""})
     assert ring.is_needed
@@ -181,6 +206,11 @@ def test_a_name_is_given_once(file: KeyFile) -> None:
 def test_collections_are_checked(file: KeyFile, collections: tuple[str, ...]) -> None:
     with pytest.raises(KeyRefused):
         file.create("ci", rights=_READ, collections=collections)
+
+
+def test_no_key_names_more_collections_than_a_request_can_carry(file: KeyFile) -> None:
+    with pytest.raises(KeyRefused, match="beginnings"):
+        file.create("ci", rights=_READ, collections=tuple(f"collection-{number}" for number in range(1_000)))
 
 
 def test_rights_are_checked(file: KeyFile) -> None:

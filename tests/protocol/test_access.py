@@ -191,7 +191,7 @@ async def test_resources_and_prompts_are_those_of_their_toolset(house: House) ->
     assert (await house.ask(ragler, "prompts/list"))["result"]["prompts"] == []
     name = (await house.ask(kb, "prompts/list"))["result"]["prompts"][0]["name"]
     found = await house.ask(ragler, "prompts/get", {"name": name})
-    assert found["error"]["data"]["error_type"] == "unknown_prompt"
+    assert found["error"]["data"]["error_type"] == "forbidden"
 
 
 async def test_cancelling_a_task_needs_the_right_to_write(house: House) -> None:

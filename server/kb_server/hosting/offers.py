@@ -78,7 +78,10 @@ class _Offers:
         return {"prompts": [_prompt(each) for each in prompts], **_COMPLETE}
 
     async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
-        prompt = self._prompts.get(params.name) if self._may_use(context) else None
+        if not self._may_use(context):
+            words = f"This key is not for the toolset {self._owner}. Ask for one that is."
+            raise MCPError(SERVER_ERROR, words, {"error_type": "forbidden"})
+        prompt = self._prompts.get(params.name)
         if prompt is None:
             names = ", ".join(self._prompts)
             words = f"Unknown prompt: {params.name[:64]}. The prompts are {names}."

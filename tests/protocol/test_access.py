@@ -148,6 +148,7 @@ async def test_without_a_key_everybody_is_let_in_and_the_first_one_shuts_the_doo
     assert (response.status_code, "was revoked" in response.text) == (401, True)
 
 
+@pytest.mark.requirement("R44")
 @pytest.mark.parametrize("era", [MODERN, LATEST_HANDSHAKE])
 async def test_each_key_is_given_the_tools_that_it_may_use(house: House, era: str) -> None:
     """Twice, for the second list comes by the fast path, and in turns, for one must not get another's."""

@@ -198,3 +198,8 @@ BAD = (
         403,
     ),
 )
+
+
+def bad_table() -> list[str]:
+    """The rows of the table in docs/access.md."""
+    return [f"| {each.what} | {each.status} | `{each.error}` | {each.words} |" for each in BAD]

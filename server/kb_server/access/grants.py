@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from kb_contracts.access.keys import ANYBODY, Key, Quotas
-from kb_contracts.access.reach import RIGHTS, Access, Right
+from kb_contracts.access.reach import Access, Right
 from mcp_aiohttp.protocol.caller import Identity
 
 
@@ -98,8 +98,3 @@ def grant_of(identity: Identity) -> Grant:
     if isinstance(identity.payload, Grant):
         return identity.payload
     return EVERYBODY if identity.name == ANYBODY else Grant(Access(identity.name))
-
-
-def is_unlimited(access: Access) -> bool:
-    """Whether there is nothing that the engine has to enforce."""
-    return access.reach is None and access.rights == RIGHTS

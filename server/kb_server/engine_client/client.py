@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 from yarl import URL
 
-from kb_contracts.access.reach import ACCESS, Access, access_header
+from kb_contracts.access.reach import ACCESS, RIGHTS, Access, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import (
@@ -36,7 +36,7 @@ from kb_contracts.api.operations import (
     to_params,
 )
 from kb_contracts.api.ragler import USER_ID
-from kb_server.access.grants import GRANT, is_unlimited
+from kb_server.access.grants import GRANT
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -251,7 +251,8 @@ def key_finder(key: Key) -> Callable[[], str]:
 
 def narrowing(access: Access) -> dict[str, str]:
     """The header that says for whom a request is; none for those who may do everything."""
-    return {} if is_unlimited(access) else {ACCESS: _access_header(access)}
+    is_unlimited = access.reach is None and access.rights == RIGHTS
+    return {} if is_unlimited else {ACCESS: _access_header(access)}
 
 
 _access_header = lru_cache(maxsize=1024)(access_header)

@@ -252,7 +252,7 @@ class Calls:
         fields: dict[str, Any] = {
             "tool": tool.name,
             "correlation_id": call.correlation_id,
-            "caller": call.grant.name,
+            "caller": call.grant.access.name,
         }
         logs.info(log, "Executing tool %s", published.label, fields)
         started = perf_counter()

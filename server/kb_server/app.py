@@ -10,13 +10,16 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from importlib import import_module
 
 import msgspec
 
 from kb_config.logs import configure_logging
 from kb_contracts.http.connections import connections_within_descriptors
+from kb_contracts.http.direct import DirectCalls
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
@@ -24,7 +27,7 @@ from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
 from kb_server.pages.routes import Pages
 from kb_server.processes import Worker
-from kb_server.services import Services, http_base, misses_public_url
+from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
@@ -42,8 +45,24 @@ class StartError(Exception):
     """The server cannot start; the message is one line that says why and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineHere:
+    """An engine that runs in the server's process, for as long as the server does.
+
+    `running` starts it and gives its base URL and its operations, and stops it; `secrets` are those of its
+    settings, for the log to strike out.
+    """
+
+    running: AbstractAsyncContextManager[tuple[str, DirectCalls]]
+    secrets: Sequence[str]
+
+
 def start(
-    settings: ServerSettings, *, on_ready: Callable[[str], object] = str, worker: Worker | None = None
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[str], object] = str,
+    worker: Worker | None = None,
+    engine: EngineHere | None = None,
 ) -> int:
     """Serve over HTTP until SIGTERM or SIGINT; the exit status. `on_ready` learns the base URL.
 
@@ -52,7 +71,9 @@ def start(
         StartError: the address cannot be listened on.
     """
     checked_names(settings.toolsets)
-    configure_logging(settings.log_level, part="server", secrets=settings.secrets)
+    checked_keys(settings)  # here, and not by each of many workers
+    part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
+    configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
     try:
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
@@ -61,7 +82,7 @@ def start(
                 run = import_module("uvloop").run  # an extra
             except ImportError:
                 run = asyncio.run
-            run(serve(settings, on_ready=on_ready, worker=worker))
+            run(serve(settings, on_ready=on_ready, worker=worker, engine=engine))
     except PortInUse as error:
         raise StartError(f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:
@@ -70,11 +91,16 @@ def start(
 
 
 async def serve(
-    settings: ServerSettings, *, on_ready: Callable[[str], object], worker: Worker | None = None
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[str], object],
+    worker: Worker | None = None,
+    engine: EngineHere | None = None,
 ) -> None:
     """Serve each offered toolset at its own path, and those of the settings at `/mcp`.
 
-    As a `worker`, serve the connections that its parent hands over.
+    As a `worker`, serve the connections that its parent hands over. An `engine` here is started first and
+    stopped last, and is RAGler's backend where no other is named.
 
     Raises:
         CannotListen: the address cannot be listened on.
@@ -93,7 +119,15 @@ async def serve(
     if worker is not None:
         instance, channel = worker.folder.name, worker.channel()
         metrics = Metrics(MmapCounters(worker.folder, worker.slot))
-    async with Services(settings, http_base=http_base(settings), instance=instance) as services:
+    async with AsyncExitStack() as parts:
+        calls = None
+        if engine is not None:
+            url, calls = await parts.enter_async_context(engine.running)
+            backend = settings.ragler_api_url if settings.ragler_api_url_is_set else url
+            settings = msgspec.structs.replace(settings, engine_url=url, ragler_api_url=backend)
+        services = await parts.enter_async_context(
+            Services(settings, http_base=http_base(settings), instance=instance, calls=calls)
+        )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         pages = Pages(services) if settings.pages else None
         mounts = mount(toolsets, default_toolsets)

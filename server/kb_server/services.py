@@ -22,11 +22,13 @@ from kb_server.settings import ServerSettings
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
+    from kb_contracts.http.direct import DirectCalls
     from kb_server.access.callers import Callers
     from kb_server.access.oauth import TokenVerifier
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
+    from kb_server.engine_client.transport import Exchange
     from kb_server.uploads.service import Uploads
     from mcp_aiohttp.authentication import ProtectedResource
 
@@ -46,7 +48,7 @@ class Services:
 
     `http_base` is the base of the URLs handed to agents, None where no HTTP server runs (bare stdio); hosting
     may set it once the port is known. `instance` names the staging folder; the workers of one server share
-    one.
+    one. `calls` are the operations of an engine in this process, which is then not asked over HTTP.
 
     Raises:
         SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used.
@@ -60,6 +62,7 @@ class Services:
         instance: str | None = None,
         engine: Engine | None = None,
         ragler: Ragler | None = None,
+        calls: DirectCalls | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         _check("KB_ENGINE_URL", settings.engine_url, "KB_API_KEY", settings.engine_api_key)
@@ -70,6 +73,7 @@ class Services:
         self.paths: Sequence[str] = ()
         """Where MCP is served, each of which tokens may name as their audience."""
         self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        self._calls = calls
         self._clients: list[HttpEngine | HttpRagler] = []
         if engine is not None:
             self.engine = engine
@@ -98,12 +102,7 @@ class Services:
         Raises:
             SettingsError: the file of keys cannot be used.
         """
-        from kb_server.access.callers import SETTING
-
-        try:
-            return KeyRing(self.settings.keys_file, {SETTING: self.settings.api_key})
-        except KeysDamaged as error:
-            raise SettingsError(f"KB_KEYS: {error}") from error
+        return checked_keys(self.settings)
 
     @cached_property
     def callers(self) -> Callers:
@@ -161,8 +160,13 @@ class Services:
         from kb_server.engine_client.client import HttpEngine
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
-        client = HttpEngine(settings.engine_url, self._engine_key, silence=silence, clock=self.clock)
+        client = HttpEngine(
+            settings.engine_url,
+            self._engine_key,
+            silence=settings.request_timeout_ms / 1000,
+            clock=self.clock,
+            exchange=self._exchange(),
+        )
         self._clients.append(client)
         return client
 
@@ -179,17 +183,25 @@ class Services:
         from kb_server.engine_client.ragler_http import HttpRagler
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
         is_engine, key = settings.ragler_is_engine, ragler_key(settings)
         client = HttpRagler(
             settings.ragler_api_url,
             self._engine_key if is_engine and not key else key,
-            silence=silence,
+            silence=settings.request_timeout_ms / 1000,
             clock=self.clock,
             ensure_reach=self._engine_client.ensure_reach if is_engine else None,
+            exchange=self._exchange() if is_engine else None,
         )
         self._clients.append(client)
         return client
+
+    def _exchange(self) -> Exchange | None:
+        """The way to an engine in this process; None where it is asked over HTTP."""
+        if self._calls is None:
+            return None
+        from kb_server.engine_client.direct import DirectExchange
+
+        return DirectExchange(self._calls, self.settings.engine_url)
 
     @property
     def ragler_is_configured(self) -> bool:
@@ -227,6 +239,18 @@ class Services:
             del self.uploads
         for client in self._clients:
             await client.close()
+
+
+def checked_keys(settings: ServerSettings) -> KeyRing:
+    """The keys that callers of the server have.
+
+    Raises:
+        SettingsError: the file of keys cannot be used.
+    """
+    try:
+        return KeyRing(settings.keys_file, {"KB_MCP_API_KEY": settings.api_key})
+    except KeysDamaged as error:
+        raise SettingsError(f"KB_KEYS: {error}") from error
 
 
 def http_base(settings: ServerSettings, port: int | None = None) -> str:

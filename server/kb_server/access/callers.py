@@ -8,8 +8,6 @@ from kb_server.access.oauth import TokenVerifier
 from mcp_aiohttp.authentication import TokenRefused
 from mcp_aiohttp.protocol.caller import Identity
 
-SETTING = "KB_MCP_API_KEY"
-
 
 class Callers:
     """An `Authenticator` for the hosting; each identity carries its `Grant`."""
@@ -26,7 +24,7 @@ class Callers:
         """What a message calls what callers send."""
         if self._tokens is not None:
             return "token"
-        return "key" if self._keys.has_file_keys else SETTING
+        return "key" if self._keys.has_file_keys else "KB_MCP_API_KEY"
 
     @property
     def is_needed(self) -> bool:

@@ -36,7 +36,7 @@ from kb_server.engine_client.client import (
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTooOld, RateLimited, Refused
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -50,7 +50,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
-    """A `Ragler` over HTTP.
+    """A `Ragler` over HTTP, or over `exchange`.
 
     `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
     a byte after which a call fails. The first call connects. `ensure_reach` raises EngineFault where the
@@ -67,8 +67,9 @@ class HttpRagler:
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         ensure_reach: Callable[[], Awaitable[None]] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter)
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange)
         self._ensure_reach = ensure_reach or refuse_narrowed
         self._find_key = key_finder(api_key)
         self._silence = silence

@@ -43,6 +43,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
+    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
     max_connections: Annotated[
         int,
         Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
@@ -157,6 +158,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             address_of(self.store)
         except NotAnAddress as error:
             raise SettingsError(f"KB_STORE: the address of the database {error}") from error
+
+    @property
+    def keys_file(self) -> Path:
+        """Where the keys are."""
+        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
 
     @property
     def folder(self) -> Path:

@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
+from kb_contracts.access.reach import Right
+from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.offers import Completer, Prompt, Resources
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -102,6 +104,8 @@ class Call:
     address: str = ""
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
+    grant: Grant = EVERYBODY
+    """What the caller may do."""
     user: str = ""
     """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
@@ -117,6 +121,8 @@ class Tool(ABC, Generic[A, R]):
     title: ClassVar[str]
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
+    right: ClassVar[Right | None] = None
+    """What a caller needs for it; None: to read where the tool reads alone, else to write."""
     arguments: ClassVar[type[msgspec.Struct]]
     """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
@@ -137,6 +143,11 @@ class Tool(ABC, Generic[A, R]):
                 case type() as arguments, type() as result:
                     cls.arguments, cls.result = arguments, result
 
+    @property
+    def needed_right(self) -> Right:
+        """What a caller needs to use the tool."""
+        return self.right or ("read" if self.annotations.read_only else "write")
+
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
@@ -145,6 +156,9 @@ class Tool(ABC, Generic[A, R]):
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""
         return error
 
+
+CANCEL, OFFERS = "tools/cancel", "resources"
+"""The method that ends a task; resources, prompts and what completes them."""
 
 CancelTask = Callable[[str, Call], Awaitable[None]]
 """Ends the task of this id; raises `ToolError`."""
@@ -169,8 +183,14 @@ class Toolset:
     """Of the prompts' arguments."""
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Of several toolsets in one, whose each tool is, and what `CANCEL` and `OFFERS` stand for."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered before the first call and left after the last."""
+
+    def part_of(self, what: str) -> str:
+        """The toolset of a tool, or of what `CANCEL` and `OFFERS` stand for."""
+        return self.parts.get(what, self.name)
 
     def by_name(self) -> Mapping[str, Tool[Any, Any]]:
         """The tools by protocol id."""

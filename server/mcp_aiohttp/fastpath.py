@@ -10,7 +10,7 @@ to the same answers with a differential test.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -34,6 +34,7 @@ _CHANGING = ("correlation_id", "traceparent")
 """Members of `_meta` that change with every call, and that no model of the SDK's looks at."""
 _PROGRESS = frozenset({"progressToken", "progress_token"})
 _MAX_ENVELOPES = 512
+_MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
 _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
     CALL: ({"name": "any"}, types.CallToolRequestParams),
@@ -61,11 +62,15 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 class PlainTools(Protocol):
-    """Tools whose answer is one JSON object. Their list never changes."""
+    """Tools whose answer is one JSON object. What a caller may see of their list never changes."""
 
     @property
     def names(self) -> Collection[str]:
         """The tools there are; read once."""
+        ...
+
+    def view(self, caller: Caller) -> Hashable:
+        """Which list this caller is given: callers of one view are given the same."""
         ...
 
     async def call(
@@ -96,16 +101,19 @@ class FastPath:
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
         stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
         self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
-        self._listings: dict[str, bytes] = {}
+        self._listings: dict[tuple[str, Hashable], bytes] = {}
         self._accepted: set[tuple[str, str, bytes]] = set()
 
-    def remember_listing(self, version: str, listing: Mapping[str, Any]) -> None:
-        """Keep the kernel's answer to `tools/list` at `version`."""
-        if version not in self._listings:
-            self._listings[version] = msgspec.json.encode(listing)
+    def remember_listing(self, version: str, caller: Caller, listing: Mapping[str, Any]) -> None:
+        """Keep the kernel's answer to a `tools/list` of the caller at `version`."""
+        key = (version, self._tools.view(caller))
+        if key not in self._listings and len(self._listings) < _MAX_LISTINGS:
+            self._listings[key] = msgspec.json.encode(listing)
 
-    def match(self, request: Request, version: str, headers: Mapping[str, str]) -> FastRequest | None:
-        """`request`, sent at `version`, as one for the fast path; None: it is the kernel's.
+    def match(
+        self, request: Request, version: str, headers: Mapping[str, str], caller: Caller
+    ) -> FastRequest | None:
+        """`request`, sent by the caller at `version`, as one for the fast path; None: it is the kernel's.
 
         A routing header that comes twice was refused before.
         """
@@ -123,7 +131,7 @@ class FastPath:
         ):
             return None  # the envelope and the routing headers must agree to the letter
         if request.method == LIST:
-            listing = self._listings.get(version)
+            listing = self._listings.get((version, self._tools.view(caller)))
             if listing is None or not params.keys() <= _LIST_MEMBERS:
                 return None
             return FastRequest(request.id, modern, listing=listing)

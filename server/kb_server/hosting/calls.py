@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from mcp.shared.exceptions import MCPError
 from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
+from kb_contracts.access.reach import Access, Right
+from kb_server.access.grants import GRANT, Grant, grant_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
@@ -90,6 +92,7 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """What comes with a call beside its arguments."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
+    call.grant = grant_of(caller.identity)
     call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.headers.get("User-Agent"):
         call.log["user_agent"] = agent[:MAX_AGENT]
@@ -103,7 +106,7 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
 class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would cost twice as much
     """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
 
-    __slots__ = ("_call", "_request_id", "_trace", "_user")
+    __slots__ = ("_call", "_grant", "_request_id", "_trace", "_user")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -112,11 +115,24 @@ class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would 
         self._request_id = REQUEST_ID.set(self._call.correlation_id)
         self._trace = TRACE.set(self._call.trace)
         self._user = USER.set(self._call.user)
+        self._grant = GRANT.set(self._call.grant)
 
     def __exit__(self, *_failed: object) -> None:
         REQUEST_ID.reset(self._request_id)
         TRACE.reset(self._trace)
         USER.reset(self._user)
+        GRANT.reset(self._grant)
+
+
+def admit(grant: Grant, right: Right, toolset: str) -> None:
+    """Count a call that needs this right for something of this toolset.
+
+    Raises:
+        ToolError: `forbidden`, or `rate_limited`.
+    """
+    if words := grant.refusal(right, toolset):
+        raise ToolError("forbidden", words)
+    grant.count_call()
 
 
 def _trace(traceparent: object) -> str | None:
@@ -152,10 +168,12 @@ class PublishedTool:
     output: Schema
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
+    right: Right
+    toolset: str
 
     @classmethod
-    def of(cls, tool: Tool[Any, Any]) -> PublishedTool:
-        """Publish `tool`.
+    def of(cls, tool: Tool[Any, Any], toolset: str = "") -> PublishedTool:
+        """Publish `tool`, which is of `toolset`.
 
         Raises:
             SchemaError: its models cannot be published to every client.
@@ -163,7 +181,7 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
-        return cls(tool, input_schema(tool.arguments), published, label)
+        return cls(tool, input_schema(tool.arguments), published, label, tool.needed_right, toolset)
 
     def listing(self) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -186,7 +204,10 @@ class Calls:
 
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
+        self._tools = {
+            tool.name: PublishedTool.of(tool, toolset.part_of(tool.name)) for tool in toolset.tools
+        }
+        self._views = lru_cache(maxsize=1024)(self._visible)
 
     @property
     def names(self) -> Collection[str]:
@@ -194,8 +215,19 @@ class Calls:
         return self._tools.keys()
 
     def listing(self) -> list[dict[str, Any]]:
-        """The tools as `tools/list` shows them."""
+        """The tools as `tools/list` shows them to those who may use all."""
         return [published.listing() for published in self._tools.values()]
+
+    def view(self, caller: Caller) -> frozenset[str]:
+        """The tools that a caller may use, which are all that its list has."""
+        grant = grant_of(caller.identity)
+        return self._views(grant.access.rights, grant.toolsets)
+
+    def _visible(self, rights: frozenset[Right], toolsets: frozenset[str] | None) -> frozenset[str]:
+        grant = Grant(Access(rights=rights), toolsets)
+        return frozenset(
+            name for name, each in self._tools.items() if not grant.refusal(each.right, each.toolset)
+        )
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
@@ -217,13 +249,18 @@ class Calls:
             log.warning("There is no such tool", extra=unknown)
             raise UnknownToolError(name, self._tools)
         tool, error_type, fault, answered = published.tool, None, None, False
-        fields: dict[str, Any] = {"tool": tool.name, "correlation_id": call.correlation_id}
+        fields: dict[str, Any] = {
+            "tool": tool.name,
+            "correlation_id": call.correlation_id,
+            "caller": call.grant.access.name,
+        }
         logs.info(log, "Executing tool %s", published.label, fields)
         started = perf_counter()
         span = None if tracing.ACTIVE is None else tracing.ACTIVE.begin(tool.name, call)
         read = None
         try:
             with on_behalf_of(call):
+                admit(call.grant, published.right, published.toolset)
                 try:
                     read = read_arguments(arguments, tool.arguments, published.input)
                 except ToolError as misfit:

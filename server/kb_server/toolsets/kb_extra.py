@@ -327,6 +327,7 @@ sure with kb_get that it is the right one.
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
 
     async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
         removed = await self.engine.call(
@@ -501,7 +502,7 @@ After kb_upload_finish use kb_cancel_job instead."""
 
     async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
         call.log["upload_id"] = arguments.upload_id[:64]
-        upload = await self.services.uploads.abort(arguments.upload_id)
+        upload = await self.services.uploads.abort(arguments.upload_id, owner=call.grant.name)
         return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
 
 

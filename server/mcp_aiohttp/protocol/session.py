@@ -251,7 +251,7 @@ class Session(ObjectSendStream[SessionMessage]):
         # There are no headers here that could disagree with the message.
         name = (request.params or {}).get("name")
         headers = {MCP_METHOD_HEADER: request.method, MCP_NAME_HEADER: name if type(name) is str else ""}
-        plain = fast_path.match(request, self._version, headers)
+        plain = fast_path.match(request, self._version, headers, self.caller)
         if plain is None:
             return False
         # Known before it runs: the message that cancels it may have been read already.

@@ -225,6 +225,7 @@ so that it is done only with confirm=true; without, the answer shows the documen
 
 Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
 
     async def run(self, arguments: KnowledgeRemoveArguments, _call: Call) -> KnowledgeRemoveResult:
         document_id = arguments.document_id
@@ -339,6 +340,7 @@ first.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "administer"
 
     async def run(self, arguments: KnowledgeClearArguments, _call: Call) -> KnowledgeClearResult:
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:

@@ -250,7 +250,7 @@ def _signature_of(path: Path) -> object:
     """What changes with the file; None where there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - on every call, and half as long as by way of the path
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return str(error)

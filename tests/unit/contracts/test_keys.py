@@ -277,6 +277,11 @@ def test_a_file_that_is_gone_counts_on(file: KeyFile, caplog: pytest.LogCaptureF
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
+def test_below_a_file_there_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not KeyRing(tmp_path / "file" / "keys.json").is_needed
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeysDamaged, match="cannot be read"):
         KeyRing(tmp_path)

@@ -26,6 +26,12 @@ R = TypeVar("R", bound=msgspec.Struct)
 MISSING, INVALID = "missing_required_parameter", "invalid_parameter"
 """The codes of `ToolError` for arguments that are left out, and for those that do not fit."""
 
+Ask = Callable[[str], Awaitable[str]]
+"""Puts a question to the person at the client, who agrees with "accept"; "none": there was no answer.
+
+What it raises is for hosting: let it out.
+"""
+
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Reports `(progress, total, message)` to the caller; does nothing where the caller asked for none."""
 
@@ -102,6 +108,8 @@ class Call:
     address: str = ""
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
+    ask: Ask | None = None
+    """None where the client cannot ask anybody, and for tools that do not say that they ask."""
     user: str = ""
     """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
@@ -123,6 +131,8 @@ class Tool(ABC, Generic[A, R]):
     """`R`. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+    asks: ClassVar[bool] = False
+    """It may put a question to the person at the client before it goes on."""
     lean_result: ClassVar[bool] = False
     """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
     engine_words: ClassVar[EngineWords] = EngineWords()

@@ -65,7 +65,7 @@ class PlainTools(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """The tools there are; read once."""
+        """Those that answer so whatever the client can do; read once. Others are the kernel's."""
         ...
 
     async def call(

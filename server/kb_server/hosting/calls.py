@@ -30,6 +30,7 @@ from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -190,8 +191,12 @@ class Calls:
 
     @property
     def names(self) -> Collection[str]:
-        """The tools there are."""
-        return self._tools.keys()
+        """The tools that the fast path may call."""
+        return [name for name, published in self._tools.items() if not published.tool.asks]
+
+    def asks(self, name: str) -> bool:
+        """Whether the tool `name` may put a question to the person at the client."""
+        return name in self._tools and self._tools[name].tool.asks
 
     def listing(self) -> list[dict[str, Any]]:
         """The tools as `tools/list` shows them."""
@@ -209,6 +214,7 @@ class Calls:
         Raises:
             UnknownToolError: there is no such tool.
             BrokenToolError: the tool broke; logged with its traceback.
+            InputRequired: the client has to ask first.
         """
         published = self._tools.get(name)
         if published is None:
@@ -243,6 +249,9 @@ class Calls:
                 call.log["parameter"] = parameter
             payload = {**tool.error_members, **error.payload()}
             return ToolOutcome(msgspec.json.encode(payload), is_error=True)
+        except InputRequired:
+            call.log["asked"] = True
+            raise
         except asyncio.CancelledError:
             error_type = CANCELLED
             raise

@@ -21,6 +21,7 @@ from kb_server.observability.metrics import Metrics
 from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.elicitation import InputRequired, Person
 from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
@@ -71,14 +72,21 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
             raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_cursor"})
         return listing
 
-    async def call_tool(context: _Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+    async def call_tool(
+        context: _Context, params: types.CallToolRequestParams
+    ) -> dict[str, Any] | types.InputRequiredResult:
         meta = context.params.get("_meta") if context.params else None
         call = new_call(meta, context.request or Caller(), context.session.report_progress)
         if (client := context.session.client_params) is not None:
             # Over stdio there is no header that says who calls.
             agent = f"{client.client_info.name}/{client.client_info.version}"
             call.log.setdefault("user_agent", agent[:MAX_AGENT])
-        return (await calls.outcome(params.name, params.arguments or {}, call)).as_result()
+        if calls.asks(params.name) and (person := Person.of(context, params)) is not None:
+            call.ask = person.answer
+        try:
+            return (await calls.outcome(params.name, params.arguments or {}, call)).as_result()
+        except InputRequired as first:
+            return first.result
 
     @asynccontextmanager
     async def lifespan(_server: Server[None]) -> AsyncIterator[None]:

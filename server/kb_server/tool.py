@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
-from kb_server.offers import Completer, Prompt, Resources
+from kb_server.offers import Completer, Prompt, Resources, Tasks
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -97,6 +97,14 @@ class Annotations:
         return {**hints, "idempotentHint": True} if self.idempotent else hints
 
 
+class DeferredCall(Exception):
+    """The call goes on as the task of this id: raised by a tool in place of waiting (`Call.defers`)."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"it goes on as task {task_id}")
+        self.task_id = task_id
+
+
 @dataclass(slots=True)
 class Call:
     """What comes with a call beside its arguments."""
@@ -110,12 +118,23 @@ class Call:
     progress: Progress = no_progress
     ask: Ask | None = None
     """None where the client cannot ask anybody, and for tools that do not say that they ask."""
+    deferral: Literal["never", "waiting", "always"] = "never"
+    """Whether the client takes a task in place of what has to be waited for, or in place of any answer."""
     user: str = ""
     """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""
     log: dict[str, Any] = field(default_factory=dict)
     """Fields a tool adds to the one log line of its call. No secret, no document text."""
+
+    def defer(self, task_id: str, *, waits: bool) -> None:
+        """Let the call go on as a task where the client wants that; `waits`: it would have to be waited for.
+
+        Raises:
+            DeferredCall: let it out.
+        """
+        if self.deferral == "always" or (self.deferral == "waiting" and waits):
+            raise DeferredCall(task_id)
 
 
 class Tool(ABC, Generic[A, R]):
@@ -177,6 +196,7 @@ class Toolset:
     resources: Resources | None = None
     completer: Completer | None = None
     """Of the prompts' arguments."""
+    tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

@@ -18,7 +18,7 @@ import msgspec
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
-from mcp_types import PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -95,6 +95,7 @@ class FastPath:
         self._names = frozenset(tools.names)
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
         stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
+        self._extensions = frozenset(sdk.extensions)
         self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
         self._listings: dict[str, bytes] = {}
         self._accepted: set[tuple[str, str, bytes]] = set()
@@ -156,6 +157,11 @@ class FastPath:
             )
         )
 
+    def _extends(self, capabilities: Any) -> bool:
+        """Whether the client has an extension that the server has: an answer may have another shape then."""
+        declared = capabilities.get("extensions") if type(capabilities) is dict else None
+        return type(declared) is dict and not self._extensions.isdisjoint(declared)
+
     def _is_plain(self, method: str, version: str, params: Mapping[str, Any], meta: Any) -> bool:
         """Whether `_meta` asks for nothing beside the answer, and is one that the SDK's models accept."""
         if method not in _PARAMS:
@@ -165,6 +171,8 @@ class FastPath:
         if type(meta) is not dict or not _PROGRESS.isdisjoint(meta):
             return False
         known = {key: value for key, value in meta.items() if key not in _CHANGING or type(value) is not str}
+        if self._extends(meta.get(CLIENT_CAPABILITIES_META_KEY)):
+            return False
         encoded = msgspec.json.encode(known)
         seen = (method, version, encoded)
         if seen in self._accepted:

@@ -69,6 +69,7 @@ async def test_capabilities_are_announced_where_there_is_something(served: Serve
         "prompts": {"listChanged": False},
         "resources": {"subscribe": False, "listChanged": False},
         "completions": {},
+        "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
     }
     other = (await served.post(initialize(LATEST_HANDSHAKE), path="/mcp/textfile")).json()["result"]
     assert other["capabilities"].keys() == {"tools"}

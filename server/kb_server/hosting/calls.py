@@ -27,7 +27,18 @@ from kb_server.engine_faults import subject_of, tool_error
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
+from kb_server.tool import (
+    INVALID,
+    MISSING,
+    WORDS,
+    Call,
+    DeferredCall,
+    Progress,
+    Tool,
+    ToolError,
+    Toolset,
+    no_progress,
+)
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
 from mcp_aiohttp.protocol.elicitation import InputRequired
@@ -166,7 +177,7 @@ class PublishedTool:
         published = types_alone(output) if tool.lean_result else output
         return cls(tool, input_schema(tool.arguments), published, label)
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
         tool, hints = self.tool, self.tool.annotations
         listed: dict[str, Any] = {
@@ -177,6 +188,8 @@ class PublishedTool:
             "outputSchema": self.output,
             "annotations": hints.published(),
         }
+        if may_be_task:
+            listed["execution"] = {"taskSupport": "optional"}
         if tool.max_result_chars is not None:
             listed["_meta"] = {MAX_RESULT_KEY: tool.max_result_chars}
         return listed
@@ -188,11 +201,20 @@ class Calls:
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
         self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
+        self._deferring = frozenset(toolset.tasks.tools) if toolset.tasks is not None else frozenset()
 
     @property
     def names(self) -> Collection[str]:
         """The tools that the fast path may call."""
         return [name for name, published in self._tools.items() if not published.tool.asks]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._tools
+
+    def may_be_task(self, name: str) -> bool:
+        """Whether a call of the tool `name` may go on as a task."""
+        return name in self._deferring
 
     def asks(self, name: str) -> bool:
         """Whether the tool `name` may put a question to the person at the client."""
@@ -200,7 +222,9 @@ class Calls:
 
     def listing(self) -> list[dict[str, Any]]:
         """The tools as `tools/list` shows them."""
-        return [published.listing() for published in self._tools.values()]
+        return [
+            published.listing(may_be_task=name in self._deferring) for name, published in self._tools.items()
+        ]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
@@ -215,6 +239,7 @@ class Calls:
             UnknownToolError: there is no such tool.
             BrokenToolError: the tool broke; logged with its traceback.
             InputRequired: the client has to ask first.
+            DeferredCall: it goes on as a task, as `call` has it.
         """
         published = self._tools.get(name)
         if published is None:
@@ -251,6 +276,9 @@ class Calls:
             return ToolOutcome(msgspec.json.encode(payload), is_error=True)
         except InputRequired:
             call.log["asked"] = True
+            raise
+        except DeferredCall as deferred:
+            call.log["task_id"] = deferred.task_id
             raise
         except asyncio.CancelledError:
             error_type = CANCELLED

@@ -16,6 +16,7 @@ from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.transport_context import TransportContext
+from mcp_types import ServerTasksCapability
 
 from mcp_aiohttp.fastpath import LIST, FastPath
 from mcp_aiohttp.protocol.caller import Caller
@@ -32,7 +33,8 @@ class HostedServer:
     """A server built with the official SDK, for any number of connections and paths.
 
     `notifications` are what the handshake announces. `notification_handlers`, by method, take notifications
-    of the server's own, which the SDK's loop would drop; they count as work in flight. `fast_path` answers
+    of the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced
+    in the handshake, of a server with `protocol.tasks.add_tasks`. `fast_path` answers
     plain calls past the SDK's kernel. Where tools of a low-level server declare `x-mcp-header`, its
     `get_tool_input_schema` must be set.
     """
@@ -43,6 +45,7 @@ class HostedServer:
         notifications: NotificationOptions | None = None,
         *,
         notification_handlers: Mapping[str, NotificationHandler] | None = None,
+        tasks: ServerTasksCapability | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
         if not isinstance(server, Server):
@@ -52,6 +55,7 @@ class HostedServer:
             server = server.session_manager.app
         self.sdk: Server[Any] = server
         self.initialization = self.sdk.create_initialization_options(notifications)
+        self.initialization.capabilities.tasks = tasks
         self.notification_handlers = dict(notification_handlers or {})
         self.fast_path = fast_path
         self.lifespan_state: Any = None

@@ -21,6 +21,8 @@ with kb_upload_start; if you can run commands, send the file to its upload_url w
 
 
 def build(services: Services) -> Toolset:
+    from kb_server.toolsets.kb.submissions import submission_tasks
+
     return Toolset(
         name="kb",
         server_name="kb",
@@ -33,6 +35,7 @@ def build(services: Services) -> Toolset:
         prompts=PROMPTS,
         resources=DocumentResources(services),
         completer=CollectionNames(services),
+        tasks=submission_tasks(services),
     )
 
 

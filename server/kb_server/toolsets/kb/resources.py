@@ -17,10 +17,11 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
     TagsQuery,
 )
+from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
 from kb_server.offers import Completion, Resource, ResourceTemplate, ResourceText
 from kb_server.services import Services
-from kb_server.tool import INVALID, ToolError
+from kb_server.tool import ToolError
 
 TEMPLATE = "kb://documents/{id}{?from,to}"
 MOST_CHARS = 200_000
@@ -32,7 +33,6 @@ _LONGEST_PREFIX = 200  # that the engine takes
 _CHUNKS = 500
 _COLLECTION = "collection:"
 _KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
-_CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 _PARTS = ("from", "to")
 _AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data"])
 _BREAK = "\n\n"
@@ -55,15 +55,11 @@ class DocumentResources:
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
         """As `Resources` has it; a document that is added meanwhile moves the others on."""
-        found = _CURSOR.fullmatch(cursor) if cursor is not None else None
-        if cursor is not None and found is None:
-            raise ToolError(INVALID, "The cursor is none of this list's: leave it out.", parameter="cursor")
-        offset = int(found["offset"]) if found else 0
+        offset = offset_of(cursor)
         query = DocumentsQuery(sort_by="updated_at", offset=offset, limit=_PAGE)
         listed = await self._services.engine.call(LIST_DOCUMENTS, query=query)
-        following = offset + len(listed.documents)
-        more = listed.documents and following < listed.total
-        return [_resource(each) for each in listed.documents], f"after-{following}" if more else None
+        following = next_cursor(offset, len(listed.documents), listed.total)
+        return [_resource(each) for each in listed.documents], following
 
     async def read(self, uri: str) -> ResourceText:
         """As `Resources` has it: at the most `MOST_CHARS` characters of a document."""

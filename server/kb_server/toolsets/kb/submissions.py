@@ -22,10 +22,13 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_server import collection_moves
-from kb_server.collection_tags import PREFIX, tag_of, tags_for_submission
+from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
+from kb_server.job_tasks import JobTasks
+from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, R, ToolError
 from kb_server.toolsets.kb import (
+    ENGINE_WORDS,
     Collection,
     DocumentId,
     KbTool,
@@ -64,11 +67,12 @@ class Submission(msgspec.Struct, kw_only=True):
 
 
 class _SubmittingTool(KbTool[A, R]):
-    async def followed(self, job: m.Job, tag: str, wait: float) -> Submission:
+    async def followed(self, job: m.Job, tag: str, wait: float, call: Call) -> Submission:
         """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
 
         A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
         """
+        call.defer(job.id, waits=wait > 0 and job.status not in m.FINAL_STATUSES)
         document, hint = None, ""
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:
@@ -90,6 +94,16 @@ class _SubmittingTool(KbTool[A, R]):
             error=failure_of(job),
             hint=hint,
         )
+
+
+def submission_tasks(services: Services) -> JobTasks:
+    """The jobs of what was submitted, as tasks."""
+    adding = KbAddnoteTool(services)
+
+    async def result(job: m.Job) -> Submission:
+        return await adding.followed(job, tag_of(split_tags(job.tags).collection or DEFAULT), 0.0, Call())
+
+    return JobTasks(services, (KbAddnoteTool.name, KbUploadFinishTool.name), result, ENGINE_WORDS)
 
 
 def _hint(job: m.Job, document: m.Document | None) -> str:
@@ -144,7 +158,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
         )
         job = await self.engine.call(CREATE_JOB, body=note)
         call.log["job_id"] = job.id
-        return await self.followed(job, tags[0], arguments.wait_seconds)
+        return await self.followed(job, tags[0], arguments.wait_seconds, call)
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -276,7 +290,7 @@ when that has completed (kb_jobs, or wait_seconds)."""
         finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
-        return await self.followed(job, finished.upload.collection, arguments.wait_seconds)
+        return await self.followed(job, finished.upload.collection, arguments.wait_seconds, call)
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -70,8 +70,10 @@ class Resources(Protocol):
     async def read(self, uri: str) -> ResourceText:
         """What a resource says. Raises `ToolError` `resource_not_found` where there is none."""
 
-    async def complete(self, template: str, argument: str, value: str) -> Completion:
-        """What an argument of a template may be that begins with `value`."""
+    async def complete(
+        self, template: str, argument: str, value: str, given: Mapping[str, str]
+    ) -> Completion:
+        """What an argument of a template may be that begins with `value`, beside the others in `given`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class Prompt:
 class Completer(Protocol):
     """Completes the arguments of prompts."""
 
-    async def complete(self, argument: str, value: str) -> Completion:
-        """What an argument of this name may be that begins with `value`."""
+    async def complete(self, argument: str, value: str, given: Mapping[str, str]) -> Completion:
+        """What an argument of this name may be that begins with `value`, beside the others in `given`."""
 
 
 TaskStatus = Literal["working", "completed", "failed", "cancelled"]

@@ -12,7 +12,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.toolsets.kb import resources
-from kb_server.toolsets.kb.resources import MOST_CHARS, TEMPLATE
+from kb_server.toolsets.kb.resources import MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
 from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, modern, request
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
@@ -96,7 +96,10 @@ async def test_documents_are_listed_newest_first_and_read(
         {"uri": stones["uri"], "mimeType": "text/markdown", "text": "Granite is hard."}
     ]
     templates = await result(served, era, "resources/templates/list")
-    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [TEMPLATE]
+    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
+        TEMPLATE,
+        SOURCE_TEMPLATE,
+    ]
     if era == MODERN:
         assert (listed["ttlMs"], read["ttlMs"], templates["ttlMs"]) == (0, 0, 60_000)
 
@@ -190,6 +193,14 @@ async def test_a_text_is_of_the_type_that_its_reader_gave_it(
         "kb://documents/1?other=1",
         "kb://documents/1#a",
         "kb://elsewhere/1",
+        "kb://sources/memory/nothing",
+        "kb://sources/memory/",
+        "kb://sources/memory",
+        "kb://sources//a",
+        "kb://sources/",
+        "kb://sources/No%20name/a",
+        "kb://sources/memory/%ff",
+        "kb://sources/memory/" + "a" * 5_000,
         "file:///etc/passwd",
         "http://[",
         "",
@@ -263,6 +274,68 @@ async def test_arguments_are_completed_from_the_base(
     assert await values(template, "id", "") == ["3", "2", "1"]
     assert await values(template, "id", "2") == ["2"]
     assert await values({"type": "ref/resource", "uri": "kb://other/{id}"}, "id", "") == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_tags_and_paths_are_completed_from_the_base(
+    served: Served, engine: SimulatedEngine, era: str
+) -> None:
+    add_note(engine, "one", tags=["collection:memory", "colour", "feedback"], source_path="notes/bees.md")
+    add_note(engine, "two", tags=["collection:meetings", "food"], source_path="notes/wasps.md")
+    add_note(engine, "three", tags=["collection:memory", "food"], source_path="https://example.org/a")
+
+    async def values(ref: dict[str, str], name: str, value: str, **given: str) -> list[str]:
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": name, "value": value}}
+        if given:
+            params["context"] = {"arguments": given}
+        found = await result(served, era, "completion/complete", **params)
+        return list(found["completion"]["values"])
+
+    for prompt in ("research", "tidy_memory"):
+        ref = {"type": "ref/prompt", "name": prompt}
+        assert await values(ref, "tag", "") == ["colour", "feedback", "food"]
+        assert await values(ref, "tag", "co") == ["colour"]  # and no collection's own tag
+        assert await values(ref, "tag", "collection:") == []
+        assert await values(ref, "tag", "x" * 10_000) == []
+    assert await values({"type": "ref/prompt", "name": "remember"}, "tag", "") == []
+    template = {"type": "ref/resource", "uri": SOURCE_TEMPLATE}
+    assert await values(template, "collection", "me") == ["meetings", "memory"]
+    assert sorted(await values(template, "path", "notes/")) == ["notes/bees.md", "notes/wasps.md"]
+    assert await values(template, "path", "notes/", collection="memory") == ["notes/bees.md"]
+    assert await values(template, "path", "", collection="No name!") == []
+    assert await values(template, "path", "x" * 10_000) == []
+    assert await values(template, "id", "") == []
+    assert await values({"type": "ref/resource", "uri": TEMPLATE}, "path", "") == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("source_path", "written"),
+    [
+        ("notes/bees.md", "notes%2Fbees.md"),
+        ("notes/bees.md", "notes/bees.md"),
+        ("https://example.org/a?b=1#c", "https%3A%2F%2Fexample.org%2Fa%3Fb%3D1%23c"),
+        ("https://example.org/a?b=1#c", "https://example.org/a?b=1#c"),
+        ("über 100%.md", "%C3%BCber%20100%25.md"),
+    ],
+)
+async def test_a_document_is_read_by_its_source(
+    served: Served, engine: SimulatedEngine, era: str, source_path: str, written: str
+) -> None:
+    add_note(engine, "Here it is.", source_path=source_path)
+    add_note(engine, "Elsewhere.", source_path=source_path, tags=["collection:meetings"])
+    uri = f"kb://sources/memory/{written}"
+    (content,) = (await result(served, era, "resources/read", uri=uri))["contents"]
+    assert (content["uri"], content["text"]) == (uri, "Here it is.")
+
+
+async def test_a_long_source_goes_on_as_a_document(
+    served: Served, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "MOST_CHARS", 10)
+    number = add_note(engine, "Paragraph of the quarry.", source_path="a")
+    (content,) = (await result(served, MODERN, "resources/read", uri="kb://sources/memory/a"))["contents"]
+    assert content["_meta"] == {"kb/following": f"kb://documents/{number}?from=10"}
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -105,15 +105,16 @@ class _Offers:
         return {"description": prompt.description, "messages": [message], **_COMPLETE}
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> dict[str, Any]:
-        argument, toolset = params.argument, self._toolset
+        name, value, toolset = params.argument.name, params.argument.value, self._toolset
+        given = (params.context.arguments if params.context is not None else None) or {}
         found = Completion()
         if isinstance(params.ref, types.PromptReference):
             completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
-            if completer is not None and prompt is not None:
-                found = await answered(context, lambda: completer.complete(argument.name, argument.value))
+            if completer is not None and prompt is not None and _takes(prompt, name):
+                found = await answered(context, lambda: completer.complete(name, value, given))
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
-            found = await answered(context, lambda: resources.complete(uri, argument.name, argument.value))
+            found = await answered(context, lambda: resources.complete(uri, name, value, given))
         return {"completion": {"values": list(found.values), "hasMore": found.more}, **_COMPLETE}
 
 
@@ -145,6 +146,10 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]]) -> T:
         raise MCPError(INTERNAL_ERROR, "Internal error") from None
     log.info("Answered a request beside the tools", extra=fields)
     return answer
+
+
+def _takes(prompt: Prompt, argument: str) -> bool:
+    return any(each.name == argument for each in prompt.arguments)
 
 
 def _listed(resource: Resource) -> dict[str, Any]:

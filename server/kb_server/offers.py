@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from mcp_aiohttp.fastpath import ToolOutcome
 
@@ -24,6 +26,15 @@ class Resource:
     mime_type: str
     size: int | None = None
     changed_at: str | None = None
+
+
+class ResourceLink(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link"):
+    """A resource that belongs to the result of a tool; its JSON is that of the protocol."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    mime_type: str | None = msgspec.field(name="mimeType", default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ tool is a fault of ours and becomes a JSON-RPC internal error without its words.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
-from kb_server.offers import Completer, Prompt, Resources, Tasks
+from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -169,6 +169,10 @@ class Tool(ABC, Generic[A, R]):
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
+
+    def links(self, _result: R) -> Sequence[ResourceLink]:
+        """The resources that belong to a result; few, for they come beside it."""
+        return ()
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""

@@ -33,6 +33,8 @@ _LIST_MEMBERS = frozenset({"_meta"})
 _CHANGING = ("correlation_id", "traceparent")
 """Members of `_meta` that change with every call, and that no model of the SDK's looks at."""
 _PROGRESS = frozenset({"progressToken", "progress_token"})
+_WITH_LINKS = frozenset(("2025-06-18", "2025-11-25", *MODERN_PROTOCOL_VERSIONS))
+"""Clients of earlier versions do not know links to resources in results."""
 _MAX_ENVELOPES = 512
 _MAX_ENVELOPE_BYTES = 4096
 _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
@@ -42,16 +44,24 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on."""
+    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on.
+
+    `links` are resources that belong to it, each the JSON of a `resource_link`.
+    """
 
     encoded: bytes
     is_error: bool = False
+    links: tuple[bytes, ...] = ()
 
-    def as_result(self) -> dict[str, Any]:
-        """The result as `tools/call` answers it: the JSON as text, and as structured content."""
+    def as_result(self, version: str = "") -> dict[str, Any]:
+        """The result as `tools/call` answers it: the JSON as text, and as structured content.
+
+        Links follow the text where `version` of the protocol has them.
+        """
+        links = self.links if version in _WITH_LINKS else ()
         # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
         result: dict[str, Any] = {
-            "content": [{"type": "text", "text": self.encoded.decode()}],
+            "content": [{"type": "text", "text": self.encoded.decode()}, *map(msgspec.json.decode, links)],
             "isError": self.is_error,
             "resultType": "complete",
         }
@@ -82,6 +92,8 @@ class PlainTools(Protocol):
 class FastRequest(msgspec.Struct, frozen=True):
     id: RequestId
     modern: bool
+    links: bool = False
+    """Whether its version has links to resources in results."""
     meta: Mapping[str, Any] | None = None
     tool: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -135,7 +147,7 @@ class FastPath:
             return None
         if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
             return None
-        return FastRequest(request.id, modern, meta, name, arguments)
+        return FastRequest(request.id, modern, version in _WITH_LINKS, meta, name, arguments)
 
     async def answer(self, request: FastRequest, caller: Caller) -> bytes:
         head = b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request.id) + b',"result":'
@@ -151,7 +163,9 @@ class FastPath:
                 head,
                 b'{"content":[{"type":"text","text":',
                 msgspec.json.encode(encoded.decode()),
-                b'}],"isError":true' if outcome.is_error else b'}],"isError":false,"structuredContent":',
+                b"}",
+                *(b"," + link for link in (outcome.links if request.links else ())),
+                b'],"isError":true' if outcome.is_error else b'],"isError":false,"structuredContent":',
                 b"" if outcome.is_error else encoded,
                 self._modern_end if request.modern else b"}}",
             )

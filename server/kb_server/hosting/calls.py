@@ -259,7 +259,9 @@ class Calls:
                     read = read_arguments(arguments, tool.arguments, published.input)
                 except ToolError as misfit:
                     raise await tool.refusal(misfit, call) from None
-                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+                result = await tool.run(read, call)
+                links = tuple(map(msgspec.json.encode, tool.links(result)))
+                return ToolOutcome(msgspec.json.encode(result), links=links)
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed

@@ -105,7 +105,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
             assert outcome.is_error, "a tool that may be a task defers what it accepts"
             failed = msgspec.json.decode(outcome.encoded)
             raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
-        return outcome.as_result()
+        return outcome.as_result(context.protocol_version)
 
     @asynccontextmanager
     async def lifespan(_server: Server[None]) -> AsyncIterator[None]:

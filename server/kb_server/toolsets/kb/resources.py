@@ -21,7 +21,7 @@ from kb_contracts.api.operations import (
 from kb_server.collection_tags import tag_of
 from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
-from kb_server.offers import Completer, Completion, Resource, ResourceTemplate, ResourceText
+from kb_server.offers import Completer, Completion, Resource, ResourceLink, ResourceTemplate, ResourceText
 from kb_server.services import Services
 from kb_server.tool import ToolError
 
@@ -36,7 +36,7 @@ _LONGEST_PATH = 1_000
 _COMPLETED = {TEMPLATE: ("id",), SOURCE_TEMPLATE: ("collection", "path")}
 _KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
 _PARTS = ("from", "to")
-_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data"])
+_AS_WRITTEN: frozenset[str] = frozenset(["text", "data"])
 _BREAK = "\n\n"
 
 
@@ -101,7 +101,7 @@ class DocumentResources:
         more = bool(document.chunks) and (document.chunks[-1].end > last or offset < document.chunk_count)
         cut = more and last != end
         following = f"kb://documents/{key}?from={last}" + (f"&to={end}" if end is not None else "")
-        return ResourceText(uri, _mime_type(document), "".join(parts), following if cut else None)
+        return ResourceText(uri, _mime_type(document.doc_type), "".join(parts), following if cut else None)
 
     async def complete(
         self, template: str, argument: str, value: str, given: Mapping[str, str]
@@ -133,18 +133,30 @@ class DocumentResources:
 
 def _resource(document: m.Document) -> Resource:
     return Resource(
-        uri=f"kb://documents/{document.id}",
+        uri=uri_of(document.id),
         name=document.source_path or document.filename or f"document {document.id}",
         title=document.title,
-        mime_type=_mime_type(document),
+        mime_type=_mime_type(document.doc_type),
         size=document.size_bytes,
         changed_at=document.updated_at,
     )
 
 
-def _mime_type(document: m.Document) -> str:
+def uri_of(document_id: int) -> str:
+    return f"kb://documents/{document_id}"
+
+
+def link_to(
+    document_id: int, *, name: str | None = None, title: str | None = None, doc_type: str | None = None
+) -> ResourceLink:
+    """A document that belongs to the result of a tool."""
+    kind = None if doc_type is None else _mime_type(doc_type)
+    return ResourceLink(uri_of(document_id), name or f"document {document_id}", title, kind)
+
+
+def _mime_type(doc_type: str) -> str:
     """Of the text that is read, which readers write as Markdown."""
-    return "text/plain" if document.doc_type in _AS_WRITTEN else "text/markdown"
+    return "text/plain" if doc_type in _AS_WRITTEN else "text/markdown"
 
 
 def _place(uri: str) -> tuple[str, int, int | None]:

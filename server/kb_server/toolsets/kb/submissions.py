@@ -6,7 +6,8 @@ What is added is a job first, followed for a while where the caller wants to.
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -25,8 +26,9 @@ from kb_server import collection_moves
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
 from kb_server.job_tasks import JobTasks
+from kb_server.offers import ResourceLink
 from kb_server.services import Services
-from kb_server.tool import A, Annotations, Call, R, ToolError
+from kb_server.tool import A, Annotations, Call, ToolError
 from kb_server.toolsets.kb import (
     ENGINE_WORDS,
     Collection,
@@ -41,6 +43,7 @@ from kb_server.toolsets.kb import (
     WaitSeconds,
 )
 from kb_server.toolsets.kb.documents import DocumentView, document_members
+from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
@@ -66,7 +69,14 @@ class Submission(msgspec.Struct, kw_only=True):
     hint: str
 
 
-class _SubmittingTool(KbTool[A, R]):
+S = TypeVar("S", bound=Submission)
+
+
+class _SubmittingTool(KbTool[A, S]):
+    def links(self, result: S) -> Sequence[ResourceLink]:
+        """The document, once it is there."""
+        return [] if result.document_id is None else [link_to(result.document_id)]
+
     async def followed(self, job: m.Job, tag: str, wait: float, call: Call) -> Submission:
         """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
 

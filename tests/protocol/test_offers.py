@@ -14,7 +14,7 @@ from kb_server.toolsets import build_toolset
 from kb_server.toolsets.kb import resources
 from kb_server.toolsets.kb.resources import MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
 from tests.protocol.conftest import Serve, Served
-from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, modern, request
+from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, PLAIN, initialize, modern, request
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 
 ERAS = (LATEST_HANDSHAKE, MODERN)
@@ -44,7 +44,9 @@ async def answer(
     served: Served, era: str, method: str, params: dict[str, Any] | None = None, path: str = "/mcp/kb"
 ) -> dict[str, Any]:
     message = request(method, params)
-    response = await served.post(modern(message) if era == MODERN else message, path=path)
+    headers = {**PLAIN, "MCP-Protocol-Version": era}
+    sent, with_headers = (modern(message), None) if era == MODERN else (message, headers)
+    response = await served.post(sent, with_headers, path)
     found: dict[str, Any] = response.json()
     return found
 
@@ -357,6 +359,28 @@ async def test_a_completion_says_whether_there_is_more(
     assert await completed(research, "collection", "c") == (100, True)
     assert await completed(template, "id", "") == (100, True)
     assert await completed(template, "id", "10") == (3, False)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_results_link_their_documents_where_the_settings_say_so(
+    serve: Serve, engine: SimulatedEngine, tmp_path: Path, era: str
+) -> None:
+    number = add_note(engine, "Granite is hard.", source_path="stones.md", title="Stones")
+    add = {"text": "Chalk is not.", "wait_seconds": 5}
+
+    async def links(served: Served, tool: str, **arguments: Any) -> list[tuple[str, str]]:
+        found = await result(served, era, "tools/call", name=tool, arguments=arguments)
+        return [(link["uri"], link["name"]) for link in found["content"][1:]]
+
+    for wanted in (True, False):
+        settings = ServerSettings(engine_url=engine.url, home=tmp_path, resource_links=wanted)
+        async with Services(settings) as services:
+            served = await serve(build_toolset("kb", services))
+            stones, chalk = (f"kb://documents/{number}", "stones.md"), f"kb://documents/{number + 1}"
+            assert await links(served, "kb_get", document_id=number) == [stones] * wanted
+            assert await links(served, "kb_get", source_path="stones.md") == [stones] * wanted
+            assert await links(served, "kb_addnote", **add) == [(chalk, f"document {number + 1}")] * wanted
+            assert await links(served, "kb_search", query="granite") == []
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -170,6 +170,8 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
 
     def links(self, result: KbGetResult) -> Sequence[ResourceLink]:
         """The document; of those from a source the first few."""
+        if not self.services.settings.resource_links:
+            return []
         if result.documents is not UNSET:
             return [
                 link_to(each.id, name=each.source_path, title=each.title, doc_type=each.doc_type)

@@ -75,7 +75,9 @@ S = TypeVar("S", bound=Submission)
 class _SubmittingTool(KbTool[A, S]):
     def links(self, result: S) -> Sequence[ResourceLink]:
         """The document, once it is there."""
-        return [] if result.document_id is None else [link_to(result.document_id)]
+        if result.document_id is None or not self.services.settings.resource_links:
+            return []
+        return [link_to(result.document_id)]
 
     async def followed(self, job: m.Job, tag: str, wait: float, call: Call) -> Submission:
         """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.

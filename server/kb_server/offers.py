@@ -6,7 +6,7 @@ tools, hosting knows these types alone, and what fails is a `ToolError` or a fau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -85,6 +85,12 @@ class Resources(Protocol):
         self, template: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Completion:
         """What an argument of a template may be that begins with `value`, beside the others in `given`."""
+
+    async def state(self) -> Hashable:
+        """Another value whenever any resource may have changed, come or gone."""
+
+    async def version(self, uri: str) -> Hashable | None:
+        """Another value whenever this resource changed; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
 from kb_server.hosting.offers import add_offers, code_of
 from kb_server.hosting.tasks import HostedTasks
+from kb_server.hosting.watched import HostedResources
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import INVALID, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
@@ -27,6 +28,7 @@ from mcp_aiohttp.protocol.elicitation import InputRequired, Person
 from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits, Subscriptions
 from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, created, takes_task, wants_task
 
 log = logging.getLogger(__name__)
@@ -47,11 +49,21 @@ _LASTING: tuple[CacheableMethod, ...] = (
 _CHANGING: tuple[CacheableMethod, ...] = ("resources/list", "resources/read")
 
 
-def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool = True) -> HostedServer:
+def hosted(
+    toolset: Toolset,
+    metrics: Metrics | None = None,
+    *,
+    fast_path: bool = True,
+    subscription_limits: SubscriptionLimits | None = None,
+) -> HostedServer:
     """`toolset`, ready to be hosted; without `fast_path` the SDK's kernel answers every call."""
     calls = Calls(toolset, metrics or Metrics())
     sdk = _sdk_server(toolset, calls)
     notification_handlers = {}
+    subscriptions = None
+    if toolset.resources is not None:
+        subscriptions = Subscriptions(HostedResources(toolset.resources), subscription_limits)
+        subscriptions.add_to(sdk)
     if toolset.cancel is not None:
         cancellation = TaskCancellation(toolset.cancel)
         sdk.add_request_handler(CANCEL, _CancelParams, cancellation.on_request)
@@ -63,6 +75,7 @@ def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool 
         ),
         notification_handlers=notification_handlers,
         tasks=None if toolset.tasks is None else HANDSHAKE_CAPABILITY,
+        subscriptions=subscriptions,
         fast_path=FastPath(calls, sdk) if fast_path else None,
     )
 

@@ -294,6 +294,7 @@ class Refusal(Exception):
     ├── 403 origin_not_allowed      a browser page of a stranger
     ├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
     ├── 405 method_not_allowed      only POST carries messages, or a WebSocket
+    ├── 406 not_acceptable          the answer is a stream, and the client takes none
     ├── 426 upgrade_required        a WebSocket of another version
     ├── 415 unsupported_media_type  the body is not announced as plain JSON
     ├── 413 message_too_large       over the limit on one message

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import msgspec
 from anyio.abc import ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.runner import serve_dual_era_loop
@@ -42,7 +43,7 @@ from pydantic import ValidationError
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.options import Bounds
 from mcp_aiohttp.protocol import jsonrpc
-from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.caller import Caller, Connected
 from mcp_aiohttp.protocol.kernel import HostedServer
 
 log = logging.getLogger(__name__)
@@ -70,9 +71,11 @@ async def session(
     than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
     bytes where `stream` puts messages, plain calls take the fast path.
     """
+    connected = Connected()
+    caller = msgspec.structs.replace(caller or Caller(), connection=connected)
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
     async with receive, anyio.create_task_group() as tasks:
-        client = Session(server, stream, send, tasks, caller or Caller(), bounds, write)
+        client = Session(server, stream, send, tasks, caller, bounds, write)
 
         async def drive() -> None:
             await serve_dual_era_loop(
@@ -85,8 +88,11 @@ async def session(
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(drive)
-        async with send:
-            yield client
+        try:
+            async with send:
+                yield client
+        finally:
+            connected.end()
 
 
 @dataclass(eq=False)

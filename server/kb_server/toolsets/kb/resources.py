@@ -6,7 +6,7 @@ A path is percent-encoded, as the template has clients do; what is not is taken 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -14,7 +14,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     DOCUMENT_KEY,
     GET_DOCUMENT,
+    GET_STATUS,
     LIST_DOCUMENTS,
+    WITHOUT_CHUNKS,
     DocumentQuery,
     DocumentsQuery,
 )
@@ -102,6 +104,26 @@ class DocumentResources:
         cut = more and last != end
         following = f"kb://documents/{key}?from={last}" + (f"&to={end}" if end is not None else "")
         return ResourceText(uri, _mime_type(document.doc_type), "".join(parts), following if cut else None)
+
+    async def state(self) -> Hashable:
+        """As `Resources` has it."""
+        status = await self._services.engine.call(GET_STATUS)
+        return status.last_updated, status.documents.total, status.chunks
+
+    async def version(self, uri: str) -> Hashable | None:
+        """As `Resources` has it: which document it is, and its version."""
+        try:
+            key, _, _ = await self._place(uri)
+            document = await self._services.engine.call(
+                GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS
+            )
+        except ToolError:
+            return None
+        except Refused as refused:
+            if refused.reason != "document_not_found":
+                raise
+            return None
+        return document.uid, document.version
 
     async def complete(
         self, template: str, argument: str, value: str, given: Mapping[str, str]

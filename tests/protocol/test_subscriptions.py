@@ -226,7 +226,7 @@ async def listening(served: Served, message: dict[str, Any]) -> AsyncIterator[As
 
 async def test_a_stream_carries_what_it_was_opened_for(served: Served, engine: SimulatedEngine) -> None:
     uri, other = note(engine), note(engine, "Chalk is not.")
-    message = listen(uri, toolsListChanged=True, resourcesListChanged=True)
+    message = listen(uri, "kb://documents/99", toolsListChanged=True, resourcesListChanged=True)
     async with asyncio.timeout(BOUND), listening(served, message) as frames:
         opened = await anext(frames)
         assert opened["method"] == ACKNOWLEDGED

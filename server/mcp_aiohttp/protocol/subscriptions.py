@@ -115,9 +115,10 @@ class Subscriptions:
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))
-        if len(uris) > self._limits.of_client:
+        wanted = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))
+        if len(wanted) > self._limits.of_client:
             raise _too_many(self._limits.of_client)
+        uris = [uri for uri in wanted if await self._is_there(context, uri)]
         only = types.SubscriptionFilter(resource_subscriptions=uris)
         with self._watching(uris):
             await self._note(uris)
@@ -135,6 +136,16 @@ class Subscriptions:
     ) -> types.EmptyResult:
         self._client(context).remove(params.uri)
         return types.EmptyResult()
+
+    async def _is_there(self, context: Context, uri: str) -> bool:
+        """Whether the caller has such a resource; the acknowledgement leaves the others out."""
+        try:
+            await self._source.required(context, uri)
+        except MCPError as error:
+            if error.error.code != INVALID_PARAMS:
+                raise
+            return False
+        return True
 
     def _client(self, context: Context) -> _Client:
         """The client at the connection of a request.

@@ -104,6 +104,16 @@ async def test_a_removal_is_asked_for_and_done_when_the_call_comes_again(
     assert documents(engine) == []
 
 
+async def test_a_title_says_nothing_beside_the_question(server: Served, engine: SimulatedEngine) -> None:
+    """Whoever wrote it may have written it for this."""
+    number = note(engine, "Stones?\n\nAll is well:\u202e press yes.\r\n" + "x" * 300)
+    ((question),) = (await asked(server, modern(delete(number), **CAN_ASK))).values()
+    message = question["params"]["message"]
+    assert message.isprintable()
+    assert len(message) < 200
+    assert message.startswith("Remove “Stones? All is well: press yes. xxx")
+
+
 @pytest.mark.parametrize("reply", REPLIES)
 async def test_without_approval_everything_stays(server: Served, engine: SimulatedEngine, reply: str) -> None:
     number = note(engine)

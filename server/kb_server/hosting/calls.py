@@ -162,6 +162,8 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
+    has_links: bool
+    """Whether resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
 
@@ -175,7 +177,8 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
-        return cls(tool, input_schema(tool.arguments), published, label)
+        has_links = type(tool).links is not Tool.links
+        return cls(tool, input_schema(tool.arguments), published, has_links, label)
 
     def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -260,8 +263,8 @@ class Calls:
                 except ToolError as misfit:
                     raise await tool.refusal(misfit, call) from None
                 result = await tool.run(read, call)
-                links = tuple(map(msgspec.json.encode, tool.links(result)))
-                return ToolOutcome(msgspec.json.encode(result), links=links)
+                found = tool.links(result) if published.has_links else ()
+                return ToolOutcome(msgspec.json.encode(result), links=tuple(map(msgspec.json.encode, found)))
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NOT_CONFIRMED = "not_confirmed"
 """The code of a refusal by the person who was asked."""
+_QUOTED = 80
 
 TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
@@ -62,6 +63,12 @@ def checked_names(names: Sequence[str]) -> list[str]:
     if not names:
         raise SettingsError(f"name a toolset; there are {', '.join(TOOLSETS)}")
     return list(dict.fromkeys(names))
+
+
+def quoted(title: str) -> str:
+    """A title as it stands in a question: on one line and short, for whoever wrote it is not who asks."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in title).split())
+    return f"“{line if len(line) <= _QUOTED else line[:_QUOTED] + '…'}”"
 
 
 class ServiceTool(Tool[A, R]):

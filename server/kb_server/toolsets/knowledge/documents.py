@@ -22,6 +22,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
 )
 from kb_server.tool import INVALID, MISSING, WORDS, Annotations, Call, ToolError
+from kb_server.toolsets import quoted
 from kb_server.toolsets.knowledge import (
     DOCUMENT_NOT_FOUND,
     KnowledgeTool,
@@ -239,7 +240,9 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         if not arguments.confirm:
             preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
             raise ToolError(CONFIRM, "Set confirm=true to remove this document", document=preview)
-        await self.confirmed(f"Remove “{name_of(document)}”, with {document.chunk_count} passages?", call)
+        await self.confirmed(
+            f"Remove {quoted(name_of(document))}, with {document.chunk_count} passages?", call
+        )
         removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
         return KnowledgeRemoveResult(
             document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks

@@ -146,6 +146,10 @@ class Session(ObjectSendStream[SessionMessage]):
         error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
         await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
+    def recognise(self, caller: Caller) -> None:
+        """Serve what comes from now on as asked for by this caller; the connection stays the same."""
+        self.caller = msgspec.structs.replace(caller, connection=self.caller.connection)
+
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
         with anyio.move_on_after(seconds):

@@ -349,7 +349,7 @@ class _Connection:
             match message.type:
                 case WSMsgType.TEXT:
                     try:
-                        client.caller = await self.caller_of(self.http)
+                        client.recognise(await self.caller_of(self.http))
                     except Refusal:  # its token was good when it came, and is no longer
                         return WSCloseCode.POLICY_VIOLATION
                     self.taken += 1

@@ -33,10 +33,8 @@ def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
 
 def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
     """Whether these tags may be given and taken. Raises EngineError: `forbidden`."""
-    if reach is None:
-        return
     for tag in tags:
-        if not reach.may_change(tag):
+        if reach is not None and not reach.may_change(tag):
             raise EngineError(
                 "forbidden",
                 f"This key may not give or take the tag {tag!r}; of those that begin with {PREFIX!r} it may "

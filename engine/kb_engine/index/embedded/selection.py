@@ -127,9 +127,8 @@ def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics
             if len(part.removed):
                 counts -= part.block.words.frequencies(terms, part.removed)
         else:
-            mask = part.allowed(readable)
-            assert mask is not None, "of some documents"
-            rows = np.flatnonzero(mask).astype(np.uint32)
+            mask = part.rows_of(readable)
+            rows = np.flatnonzero(mask if part.alive is None else mask & part.alive).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
             counts += part.block.words.frequencies(terms, rows)

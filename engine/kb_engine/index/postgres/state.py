@@ -59,8 +59,9 @@ class ReachedSizes:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`average` is in words a chunk that the caller reaches; `indexed`: the HNSW index is there and complete;
-    `languages`: those of documents. `required` are words that each chunk has to hold, in one form."""
+    """`average` is in words a chunk, `languages` are those of documents, both of what the caller reaches;
+    `indexed`: the HNSW index is there and complete. `required` are words that each chunk has to hold, in one
+    of their forms."""
 
     extent: Extent
     average: float

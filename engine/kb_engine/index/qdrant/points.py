@@ -175,9 +175,8 @@ def _conditions(wanted: Selection) -> Iterator[q.Condition]:
 
 def reached(reach: Reach) -> q.Condition:
     """A tag of the chunk's document is within the reach."""
-    either = [
-        q.FieldCondition(key="tags", match=q.MatchPrefix(prefix=each)) for each in sorted(reach.prefixes)
-    ]
+    prefixes = [q.MatchPrefix(prefix=each) for each in sorted(reach.prefixes)]
+    either = [q.FieldCondition(key="tags", match=each) for each in prefixes]
     return q.Filter(should=[among("tags", sorted(reach.tags)), *either])
 
 

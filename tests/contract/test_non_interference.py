@@ -26,7 +26,7 @@ from kb_contracts.semantics.citations import quote_hash
 from tests.parity.comparing import Difference, differences
 from tests.parity.history import PATHS, Step, Story
 from tests.parity.playing import Played, Side
-from tests.support.engines import API_KEY, engine
+from tests.support.engines import API_KEY, engine, simulator
 from tests.support.postgres import give_back, new_database
 
 MINE, THEIRS = "collection:memory", "collection:documents"
@@ -189,12 +189,14 @@ def _told(each: Difference) -> str:
     return f"{where}\n  with them {each.engine!r}\n  without {each.simulator!r}"
 
 
-@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.process)])
+@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.process), "simulator"])
 def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Starts an empty engine of a name; its URL."""
     with ExitStack() as stack:
 
         def start(name: str) -> str:
+            if request.param == "simulator":
+                return stack.enter_context(simulator())
             settings = {}
             if request.param == "PostgreSQL":
                 database = asyncio.run(new_database())

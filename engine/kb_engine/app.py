@@ -29,6 +29,7 @@ from tempfile import TemporaryFile
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from kb_config.audit import AuditLog
 from kb_config.installing import install_command
 from kb_config.rendezvous import Lock, Rendezvous
 from kb_config.settings import SettingsError
@@ -53,6 +54,7 @@ from kb_contracts.http.mount import (
     handlers_of,
 )
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
+from kb_engine.api.auditing import audit_into
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
@@ -106,6 +108,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     except ValueError as error:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     keys = await asyncio.to_thread(_keys, settings)
+    audit = _audit_log(settings)
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
     handlers = handlers_of(*(api(engine) for api in apis))
@@ -116,6 +119,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         keys=KeysInUse(),
         rates=RateWindows(),
         access_of=keys.access_of,
+        audit=None if audit is None else audit_into(audit),
     )
     add_documents(app)
     app[ENGINE] = engine
@@ -144,6 +148,8 @@ async def create_app(settings: EngineSettings) -> web.Application:
         if engine.reranker is not None:
             await engine.reranker.close()
         await engine.store.close()
+        if audit is not None:
+            audit.close()
 
     app.on_startup.append(start)
     app.on_shutdown.append(refuse)
@@ -281,6 +287,13 @@ def _keys(settings: EngineSettings) -> KeyRing:
         return key_ring(settings)
     except (SettingsError, OSError) as error:
         raise KeysUnusable(str(error)) from error
+
+
+def _audit_log(settings: EngineSettings) -> AuditLog | None:
+    try:
+        return settings.audit.open(settings.home, "engine")
+    except OSError as error:
+        raise HomeNotWritable(f"{error.filename}: {error.strerror}; see KB_AUDIT_FOLDER") from error
 
 
 def _prepare_folders(settings: EngineSettings) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connections import HEADER_SECONDS
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
@@ -68,6 +69,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     qdrant: QdrantSettings = QdrantSettings()
     ranking: RankingSettings = RankingSettings()
     rerank: RerankSettings = RerankSettings()
+    audit: AuditSettings = AuditSettings()
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE

@@ -23,6 +23,7 @@ from kb_contracts.http.direct import DirectCalls
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
 from kb_server.pages.routes import Pages
@@ -77,7 +78,7 @@ def start(
     try:
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
-        with exporting(os.environ):
+        with exporting(os.environ), writing(settings.audit, settings.home):
             try:
                 run = import_module("uvloop").run  # an extra
             except ImportError:

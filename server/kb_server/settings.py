@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_contracts.access.reach import Right
 from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
@@ -177,6 +178,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     ragler_api_url_is_set: bool = False
     """Whether somebody said where RAGler's backend is; not a setting of its own."""
+    audit: AuditSettings = AuditSettings()
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"

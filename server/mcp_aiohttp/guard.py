@@ -213,7 +213,7 @@ class Gate:
 
     def report_refusal(self, request: web.Request, error_type: str, status: int) -> None:
         """Log that a request was refused, with the address that it came from, and count it."""
-        self.on_refused(error_type)
+        self.on_refused(error_type, self.address_of(request))
         fields = {
             "status": status,
             "error": error_type,

@@ -58,7 +58,7 @@ class SettingNames:
     allowed_origins: str = "allowed_origins"
 
 
-def _nothing(_error_type: str) -> None:
+def _nothing(_error_type: str, _address: str) -> None:
     """Count no refusals."""
 
 
@@ -72,8 +72,8 @@ class HostingOptions:
     """Tells whose tokens are, in place of the one key."""
     resource: ProtectedResource | None = None
     """Where tokens can be had; None: clients are not told, and have theirs from elsewhere."""
-    on_refused: Callable[[str], None] = _nothing
-    """Learns of each request that is refused before it is served, by the kind of error."""
+    on_refused: Callable[[str, str], None] = _nothing
+    """Learns of each request that is refused before it is served: the kind of error, and the address."""
     host: str = "127.0.0.1"
     """The address that is listened on; by it Host is checked."""
     public_url: str = ""

@@ -130,6 +130,24 @@ class Sent:
     access: Access = EVERYTHING
 
 
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What became of a request, for an audit log. `outcome` is `ok`, the code of an error, or `cancelled`.
+
+    `action` is the operation's id, `who` the name of the caller; `answer` is None where there was none.
+    """
+
+    action: str
+    outcome: str
+    who: str
+    headers: MultiMapping[str]
+    source: web.Request | SentFile | None
+    path: Mapping[str, str]
+    answer: msgspec.Struct | None = None
+
+
+Audit = Callable[[Audited], None]
+
 Answering = Callable[[Sent], Awaitable[web.Response]]
 
 ANSWERING: web.AppKey[Mapping[str, Answering]] = web.AppKey("ANSWERING")
@@ -159,13 +177,15 @@ def build_application(
     keys: KeysInUse | None = None,
     rates: RateWindows | None = None,
     access_of: AccessOf | None = None,
+    audit: Audit | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
     Who has the `api_key` may do everything, who has another token what `access_of` says; without either
     everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
     web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
-    calls are counted. The simulator passes none of these and does all itself, for each of its namespaces.
+    calls are counted; `audit` learns of each request that needs a key, also of those who have none. The
+    simulator passes none of these and does all itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -177,8 +197,10 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(middlewares=[_rim(api_key, host, access_of)], client_max_size=JSON_BODY_BYTES)
-    answering = {each.id: _answering(each, handlers[each.id], keys, rates) for each in operations}
+    app = web.Application(
+        middlewares=[_rim(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
+    )
+    answering = {each.id: _answering(each, handlers[each.id], keys, rates, audit) for each in operations}
     for operation in operations:
         handler = _adapt(operation, answering[operation.id])
         for path in (operation.path, *_ALSO.get(operation.path, ())):
@@ -205,17 +227,21 @@ def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
 
 
 def _answering(
-    operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
+    operation: AnyOperation,
+    handler: Handler,
+    keys: KeysInUse | None,
+    rates: RateWindows | None,
+    audit: Audit | None,
 ) -> Answering:
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
+    audit = None if operation.public else audit
 
-    async def answer_to(sent: Sent) -> web.Response:
+    async def carry_out(sent: Sent, access: Access) -> msgspec.Struct:
         # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
         # other headers.
-        headers, access = sent.headers, sent.access
+        headers = sent.headers
         if not operation.public:
-            access = narrowed(access, headers)
             require_right(operation, access, headers)
         incoming = Incoming(
             operation=operation,
@@ -232,10 +258,33 @@ def _answering(
         if rates is not None:
             rates.count(operation.id, incoming.rated_user, incoming.credential)
         if keys is None:
-            answer = await handler(incoming)
-        else:
-            with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
-                answer = await handler(incoming)
+            return await handler(incoming)
+        with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+            return await handler(incoming)
+
+    async def audited(sent: Sent, access: Access) -> msgspec.Struct:
+        outcome, answer = "internal", None
+        try:
+            answer = await carry_out(sent, access)
+            outcome = "ok"
+        except EngineError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            if audit is not None:
+                audit(
+                    Audited(operation.id, outcome, access.name, sent.headers, sent.source, sent.path, answer)
+                )
+        return answer
+
+    serve = carry_out if audit is None else audited
+
+    async def answer_to(sent: Sent) -> web.Response:
+        access = sent.access if operation.public else narrowed(sent.access, sent.headers)
+        answer = await serve(sent, access)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
         version = getattr(answer, "version", None)
         return web.Response(
@@ -291,21 +340,31 @@ def _idempotency_key(headers: MultiMapping[str]) -> str | None:
     return key
 
 
-def _rim(api_key: str, host: str | None, access_of: AccessOf | None) -> Any:
+def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
     """The middleware that checks the key, or the origin, and makes every failure a problem document."""
     access = access_by_token(api_key, access_of)
+
+    def admit(request: web.Request) -> None:
+        if request.path not in _OPEN:
+            check_unrepeated(request.headers)
+            found = access(token_of(request.headers))
+            if found is None:
+                raise unauthorized()
+            request[_ACCESS] = found
+        if host is not None and access("") is not None:
+            check_origin(request.headers, host)
 
     @web.middleware
     async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
-            if request.path not in _OPEN:
-                check_unrepeated(request.headers)
-                found = access(token_of(request.headers))
-                if found is None:
-                    raise unauthorized()
-                request[_ACCESS] = found
-            if host is not None and access("") is not None:
-                check_origin(request.headers, host)
+            try:
+                admit(request)
+            except EngineError as error:
+                if audit is not None:
+                    resource = request.match_info.route.resource
+                    action = f"{request.method} {'' if resource is None else resource.canonical}"
+                    audit(Audited(action, error.code, "", request.headers, request, request.match_info))
+                raise
             return await handler(request)
         except web.HTTPNotFound:
             near = get_close_matches(request.path, sorted({each.path for each in OPERATIONS}), n=1)

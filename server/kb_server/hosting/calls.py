@@ -26,7 +26,7 @@ from kb_server.access.grants import GRANT, Grant, grant_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
-from kb_server.observability import tracing
+from kb_server.observability import auditing, tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import (
@@ -350,6 +350,7 @@ class Calls:
                 log.warning("Tool %s ended", published.label, extra=fields)
             else:
                 logs.info(log, "Tool %s ended", published.label, fields)
+            auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
             if span is not None:
                 span.end(error_type, answered=answered)
 

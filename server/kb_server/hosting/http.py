@@ -27,6 +27,7 @@ from kb_contracts.http.connections import (
 )
 from kb_server.access.grants import grant_of
 from kb_server.hosting.toolset_server import Mount, hosted
+from kb_server.observability import auditing
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
@@ -119,10 +120,15 @@ def build_app(
 
 def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: Metrics) -> HostingOptions:
     """`options` with what the settings say."""
+
+    def on_refused(error_type: str, address: str) -> None:
+        metrics.count_refusal(error_type)
+        auditing.note_refusal(error_type, address)
+
     return replace(
         options,
         key=settings.api_key,
-        on_refused=metrics.count_refusal,
+        on_refused=on_refused,
         host=settings.host,
         public_url=settings.public_url,
         allowed_hosts=settings.allowed_hosts,

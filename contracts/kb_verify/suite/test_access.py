@@ -341,7 +341,7 @@ def test_an_idempotency_key_is_one_callers(kb: Client, caller_of: CallerOf) -> N
 def test_a_cursor_is_of_one_reach(kb: Client, caller_of: CallerOf) -> None:
     for number in range(3):
         kb.note(f"granite {number}", tags=[MINE])
-    request = {"query": "granite", "top": 1, "pages": True}
+    request: dict[str, Any] = {"query": "granite", "top": 1, "pages": True}
     caller = caller_of(Access("a", reach=REACH))
     theirs, own = (each.search(**request).next_cursor for each in (kb, caller))
     refused = caller.request(ops.SEARCH, json={**request, "cursor": theirs})
@@ -354,7 +354,7 @@ def test_a_cursor_is_of_one_reach(kb: Client, caller_of: CallerOf) -> None:
 def test_what_has_gone_out_of_reach_is_on_no_later_page(kb: Client, caller_of: CallerOf) -> None:
     documents = [kb.note(f"granite {number}", tags=[MINE]) for number in range(3)]
     caller = caller_of(Access("a", reach=REACH))
-    request = {"query": "granite", "top": 1, "pages": True}
+    request: dict[str, Any] = {"query": "granite", "top": 1, "pages": True}
     first = caller.search(**request)
     for document in documents:
         kb.call(ops.REMOVE_TAG, document, MINE)

@@ -27,7 +27,7 @@ from tests.support.postgres import new_database
 from tests.support.qdrant import qdrant
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12
@@ -40,8 +40,8 @@ each_kind = pytest.mark.parametrize(
     [
         "sqlite",
         "simulator",
-        pytest.param("postgres", marks=pytest.mark.process),
-        pytest.param("sqlite and qdrant", marks=pytest.mark.process),
+        "postgres",
+        "sqlite and qdrant",
     ],
 )
 each_reach = pytest.mark.parametrize("reach", REACHES.values(), ids=REACHES.keys())

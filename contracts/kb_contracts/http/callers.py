@@ -100,13 +100,13 @@ def is_distinct(access: Access) -> bool:
     return bool(access.name) or access.reach is not None
 
 
-def credential_of(headers: MultiMapping[str], access: Access) -> str:
-    """A digest that no two callers share who see different things.
+def credential_of(authorization: str, access: Access) -> str:
+    """A digest of this header that no two callers share who see different things.
 
     Of a key to everything it is of the key alone, as it was before there were others: answers are kept
     under it.
     """
-    presented = headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
+    presented = authorization.encode("utf-8", "surrogateescape")
     if is_distinct(access):
         presented += b"\n" + access_header(Access(access.name, reach=access.reach)).encode()
     return hashlib.sha256(presented).hexdigest()[:16]

@@ -127,8 +127,7 @@ def test_the_role_service_reads() -> None:
 
 
 def test_callers_who_see_different_things_are_told_apart() -> None:
-    token = CIMultiDict({"Authorization": "Bearer main"})
-    other = CIMultiDict({"Authorization": "Bearer news"})
+    token, other = "Bearer main", "Bearer news"
     reach = Reach(frozenset(["collection:news"]))
     each = [
         credential_of(token, EVERYTHING),

@@ -82,17 +82,15 @@ def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
     return Access(access.name, access.rights & _OF_SERVICE, access.reach)
 
 
-def require_right(operation: AnyOperation, access: Access, headers: MultiMapping[str]) -> None:
-    """Raises EngineError: `forbidden`."""
-    if operation.right in access.rights:
-        return
+def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> EngineError:
+    """What is answered to whoever lacks the operation's right."""
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):
-        raise EngineError(
+        return EngineError(
             "forbidden",
             f"The role {SERVICE!r} may read and search, and change nothing.",
             parameter=USER_ROLE,
         )
-    access.require(operation.right)
+    return EngineError("forbidden", f"This key may not {operation.right}. Ask for one that may.")
 
 
 def is_distinct(access: Access) -> bool:

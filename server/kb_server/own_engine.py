@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 
 from kb_config.rendezvous import Lock, Rendezvous
+from kb_contracts.access.local import local_token
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import Operation
 from kb_server.engine_client.client import HttpEngine, longest_wait
@@ -149,7 +150,8 @@ class OwnEngine:
             url = self._place.url() or await self._started()
         except OSError as error:
             raise self._unreachable(f"its data folder cannot be used: {error}") from error
-        self._client = HttpEngine(url, self._key, silence=self._silence, tls=self._tls)
+        key = self._key or local_token(self._place.folder)
+        self._client = HttpEngine(url, key, silence=self._silence, tls=self._tls)
 
     async def _started(self) -> str:
         beginning = await _held(self._place.begin)

@@ -66,6 +66,7 @@ def kb(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
         env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,

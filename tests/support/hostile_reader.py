@@ -25,7 +25,10 @@ from kb_readers.model import Context, Extraction, Page
 
 
 class Targets(msgspec.Struct):
-    """What to aim at; all of it belongs to the test. `folder` holds the base and the keys."""
+    """What to aim at; all of it belongs to the test. `folder` holds the base and the keys.
+
+    `process` is one of the engine's user: what is traced may be stopped.
+    """
 
     folder: str
     base: str
@@ -34,6 +37,7 @@ class Targets(msgspec.Struct):
     udp_port: int
     unix_socket: str
     abstract_socket: str
+    process: int
 
 
 Attempt = Callable[[Targets], object]
@@ -257,9 +261,9 @@ def _(targets: Targets) -> None:
     os.kill(os.getppid(), signal.SIGURG)
 
 
-@_attempt("trace the engine")
+@_attempt("trace another process")
 def _(targets: Targets) -> None:
-    _syscall("ptrace", _PTRACE_SEIZE, os.getppid(), 0, 0)
+    _syscall("ptrace", _PTRACE_SEIZE, targets.process, 0, 0)
 
 
 @_attempt("read the engine's memory by a system call")

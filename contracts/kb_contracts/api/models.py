@@ -809,8 +809,17 @@ class SandboxInfo(Response):
     missing: dict[str, str]
 
 
+Feature = Literal["access"]
+"""What an engine may do beside what every engine does. `access`: it enforces who may do what, and with which
+documents (`X-KB-Access`)."""
+
+
 class Status(Response):
-    """`GET /status`. `issues` is empty when all is well; no `sandbox`: files are not read apart."""
+    """`GET /status`. `issues` is empty when all is well.
+
+    Counts are of what the caller reaches. Whoever reaches not all, or may not administer, gets an empty
+    `storage` and no `sandbox`, which an engine that does not read files apart lacks too.
+    """
 
     version: str
     model: ModelInfo
@@ -823,6 +832,7 @@ class Status(Response):
     started_at: str
     last_updated: str | None
     sandbox: SandboxInfo | msgspec.UnsetType = msgspec.UNSET
+    features: list[Feature] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Health(Response):

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -60,6 +61,8 @@ def targets(tmp_path: Path) -> Iterator[Targets]:
         hidden = stack.enter_context(socket.socket(socket.AF_UNIX))
         hidden.bind(f"\0{abstract}")
         hidden.listen()
+        idle = stack.enter_context(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        stack.callback(idle.kill)
         yield Targets(
             folder=str(tmp_path),
             base=str(base),
@@ -68,6 +71,7 @@ def targets(tmp_path: Path) -> Iterator[Targets]:
             udp_port=udp.getsockname()[1],
             unix_socket=str(tmp_path / "socket"),
             abstract_socket=abstract,
+            process=idle.pid,
         )
 
 

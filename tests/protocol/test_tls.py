@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
 import httpx
 import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from websockets.asyncio.client import connect
 
 from kb_cli.output import Exit
 from kb_contracts.http.certificate import trusting
 from kb_load.processes import clean_environment
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually
-from tests.support.mcp_messages import BOTH, call
+from tests.support.mcp_messages import BOTH, call, request
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -94,12 +94,10 @@ async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair
         url = json.loads(upload.content[0].text)["upload_url"]  # type: ignore[union-attr]
         assert url.startswith(f"{stack.server_url}/")
         assert (await http.put(url, content=b"stone")).status_code == 201
-    async with (
-        aiohttp.ClientSession() as client,
-        client.ws_connect(stack.mcp_url, ssl=tls, headers=authorization) as socket,
-    ):
-        await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "ping"})
-        assert (await socket.receive_json())["result"] == {}
+    wss = stack.mcp_url.replace("https", "wss")
+    async with connect(wss, ssl=tls, additional_headers=authorization) as socket:
+        await socket.send(json.dumps(request("ping")))
+        assert json.loads(await socket.recv())["result"] == {}
 
 
 @ONE_PROCESS

@@ -14,6 +14,7 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, GET_JOB, JOB_ID, LIST_JOBS, JobsQuery
 from kb_server.cursors import next_cursor, offset_of
+from kb_server.document_marks import DocumentMark, marked, refused
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
@@ -38,7 +39,7 @@ class JobTasks:
     """The tasks of a toolset, as `Tasks` has them.
 
     `tools` may be called as tasks; `result` makes of a job that has ended what these would have answered. Its
-    errors open with `error_members`.
+    errors open with `error_members`, and its results are marked by `mark`.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class JobTasks:
         result: Callable[[m.Job], Awaitable[msgspec.Struct]],
         words: EngineWords,
         error_members: Mapping[str, Any] | None = None,
+        mark: DocumentMark = "member",
     ) -> None:
         self.tools = frozenset(tools)
         self._services = services
         self._result = result
         self._words = words
+        self._mark = mark
         self._error_members = dict(error_members or {})
 
     @property
@@ -65,9 +68,10 @@ class JobTasks:
     async def result(self, task_id: str) -> ToolOutcome:
         job = await self._job(task_id)
         try:
-            return ToolOutcome(msgspec.json.encode(await self._result(job)))
+            return marked(msgspec.json.encode(await self._result(job)), self._mark)
         except ToolError as error:
-            return ToolOutcome(msgspec.json.encode({**self._error_members, **error.payload()}), is_error=True)
+            payload = {**self._error_members, **error.payload()}
+            return refused(msgspec.json.encode(payload), self._mark)
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
         offset = offset_of(cursor)

@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from kb_server.document_marks import NOTICE
 from kb_server.tool import INVALID, ToolError
 
 _HEADING = re.compile(r" {0,3}(?P<marks>#{1,6})(?:[ \t]+(?P<title>.*?))?(?:[ \t]+#+)?[ \t]*$")
@@ -76,7 +77,7 @@ def section_replaced(text: str, section: str, body: str) -> str:
         titles = [heading.title for heading in headings[:_NAMED]]
         known = f"It has {', '.join(map(repr, titles))}." if titles else "It has no headings."
         words = f"The note has no section {section[:_QUOTED_CHARS]!r}. {known}"
-        raise ToolError("section_not_found", words, parameter="section")
+        raise ToolError("section_not_found", words, notice=NOTICE, parameter="section")
     if len(found) > 1:
         words = (
             f"The note has {len(found)} sections {section[:_QUOTED_CHARS]!r}. Use `old` and `new` instead."

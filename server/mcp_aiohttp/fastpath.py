@@ -47,12 +47,13 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 class ToolOutcome(msgspec.Struct, frozen=True):
     """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on.
 
-    `links` are resources that belong to it, each the JSON of a `resource_link`.
+    `links` are resources that belong to it, each the JSON of a `resource_link`; `meta` is its `_meta`.
     """
 
     encoded: bytes
     is_error: bool = False
     links: tuple[bytes, ...] = ()
+    meta: Mapping[str, Any] | None = None
 
     def as_result(self, version: str = "") -> dict[str, Any]:
         """The result as `tools/call` answers it: the JSON as text, and as structured content.
@@ -68,7 +69,15 @@ class ToolOutcome(msgspec.Struct, frozen=True):
         }
         if not self.is_error:
             result["structuredContent"] = msgspec.json.decode(self.encoded)
+        if self.meta is not None:
+            result["_meta"] = dict(self.meta)
         return result
+
+
+def _end(meta: Mapping[str, Any], *, modern: bool) -> bytes:
+    """What a response ends with behind the outcome."""
+    begun = b',"resultType":"complete","_meta":' if modern else b',"_meta":'
+    return begun + msgspec.json.encode(meta) + b"}}"
 
 
 class PlainTools(Protocol):
@@ -111,9 +120,9 @@ class FastPath:
         self._tools = tools
         self._names = frozenset(tools.names)
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
-        stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
+        self._stamp = {SERVER_INFO_META_KEY: sdk.server_info_stamp}
         self._extensions = frozenset(sdk.extensions)
-        self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
+        self._modern_end = _end(self._stamp, modern=True)
         self._listings: dict[tuple[str, Hashable], bytes] = {}
         self._accepted: set[tuple[str, str, bytes]] = set()
 
@@ -175,9 +184,14 @@ class FastPath:
                 *(b"," + link for link in (outcome.links if request.links else ())),
                 b'],"isError":true' if outcome.is_error else b'],"isError":false,"structuredContent":',
                 b"" if outcome.is_error else encoded,
-                self._modern_end if request.modern else b"}}",
+                self._end_of(outcome, modern=request.modern),
             )
         )
+
+    def _end_of(self, outcome: ToolOutcome, *, modern: bool) -> bytes:
+        if outcome.meta is not None:
+            return _end({**self._stamp, **outcome.meta} if modern else outcome.meta, modern=modern)
+        return self._modern_end if modern else b"}}"
 
     def _extends(self, capabilities: Any) -> bool:
         """Whether the client has an extension that the server has: an answer may have another shape then."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kb_server.document_marks import META
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
@@ -95,7 +96,7 @@ async def test_documents_are_listed_newest_first_and_read(
     assert "nextCursor" not in listed
     read = await result(served, era, "resources/read", uri=stones["uri"])
     assert read["contents"] == [
-        {"uri": stones["uri"], "mimeType": "text/markdown", "text": "Granite is hard."}
+        {"uri": stones["uri"], "mimeType": "text/markdown", "text": "Granite is hard.", "_meta": META}
     ]
     templates = await result(served, era, "resources/templates/list")
     assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
@@ -162,9 +163,9 @@ async def test_an_answer_that_ends_with_a_passage_names_what_follows(
     monkeypatch.setattr(resources, "MOST_CHARS", ends[1])
     uri = f"kb://documents/{document}"
     (content,) = (await result(served, MODERN, "resources/read", uri=uri))["contents"]
-    assert content["_meta"] == {"kb/following": f"{uri}?from={ends[1]}"}
+    assert content["_meta"] == {**META, "kb/following": f"{uri}?from={ends[1]}"}
     (content,) = (await result(served, MODERN, "resources/read", uri=f"{uri}?from={ends[4]}"))["contents"]
-    assert "_meta" not in content
+    assert content["_meta"] == META
 
 
 @pytest.mark.parametrize(
@@ -337,7 +338,7 @@ async def test_a_long_source_goes_on_as_a_document(
     monkeypatch.setattr(resources, "MOST_CHARS", 10)
     number = add_note(engine, "Paragraph of the quarry.", source_path="a")
     (content,) = (await result(served, MODERN, "resources/read", uri="kb://sources/memory/a"))["contents"]
-    assert content["_meta"] == {"kb/following": f"kb://documents/{number}?from=10"}
+    assert content["_meta"] == {**META, "kb/following": f"kb://documents/{number}?from=10"}
 
 
 @pytest.mark.parametrize("era", ERAS)

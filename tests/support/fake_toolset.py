@@ -40,6 +40,7 @@ class EchoTool(Tool[EchoArguments, EchoResult]):
     title = "Echo"
     description = "Says what it is told, as often as it is told to."
     annotations = Annotations(read_only=True, idempotent=True)
+    document_mark = "none"
     arguments = EchoArguments
     result = EchoResult
     max_result_chars = 100_000
@@ -60,6 +61,7 @@ class SlowTool(Tool[NoArguments, Empty]):
     title = "Slow"
     description = "Waits until it is let go."
     annotations = Annotations()
+    document_mark = "none"
     arguments = NoArguments
     result = Empty
 
@@ -87,6 +89,7 @@ class StepsTool(Tool[NoArguments, Empty]):
     title = "Steps"
     description = "Reports two steps of progress."
     annotations = Annotations()
+    document_mark = "none"
     arguments = NoArguments
     result = Empty
 
@@ -103,6 +106,7 @@ class RefusingTool(Tool[NoArguments, Empty]):
     title = "Refusing"
     description = "Always refuses."
     annotations = Annotations(destructive=True)
+    document_mark = "none"
     arguments = NoArguments
     result = Empty
     error_members: ClassVar[Mapping[str, Any]] = {"success": False}
@@ -118,6 +122,7 @@ class BrokenTool(Tool[NoArguments, Empty]):
     title = "Broken"
     description = "Breaks."
     annotations = Annotations()
+    document_mark = "none"
     arguments = NoArguments
     result = Empty
 

@@ -23,6 +23,7 @@ from msgspec.inspect import Metadata, StructType, type_info
 from kb_config import logs
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
+from kb_server.document_marks import MEMBER, marked, refused
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
@@ -61,6 +62,7 @@ MAX_AGENT = 200
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
+
 
 _PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
@@ -195,6 +197,9 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
+        # A lean list has no room for it; results may have members that their schema does not name.
+        if tool.document_mark == "member" and not tool.lean_result:
+            published = {**published, "properties": {MEMBER: {"type": "string"}, **published["properties"]}}
         return cls(
             tool,
             input_schema(tool.arguments),
@@ -308,7 +313,8 @@ class Calls:
                     raise await tool.refusal(misfit, call) from None
                 result = await tool.run(read, call)
                 found = tool.links(result) if published.has_links else ()
-                return ToolOutcome(msgspec.json.encode(result), links=tuple(map(msgspec.json.encode, found)))
+                encoded = msgspec.json.encode(result)
+                return marked(encoded, tool.document_mark, [msgspec.json.encode(link) for link in found])
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed
@@ -322,7 +328,7 @@ class Calls:
             if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
                 call.log["parameter"] = parameter
             payload = {**tool.error_members, **error.payload()}
-            return ToolOutcome(msgspec.json.encode(payload), is_error=True)
+            return refused(msgspec.json.encode(payload), tool.document_mark)
         except InputRequired:
             call.log["asked"] = True
             raise

@@ -12,6 +12,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
 from kb_server.access.grants import grant_of
+from kb_server.document_marks import META
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import admit, new_call, on_behalf_of
@@ -66,7 +67,12 @@ class _Offers:
         assert resources is not None, "it is not served without"
         found, cursor = await answered(context, lambda: resources.page(params.cursor), self._owner)
         following = {} if cursor is None else {"nextCursor": cursor}
-        return {"resources": [_listed(each) for each in found], **following, **_COMPLETE}
+        return {
+            "resources": [_listed(each) for each in found],
+            **following,
+            **_COMPLETE,
+            "_meta": dict(META),
+        }
 
     async def list_templates(
         self, _context: Context, _params: types.PaginatedRequestParams
@@ -121,7 +127,8 @@ class _Offers:
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
             found = await answered(context, lambda: resources.complete(uri, name, value, given), self._owner)
-        return {"completion": {"values": list(found.values), "hasMore": found.more}, **_COMPLETE}
+        completion = {"values": list(found.values), "hasMore": found.more}
+        return {"completion": completion, **_COMPLETE, "_meta": dict(META)}
 
     def _may_use(self, context: Context) -> bool:
         return grant_of((context.request or Caller()).identity).may_use(self._owner)
@@ -190,10 +197,10 @@ def _template(template: ResourceTemplate) -> dict[str, Any]:
 
 
 def _content(content: ResourceText) -> dict[str, Any]:
-    found: dict[str, Any] = {"uri": content.uri, "mimeType": content.mime_type, "text": content.text}
+    meta = {**META}
     if content.following is not None:
-        found["_meta"] = {"kb/following": content.following}
-    return found
+        meta["kb/following"] = content.following
+    return {"uri": content.uri, "mimeType": content.mime_type, "text": content.text, "_meta": meta}
 
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:

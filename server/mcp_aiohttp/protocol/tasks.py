@@ -168,7 +168,8 @@ class _Tasks:
                 words = f"The task has not ended within {RESULT_SECONDS:.0f} s. Ask again."
                 raise MCPError(SERVER_ERROR, words, {"error_type": "task_not_ended"})
         result = await self._source.result(context, params.task_id)
-        return {**result, "_meta": {_RELATED: {"taskId": params.task_id}}}
+        meta = {**result.get("_meta", {}), _RELATED: {"taskId": params.task_id}}
+        return {**result, "_meta": meta}
 
     async def list(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         if _is_modern(context):

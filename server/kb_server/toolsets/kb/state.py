@@ -60,6 +60,7 @@ class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
     description = """\
 Tell how the knowledge base is: version, embedding model, documents and chunks, queue, storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
+    document_mark = "none"
 
     async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
         status = await self.engine.call(GET_STATUS)

@@ -205,6 +205,7 @@ Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expire
 
 Example: {"filename": "report.pdf", "total_size": 5242880}"""
     annotations = Annotations()
+    document_mark = "none"
 
     async def run(self, arguments: KbUploadStartArguments, call: Call) -> KbUploadStartResult:
         tags = tags_for_submission(arguments.collection, arguments.tags or [])
@@ -272,6 +273,7 @@ class KbUploadChunkTool(KbTool[KbUploadChunkArguments, KbUploadChunkResult]):
 Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Then \
 call kb_upload_finish."""
     annotations = Annotations(idempotent=True)
+    document_mark = "none"
 
     async def run(self, arguments: KbUploadChunkArguments, call: Call) -> KbUploadChunkResult:
         call.log["upload_id"] = arguments.upload_id[:64]

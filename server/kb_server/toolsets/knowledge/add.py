@@ -191,7 +191,9 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
 def adding_tasks(services: Services) -> JobTasks:
     """The jobs of files that are added, as tasks."""
     adding = KnowledgeAddTool(services)
-    return JobTasks(services, (adding.name,), adding.added, ENGINE_WORDS, adding.error_members)
+    return JobTasks(
+        services, (adding.name,), adding.added, ENGINE_WORDS, adding.error_members, adding.document_mark
+    )
 
 
 def _step(job: m.Job) -> str:

@@ -346,6 +346,7 @@ first; where the client can, it asks as well.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    document_mark = "none"
     right = "administer"
     asks = True
 

@@ -74,6 +74,7 @@ class KnowledgeStatusTool(KnowledgeTool[NoArguments, KnowledgeStatusResult]):
 Get knowledge base statistics and health status: how many documents and passages there are, how large they \
 are, whether storage, vectors and embedding model work, and what is wrong where they do not."""
     annotations = Annotations(read_only=True, idempotent=True)
+    document_mark = "none"
 
     async def run(self, _arguments: NoArguments, call: Call) -> KnowledgeStatusResult:
         limit = megabytes(self.services.settings.max_upload_bytes)

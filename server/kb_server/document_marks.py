@@ -7,7 +7,6 @@ nothing is marked, so that a new tool is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -22,16 +21,12 @@ MEMBER = "notice"
 META = {"kb/notice": NOTICE}
 """In `_meta` of a result, and of a resource."""
 
-_FIRST = b'{"%b":%b' % (MEMBER.encode(), msgspec.json.encode(NOTICE))
+MEMBER_FIRST = b'{"%b":%b,' % (MEMBER.encode(), msgspec.json.encode(NOTICE))
+"""What a marked result begins with, in place of its brace: it has other members, which come after."""
 
 
-def marked(encoded: bytes, mark: DocumentMark, links: Sequence[bytes] = ()) -> ToolOutcome:
-    """The outcome of a tool whose result is this JSON, an object."""
-    if mark == "member":  # before all else, so that it is read first
-        encoded = _FIRST + (b"}" if encoded == b"{}" else b"," + encoded[1:])
-    return ToolOutcome(encoded, links=tuple(links), meta=META if mark == "meta" else None)
-
-
-def refused(encoded: bytes, mark: DocumentMark) -> ToolOutcome:
-    """The outcome of a tool that failed, with an error of this JSON. One that quotes names it."""
-    return ToolOutcome(encoded, is_error=True, meta=META if mark == "meta" else None)
+def marked(encoded: bytes, mark: DocumentMark, *, is_error: bool = False) -> ToolOutcome:
+    """The outcome of a tool that answers this JSON, an object. An error that quotes has the member itself."""
+    if mark == "member" and not is_error:
+        encoded = MEMBER_FIRST + encoded[1:]
+    return ToolOutcome(encoded, is_error, meta=META if mark == "meta" else None)

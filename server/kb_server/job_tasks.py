@@ -14,7 +14,7 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, GET_JOB, JOB_ID, LIST_JOBS, JobsQuery
 from kb_server.cursors import next_cursor, offset_of
-from kb_server.document_marks import DocumentMark, marked, refused
+from kb_server.document_marks import DocumentMark, marked
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
@@ -71,7 +71,7 @@ class JobTasks:
             return marked(msgspec.json.encode(await self._result(job)), self._mark)
         except ToolError as error:
             payload = {**self._error_members, **error.payload()}
-            return refused(msgspec.json.encode(payload), self._mark)
+            return marked(msgspec.json.encode(payload), self._mark, is_error=True)
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
         offset = offset_of(cursor)

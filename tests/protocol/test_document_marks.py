@@ -7,7 +7,6 @@ called here, so that a new one is.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser

@@ -23,13 +23,13 @@ from msgspec.inspect import Metadata, StructType, type_info
 from kb_config import logs
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
-from kb_server.document_marks import MEMBER, marked, refused
+from kb_server.document_marks import MEMBER, MEMBER_FIRST, META
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
 from kb_server.observability import auditing, tracing
 from kb_server.observability.metrics import Metrics
-from kb_server.schema import Schema, input_schema, output_schema, types_alone
+from kb_server.schema import Schema, SchemaError, input_schema, output_schema, types_alone
 from kb_server.tool import (
     INVALID,
     MISSING,
@@ -186,6 +186,8 @@ class PublishedTool:
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
     right: Right
     toolset: str
+    meta: Mapping[str, str] | None
+    """`_meta` of what it answers."""
 
     @classmethod
     def of(cls, tool: Tool[Any, Any], toolset: str = "") -> PublishedTool:
@@ -197,6 +199,8 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
+        if tool.document_mark == "member" and not output["properties"]:
+            raise SchemaError(f'{label}: has no members, so document_mark has to be "none"')
         # A lean list has no room for it; results may have members that their schema does not name.
         if tool.document_mark == "member" and not tool.lean_result:
             published = {**published, "properties": {MEMBER: {"type": "string"}, **published["properties"]}}
@@ -208,6 +212,7 @@ class PublishedTool:
             label=label,
             right=tool.needed_right,
             toolset=toolset,
+            meta=META if tool.document_mark == "meta" else None,
         )
 
     def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
@@ -314,7 +319,10 @@ class Calls:
                 result = await tool.run(read, call)
                 found = tool.links(result) if published.has_links else ()
                 encoded = msgspec.json.encode(result)
-                return marked(encoded, tool.document_mark, [msgspec.json.encode(link) for link in found])
+                if tool.document_mark == "member":
+                    encoded = MEMBER_FIRST + encoded[1:]
+                links = tuple(map(msgspec.json.encode, found))
+                return ToolOutcome(encoded, links=links, meta=published.meta)
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed
@@ -328,7 +336,7 @@ class Calls:
             if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
                 call.log["parameter"] = parameter
             payload = {**tool.error_members, **error.payload()}
-            return refused(msgspec.json.encode(payload), tool.document_mark)
+            return ToolOutcome(msgspec.json.encode(payload), is_error=True, meta=published.meta)
         except InputRequired:
             call.log["asked"] = True
             raise

@@ -380,7 +380,7 @@ _CONTEXT = [
     _m("duplicates are results of the next page", PAGES, "pages_say_much_each",
        replaced(diversity, "collapse_duplicates", list)),
     _m("a cursor goes with any request", PAGES, "a_cursor_goes_with_its_own_request[change0]",
-       replaced(cursors, "_digest", lambda _request: "")),
+       replaced(cursors, "_digest", lambda *_: "")),
     _m("what is gone has changed", CONTEXT, "a_quote_of_a_removed_document_is_gone",
        answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status})),
 ]  # fmt: skip

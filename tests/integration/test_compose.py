@@ -69,6 +69,12 @@ def test_the_compose_command_understands_the_file(compose: list[str], file: str)
     Project(compose, file, {}).run("config", "--quiet")
 
 
+def test_the_compose_command_understands_the_proxy_over_it(compose: list[str]) -> None:
+    over = ("-f", "deploy/proxy/compose.yml", "--project-directory", ".")
+    services = Project(compose, "compose.yml", {}).run(*over, "config", "--services").split()
+    assert {"engine", "server", "proxy"} <= {*services}
+
+
 @pytest.fixture
 def shipped(compose: list[str], images: Images) -> Iterator[Project]:
     """`compose.yml`, up with the images under test, both keys and a free port."""

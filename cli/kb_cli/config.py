@@ -153,7 +153,7 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
         SettingsError, CliError: a setting cannot be used.
     """
     from kb_cli.client import EngineClient
-    from kb_server.services import engine_tls
+    from kb_server.settings import engine_tls
 
     settings = client_settings(options)
     tls = engine_tls(settings.engine_ca)

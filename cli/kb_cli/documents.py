@@ -238,7 +238,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_faults import tool_error
-    from kb_server.services import engine_tls
+    from kb_server.settings import engine_tls
 
     settings = client_settings(options)
     tls = engine_tls(settings.engine_ca)

@@ -7,11 +7,10 @@ nothing is marked, so that a new tool is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
-
-from mcp_aiohttp.fastpath import ToolOutcome
 
 DocumentMark: TypeAlias = Literal["member", "meta", "none"]
 """How results are marked; none: nothing in them is from documents, not even a title."""
@@ -21,12 +20,17 @@ MEMBER = "notice"
 META = {"kb/notice": NOTICE}
 """In `_meta` of a result, and of a resource."""
 
-MEMBER_FIRST = b'{"%b":%b,' % (MEMBER.encode(), msgspec.json.encode(NOTICE))
-"""What a marked result begins with, in place of its brace: it has other members, which come after."""
+_MEMBER_FIRST = b'{"%b":%b,' % (MEMBER.encode(), msgspec.json.encode(NOTICE))
 
 
-def marked(encoded: bytes, mark: DocumentMark, *, is_error: bool = False) -> ToolOutcome:
-    """The outcome of a tool that answers this JSON, an object. An error that quotes has the member itself."""
-    if mark == "member" and not is_error:
-        encoded = MEMBER_FIRST + encoded[1:]
-    return ToolOutcome(encoded, is_error, meta=META if mark == "meta" else None)
+def with_notice(encoded: bytes, mark: DocumentMark) -> bytes:
+    """The JSON of a result, an object of at least one member, with the notice before the others.
+
+    An error that quotes has it from where it is raised.
+    """
+    return _MEMBER_FIRST + encoded[1:] if mark == "member" else encoded
+
+
+def meta_of(mark: DocumentMark) -> Mapping[str, str] | None:
+    """`_meta` of results and errors."""
+    return META if mark == "meta" else None

@@ -28,8 +28,7 @@ from kb_contracts.api.operations import Operation
 from kb_server.engine_client.client import HttpEngine, longest_wait
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable
 from kb_server.engine_client.port import FileSource
-from kb_server.services import engine_tls
-from kb_server.settings import ServerSettings
+from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SharedWork
 
 B = TypeVar("B")

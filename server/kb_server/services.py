@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
@@ -17,11 +15,10 @@ from kb_config.rendezvous import Rendezvous
 from kb_config.settings import SettingsError
 from kb_contracts.access.keys import KeyRing, KeysDamaged
 from kb_contracts.access.local import local_token
-from kb_contracts.http.certificate import CertificateUnusable, trusting
 from kb_server.access.grants import Meter
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
-from kb_server.settings import ServerSettings
+from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
@@ -281,19 +278,6 @@ def misses_public_url(settings: ServerSettings) -> bool:
 def ragler_key(settings: ServerSettings) -> str:
     """The bearer key of RAGler's backend; the engine's where that is the engine and has no other."""
     return settings.ragler_api_key or (settings.engine_api_key if settings.ragler_is_engine else "")
-
-
-def engine_tls(authorities: str) -> ssl.SSLContext | None:
-    """What the engine is verified by, of `KB_ENGINE_CA`; None where that is what the system trusts.
-
-    Raises SettingsError.
-    """
-    if not authorities:
-        return None
-    try:
-        return trusting(Path(authorities))
-    except CertificateUnusable as error:
-        raise SettingsError(f"KB_ENGINE_CA: {error}") from error
 
 
 def _check(url_variable: str, url: str, key_variable: str, key: str) -> None:

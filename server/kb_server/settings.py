@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
 from kb_contracts.access.reach import Right
+from kb_contracts.http.certificate import CertificateUnusable, trusting
 from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
 
 MEBIBYTE = 1024 * 1024
@@ -246,3 +248,16 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
             settings = msgspec.structs.replace(settings, port=settings.ragler_port)
             sources["port"] = "MCP_SERVER_PORT"
         return settings, sources
+
+
+def engine_tls(authorities: str) -> ssl.SSLContext | None:
+    """What the engine is verified by, of `KB_ENGINE_CA`; None where that is what the system trusts.
+
+    Raises SettingsError.
+    """
+    if not authorities:
+        return None
+    try:
+        return trusting(Path(authorities))
+    except CertificateUnusable as error:
+        raise SettingsError(f"KB_ENGINE_CA: {error}") from error

@@ -23,7 +23,7 @@ from msgspec.inspect import Metadata, StructType, type_info
 from kb_config import logs
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
-from kb_server.document_marks import MEMBER, MEMBER_FIRST, META
+from kb_server.document_marks import MEMBER, meta_of, with_notice
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
@@ -62,7 +62,6 @@ MAX_AGENT = 200
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
-
 
 _PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
@@ -212,7 +211,7 @@ class PublishedTool:
             label=label,
             right=tool.needed_right,
             toolset=toolset,
-            meta=META if tool.document_mark == "meta" else None,
+            meta=meta_of(tool.document_mark),
         )
 
     def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
@@ -318,9 +317,7 @@ class Calls:
                     raise await tool.refusal(misfit, call) from None
                 result = await tool.run(read, call)
                 found = tool.links(result) if published.has_links else ()
-                encoded = msgspec.json.encode(result)
-                if tool.document_mark == "member":
-                    encoded = MEMBER_FIRST + encoded[1:]
+                encoded = with_notice(msgspec.json.encode(result), tool.document_mark)
                 links = tuple(map(msgspec.json.encode, found))
                 return ToolOutcome(encoded, links=links, meta=published.meta)
         except (ToolError, EngineFault) as failed:

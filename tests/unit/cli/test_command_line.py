@@ -161,6 +161,23 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (Exit.BROKEN_PIPE, b"")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "command", [["status"], ["get"], ["search", "bees"], ["history", "1"], ["move", "1", "memory"]]
+)
+def test_who_asks_an_engine_needs_nothing_of_the_server(command: list[str]) -> None:
+    """An engine's image has these commands, and no MCP."""
+    url = f"http://127.0.0.1:{free_port()}"
+    without = "import sys; sys.modules['mcp'] = None; from kb_cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", without, *command, "--url", url],
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        check=False,
+    )
+    assert done.returncode == Exit.UNREACHABLE, done.stderr.decode()
+
+
 def test_an_old_python_is_told_in_one_line() -> None:
     assert main.refusal((3, 11, 0)) == ""
     assert main.refusal((3, 10, 12)).startswith("kb needs Python 3.11 or later; this is 3.10.12 (")

@@ -40,6 +40,7 @@ from kb_contracts.http.connections import (
     is_loopback,
     listen,
 )
+from kb_contracts.http.direct import DirectCalls
 from kb_contracts.http.documents import add_documents
 from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
@@ -70,6 +71,8 @@ access = logging.getLogger("kb_engine.access")
 
 ENGINE = web.AppKey("engine", Engine)
 """The parts of the engine behind an application, for whoever runs one in a process of its own."""
+CALLS = web.AppKey("calls", DirectCalls)
+"""Its operations, for callers in the same process."""
 
 _SHUTDOWN_SECONDS = 10.0
 _ANNOUNCEMENTS = 20
@@ -100,6 +103,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     )
     add_documents(app)
     app[ENGINE] = engine
+    app[CALLS] = calls = DirectCalls(app, settings.api_key)
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:
@@ -126,6 +130,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
 
     app.on_startup.append(start)
     app.on_shutdown.append(refuse)
+    app.on_shutdown.append(calls.close)
     app.on_cleanup.append(stop)
     return app
 
@@ -141,30 +146,43 @@ async def serve(
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
+    async with _stop_signal() as stop, running(settings) as (url, app):
+        on_ready(url)
+        if linger is not None:
+            place = Rendezvous(settings.folder)
+            unused = asyncio.create_task(_until_unused(place, app[ENGINE], linger))
+            unused.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+
+
+@asynccontextmanager
+async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Application]]:
+    """The engine while it listens, announced in its data folder: its base URL, and the application.
+
+    It ends in order when the block does.
+
+    Raises:
+        StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
+    """
     if not settings.api_key and not is_loopback(settings.host):
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
-    async with _stop_signal() as stop:
-        app = await create_app(settings)
-        runner = web.AppRunner(
-            app,
-            access_log_class=AccessLogger,
-            logger=connection_log(),
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-            lingering_time=LINGER_SECONDS,
-            max_line_size=REQUEST_LINE_BYTES,
-        )
-        try:
-            await runner.setup()
-            async with _listening(runner, settings) as url, _announced(settings, url) as place:
-                on_ready(url)
-                if linger is not None:
-                    unused = asyncio.create_task(_until_unused(place, app[ENGINE], linger))
-                    unused.add_done_callback(lambda _: stop.set())
-                await stop.wait()
-                logger.info("stopping")
-            await stop_listening(runner)
-        finally:
-            await runner.cleanup()
+    app = await create_app(settings)
+    runner = web.AppRunner(
+        app,
+        access_log_class=AccessLogger,
+        logger=connection_log(),
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        lingering_time=LINGER_SECONDS,
+        max_line_size=REQUEST_LINE_BYTES,
+    )
+    try:
+        await runner.setup()
+        async with _listening(runner, settings) as url, _announced(settings, url):
+            yield url, app
+            logger.info("stopping")
+        await stop_listening(runner)
+    finally:
+        await runner.cleanup()
 
 
 def _index(settings: EngineSettings) -> Index | None:
@@ -278,7 +296,7 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
 
 
 @asynccontextmanager
-async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[Rendezvous]:
+async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[None]:
     """Say in the data folder where the engine listens, for as long as it does."""
     place = Rendezvous(settings.folder)
     lock: Lock | None = None
@@ -287,7 +305,7 @@ async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[Rendez
             break
         await asyncio.sleep(_LEAST_PAUSE)
     try:
-        yield place
+        yield
     finally:
         if lock is not None:
             lock.release()

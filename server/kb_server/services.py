@@ -17,9 +17,11 @@ from kb_server.settings import ServerSettings
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
+    from kb_contracts.http.direct import DirectCalls
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
+    from kb_server.engine_client.transport import Exchange
     from kb_server.uploads.service import Uploads
 
 SERVER_VERSION = "3.0.0"
@@ -38,7 +40,7 @@ class Services:
 
     `http_base` is the base of the URLs handed to agents, None where no HTTP server runs (bare stdio); hosting
     may set it once the port is known. `instance` names the staging folder; the workers of one server share
-    one.
+    one. `calls` are the operations of an engine in this process, which is then not asked over HTTP.
 
     Raises:
         SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used.
@@ -52,6 +54,7 @@ class Services:
         instance: str | None = None,
         engine: Engine | None = None,
         ragler: Ragler | None = None,
+        calls: DirectCalls | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         _check("KB_ENGINE_URL", settings.engine_url, "KB_API_KEY", settings.engine_api_key)
@@ -60,6 +63,7 @@ class Services:
         self.clock = clock
         self.http_base = http_base
         self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        self._calls = calls
         self._clients: list[HttpEngine | HttpRagler] = []
         if engine is not None:
             self.engine = engine
@@ -88,8 +92,13 @@ class Services:
         from kb_server.engine_client.client import HttpEngine
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
-        client = HttpEngine(settings.engine_url, settings.engine_api_key, silence=silence, clock=self.clock)
+        client = HttpEngine(
+            settings.engine_url,
+            settings.engine_api_key,
+            silence=settings.request_timeout_ms / 1000,
+            clock=self.clock,
+            exchange=self._exchange(),
+        )
         self._clients.append(client)
         return client
 
@@ -99,10 +108,23 @@ class Services:
         from kb_server.engine_client.ragler_http import HttpRagler
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
-        client = HttpRagler(settings.ragler_api_url, ragler_key(settings), silence=silence, clock=self.clock)
+        client = HttpRagler(
+            settings.ragler_api_url,
+            ragler_key(settings),
+            silence=settings.request_timeout_ms / 1000,
+            clock=self.clock,
+            exchange=self._exchange() if settings.ragler_is_engine else None,
+        )
         self._clients.append(client)
         return client
+
+    def _exchange(self) -> Exchange | None:
+        """The way to an engine in this process; None where it is asked over HTTP."""
+        if self._calls is None:
+            return None
+        from kb_server.engine_client.direct import DirectExchange
+
+        return DirectExchange(self._calls, self.settings.engine_url)
 
     @property
     def ragler_is_configured(self) -> bool:

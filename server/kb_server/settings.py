@@ -108,6 +108,18 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     fast_path: Annotated[
         bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
     ] = True
+    ask_before_removal: Annotated[
+        bool,
+        Setting(
+            "KB_ASK_BEFORE_REMOVAL", "have people confirm that documents are removed, where their client can"
+        ),
+    ] = True
+    resource_links: Annotated[
+        bool,
+        Setting(
+            "KB_RESOURCE_LINKS", "link the documents of a result behind its text, for clients that show it"
+        ),
+    ] = False
     pages: Annotated[bool, Setting("KB_PAGES", "serve pages for people at /")] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[

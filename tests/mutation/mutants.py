@@ -489,7 +489,7 @@ _ADAPTER = [
     _m("an If-Match that is none is ignored", DOCUMENTS, "an_if_match_that_is_no_version_is_refused",
        replaced(mount, "_if_match", mis.nothing)),
     _m("any key is an idempotency key", IDEMPOTENCY, "a_key_that_is_no_key_is_refused",
-       replaced(mount, "_idempotency_key", lambda request: request.headers.get("Idempotency-Key"))),
+       replaced(mount, "_idempotency_key", lambda headers: headers.get("Idempotency-Key"))),
     _m("4xx answers lack Allow", PROTOCOL, "another_method_is_told_which_are_taken",
        replaced(mount, "sorted", lambda _methods: [])),
 ]  # fmt: skip

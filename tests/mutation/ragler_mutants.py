@@ -190,8 +190,8 @@ def counted_as_one(self: RateWindows, _operation: str, user: str | None, credent
     whole_count(self, "listCollections", user, credential)
 
 
-def any_text(request: Any, name: str, _max_chars: int) -> str | None:
-    value: str | None = request.headers.get(name)
+def any_text(headers: Any, name: str, _max_chars: int) -> str | None:
+    value: str | None = headers.get(name)
     return value
 
 

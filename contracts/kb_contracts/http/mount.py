@@ -4,7 +4,8 @@
                      `------------------- any EngineError ----------------> problem document
 
 Engine and simulator mount the same table, so that neither can serve a route, take a field or leave one
-out on its own. The tests check the responses against the committed document.
+out on its own. The tests check the responses against the committed document. From the parsing on, a call of
+the same process takes the same way (`direct.py`).
 
 An engine that requires no key has to keep web pages of strangers away. A browser on this machine reaches the
 engine's port on behalf of any page that it shows. Such a page cannot read a response, but it can post a form
@@ -26,10 +27,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from http import HTTPStatus
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,6 +46,9 @@ from kb_contracts.http import documents
 from kb_contracts.http.admission import RETRY_SECONDS, Admission
 from kb_contracts.http.connections import is_loopback
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
+
+if TYPE_CHECKING:
+    from kb_contracts.http.multipart import SentFile
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +82,8 @@ class Incoming:
     """A request that fits its operation.
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
-    `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller's headers name, where the operation reads them.
+    `body` is None where the operation has none and where there is a file in its place, to be read from
+    `source`. `user` and `role` are what the caller's headers name, where the operation reads them.
     """
 
     operation: AnyOperation
@@ -89,12 +93,33 @@ class Incoming:
     if_match: int | None
     idempotency_key: str | None
     credential: str
-    http: web.Request
+    source: web.Request | SentFile | None
     user: str | None = None
     role: str | None = None
 
 
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as it was sent, before it is known to fit.
+
+    `read_body` gives what `Incoming.body` is to be; `source` is `Incoming`'s.
+    """
+
+    path: Mapping[str, str]
+    query: Iterable[tuple[str, str]]
+    headers: MultiMapping[str]
+    credential: str
+    read_body: Callable[[], Awaitable[Any]]
+    source: web.Request | SentFile | None
+
+
+Answering = Callable[[Sent], Awaitable[web.Response]]
+
+ANSWERING: web.AppKey[Mapping[str, Answering]] = web.AppKey("ANSWERING")
+"""What answers each operation of an application, by id."""
 
 
 def handlers_of(*sources: object) -> Mapping[str, Handler]:
@@ -137,35 +162,57 @@ def build_application(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
     app = web.Application(middlewares=[_rim(api_key, host)], client_max_size=JSON_BODY_BYTES)
+    answering = {each.id: _answering(each, handlers[each.id], keys, rates) for each in operations}
     for operation in operations:
-        handler = _adapt(operation, handlers[operation.id], keys, rates)
+        handler = _adapt(operation, answering[operation.id])
         for path in (operation.path, *_ALSO.get(operation.path, ())):
             app.router.add_route(operation.method, path, handler)
+    app[ANSWERING] = answering
     return app
 
 
-def _adapt(
+def credential_of(authorization: str) -> str:
+    """What stands for the key of an `Authorization` header wherever callers are told apart."""
+    return hashlib.sha256(authorization.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return await answer(
+            Sent(
+                path=request.match_info,
+                query=request.query.items(),
+                headers=request.headers,
+                credential=credential_of(request.headers.get(hdrs.AUTHORIZATION, "")),
+                read_body=partial(_body, operation, request),
+                source=request,
+            )
+        )
+
+    return serve
+
+
+def _answering(
     operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
-) -> AiohttpHandler:
+) -> Answering:
     has_role = operation.surface is ApiSurface.RAGLER
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
 
-    async def serve(request: web.Request) -> web.StreamResponse:
+    async def answer_to(sent: Sent) -> web.Response:
         # In the order in which a misfit is reported: URL, headers about the caller, body, other headers.
-        pairs = list(request.query.items())
-        presented = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        headers = sent.headers
         incoming = Incoming(
             operation=operation,
-            path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
-            query=convert_query(pairs, operation.query),
-            user=_caller_header(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
-            role=_caller_header(request, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
-            body=await _body(operation, request),
-            if_match=_if_match(request) if operation.if_match else None,
-            idempotency_key=_idempotency_key(request) if operation.mutates else None,
-            credential=hashlib.sha256(presented).hexdigest()[:16],
-            http=request,
+            path=convert_path(sent.path, types) if (types := operation.path_parameters) else {},
+            query=convert_query(sent.query, operation.query),
+            user=_caller_header(headers, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
+            role=_caller_header(headers, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
+            body=await sent.read_body(),
+            if_match=_if_match(headers) if operation.if_match else None,
+            idempotency_key=_idempotency_key(headers) if operation.mutates else None,
+            credential=sent.credential,
+            source=sent.source,
         )
         if rates is not None:
             rates.count(operation.id, incoming.user, incoming.credential)
@@ -183,7 +230,7 @@ def _adapt(
             headers={"ETag": f'"{version}"'} if isinstance(version, int) else None,
         )
 
-    return serve
+    return answer_to
 
 
 async def _body(operation: AnyOperation, request: web.Request) -> Any:
@@ -193,9 +240,7 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
-            raise EngineError(
-                "payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes."
-            ) from error
+            raise body_too_large() from error
         return decode_body(raw, operation.body)
     if operation.multipart is not None and request.content_type == "multipart/form-data":
         return None
@@ -203,8 +248,13 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
     raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
 
 
-def _if_match(request: web.Request) -> int | None:
-    raw = request.headers.get(IF_MATCH)
+def body_too_large() -> EngineError:
+    """The refusal of a JSON body of more than `JSON_BODY_BYTES`."""
+    return EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.")
+
+
+def _if_match(headers: MultiMapping[str]) -> int | None:
+    raw = headers.get(IF_MATCH)
     if raw is None:
         return None
     digits = raw.strip().strip('"')
@@ -213,8 +263,8 @@ def _if_match(request: web.Request) -> int | None:
     return int(digits)
 
 
-def _idempotency_key(request: web.Request) -> str | None:
-    key = request.headers.get(IDEMPOTENCY_KEY)
+def _idempotency_key(headers: MultiMapping[str]) -> str | None:
+    key = headers.get(IDEMPOTENCY_KEY)
     if key is None:
         return None
     if not 1 <= len(key) <= _KEY_CHARS or not key.isascii() or not key.isprintable():
@@ -226,9 +276,9 @@ def _idempotency_key(request: web.Request) -> str | None:
     return key
 
 
-def _caller_header(request: web.Request, name: str, max_chars: int) -> str | None:
+def _caller_header(headers: MultiMapping[str], name: str, max_chars: int) -> str | None:
     """What a caller's header names, None where it is absent. Sent twice it is refused: neither may win."""
-    values = request.headers.getall(name, [])
+    values = headers.getall(name, [])
     if not values:
         return None
     value = values[0]
@@ -260,8 +310,6 @@ def _rim(api_key: str, host: str | None) -> Any:
             if host is not None and not api_key:
                 check_origin(request.headers, host)
             return await handler(request)
-        except EngineError as error:
-            return problem_response(error)
         except web.HTTPNotFound:
             near = get_close_matches(request.path, sorted({each.path for each in OPERATIONS}), n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
@@ -275,13 +323,18 @@ def _rim(api_key: str, host: str | None) -> Any:
             return response
         except (web.HTTPException, asyncio.CancelledError, ConnectionError):
             raise
-        except Exception:  # a fault of ours becomes a 500 without its words, and a log entry with them
-            logger.exception("unhandled failure", extra={"path": request.path, "method": request.method})
-            return problem_response(
-                EngineError("internal", "The engine failed; its log says why. Try again.")
-            )
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises has a response
+            return failure_response(error, request.method, request.path)
 
     return rim
+
+
+def failure_response(error: Exception, method: str, path: str) -> web.Response:
+    """The problem document for what a handler raised; a fault of ours goes into the log, and only there."""
+    if not isinstance(error, EngineError):
+        logger.error("unhandled failure", exc_info=error, extra={"path": path, "method": method})
+        error = EngineError("internal", "The engine failed; its log says why. Try again.")
+    return problem_response(error)
 
 
 def problem_response(error: EngineError) -> web.Response:
@@ -363,7 +416,7 @@ def _number(text: str) -> int | float:
 _WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
-def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
+def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
     """A model from query parameters; each may stand once.
 
     Raises:

@@ -8,13 +8,14 @@ import hashlib
 from uuid import uuid4
 
 import msgspec
+from aiohttp import web
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
-from kb_contracts.http.multipart import ReceivedFile, receive_file
+from kb_contracts.http.multipart import ReceivedFile, SentFile, receive_file
 from kb_contracts.semantics.documents import (
     check_confirmed,
     check_metadata,
@@ -93,14 +94,15 @@ class JobsApi:
         return job
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
-        length, limit = incoming.http.content_length or 0, self._engine.settings.max_upload_bytes
+        assert incoming.source is not None  # where there is no body there is a file
+        length, limit = incoming.source.content_length or 0, self._engine.settings.max_upload_bytes
         if length > limit + _ENVELOPE_BYTES:
             raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
         await self._engine.kept.make_room(length)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             try:
-                received, form = await self._receive(incoming, job_id)
+                received, form = await self._receive(incoming.source, job_id)
             except EngineError as error:
                 if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
                     await self._engine.kept.make_room(limit)
@@ -133,7 +135,7 @@ class JobsApi:
             await spool.remove(job_id)
         return accepted
 
-    async def _receive(self, incoming: Incoming, name: str) -> tuple[ReceivedFile, Format]:
+    async def _receive(self, source: web.Request | SentFile, name: str) -> tuple[ReceivedFile, Format]:
         async with self._engine.spool.receive(name) as file:
             form: Format | None = None
 
@@ -145,9 +147,7 @@ class JobsApi:
                     raise EngineError(error.code, error.message, parameter="file") from error
                 return file
 
-            received = await receive_file(
-                incoming.http, open_sink, max_bytes=self._engine.settings.max_upload_bytes
-            )
+            received = await receive_file(source, open_sink, max_bytes=self._engine.settings.max_upload_bytes)
             check_metadata(received.fields.metadata)
             assert form is not None  # a received file was opened
             check_ocr(received.fields, form)

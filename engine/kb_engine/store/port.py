@@ -149,7 +149,7 @@ class KeptJob:
 class PreparedChunk:
     """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
 
-    `tokens` is how many it has, as the embedder counts.
+    `tokens` is how many it has, as the embedder counts. `uid` is that of a chunk which was stored before.
     """
 
     text: str
@@ -158,6 +158,7 @@ class PreparedChunk:
     start: int
     end: int
     tokens: int
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The engine over HTTP: every operation of the contract's table, on the transport's connections.
+"""The engine over HTTP, or in this process: every operation of the contract's table, by the transport.
 
 call -> build_request -> version, once -> HttpTransport.send (circuit, attempts, exchange) -> decode
 
@@ -46,7 +46,7 @@ from kb_server.engine_client.errors import (
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
@@ -73,7 +73,7 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 class HttpEngine:
-    """An `Engine` over HTTP.
+    """An `Engine` over HTTP, or over `exchange`.
 
     `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
     a byte after which a call fails. The first call connects.
@@ -88,8 +88,11 @@ class HttpEngine:
         policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version)
+        self._http = HttpTransport(
+            url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version, exchange=exchange
+        )
         self._key = api_key
         self._silence = silence
         self._clock = clock
@@ -243,9 +246,10 @@ def build_request(
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
         elif operation.mutates:
             headers["Content-Length"] = "0"
-        params = to_params(query) if query is not None else None
-        if path or params:
-            url = URL(base + operation.fill_path(path or {}), encoded=True)
+        params = to_params(query) if query is not None else {}
+        texts = {name: str(value) for name, value in path.items()} if path else {}
+        if texts or params:
+            url = URL(base + operation.fill_path(texts), encoded=True)
             beginning = _beginning(operation.method, url.with_query(params) if params else url, key)
         else:
             beginning = _plain_beginning(operation.method, base + operation.path, key)
@@ -256,7 +260,7 @@ def build_request(
         raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
     except ValueError as error:
         raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
-    return EngineRequest(operation, lines, silence, json, file)
+    return EngineRequest(operation, lines, silence, json, file, texts, params, headers)
 
 
 def _beginning(method: str, url: URL, key: str) -> str:

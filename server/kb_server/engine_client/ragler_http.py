@@ -25,7 +25,7 @@ from kb_server.engine_client.client import HEALTH_SECONDS, build_request, fault_
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, RateLimited, Refused
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -39,7 +39,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
-    """A `Ragler` over HTTP.
+    """A `Ragler` over HTTP, or over `exchange`.
 
     `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
     a byte after which a call fails. The first call connects.
@@ -54,8 +54,9 @@ class HttpRagler:
         policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter)
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange)
         self._key = api_key
         self._silence = silence
 

@@ -27,9 +27,21 @@ from kb_server.engine_faults import subject_of, tool_error
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
+from kb_server.tool import (
+    INVALID,
+    MISSING,
+    WORDS,
+    Call,
+    DeferredCall,
+    Progress,
+    Tool,
+    ToolError,
+    Toolset,
+    no_progress,
+)
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -150,6 +162,8 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
+    has_links: bool
+    """Whether resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
 
@@ -163,9 +177,10 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
-        return cls(tool, input_schema(tool.arguments), published, label)
+        has_links = type(tool).links is not Tool.links
+        return cls(tool, input_schema(tool.arguments), published, has_links, label)
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
         tool, hints = self.tool, self.tool.annotations
         listed: dict[str, Any] = {
@@ -176,6 +191,8 @@ class PublishedTool:
             "outputSchema": self.output,
             "annotations": hints.published(),
         }
+        if may_be_task:
+            listed["execution"] = {"taskSupport": "optional"}
         if tool.max_result_chars is not None:
             listed["_meta"] = {MAX_RESULT_KEY: tool.max_result_chars}
         return listed
@@ -187,15 +204,30 @@ class Calls:
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
         self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
+        self._deferring = frozenset(toolset.tasks.tools) if toolset.tasks is not None else frozenset()
 
     @property
     def names(self) -> Collection[str]:
-        """The tools there are."""
-        return self._tools.keys()
+        """The tools that the fast path may call."""
+        return [name for name, published in self._tools.items() if not published.tool.asks]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._tools
+
+    def may_be_task(self, name: str) -> bool:
+        """Whether a call of the tool `name` may go on as a task."""
+        return name in self._deferring
+
+    def asks(self, name: str) -> bool:
+        """Whether the tool `name` may put a question to the person at the client."""
+        return name in self._tools and self._tools[name].tool.asks
 
     def listing(self) -> list[dict[str, Any]]:
         """The tools as `tools/list` shows them."""
-        return [published.listing() for published in self._tools.values()]
+        return [
+            published.listing(may_be_task=name in self._deferring) for name, published in self._tools.items()
+        ]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
@@ -209,6 +241,8 @@ class Calls:
         Raises:
             UnknownToolError: there is no such tool.
             BrokenToolError: the tool broke; logged with its traceback.
+            InputRequired: the client has to ask first.
+            DeferredCall: it goes on as a task, as `call` has it.
         """
         published = self._tools.get(name)
         if published is None:
@@ -228,7 +262,9 @@ class Calls:
                     read = read_arguments(arguments, tool.arguments, published.input)
                 except ToolError as misfit:
                     raise await tool.refusal(misfit, call) from None
-                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+                result = await tool.run(read, call)
+                found = tool.links(result) if published.has_links else ()
+                return ToolOutcome(msgspec.json.encode(result), links=tuple(map(msgspec.json.encode, found)))
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed
@@ -243,6 +279,12 @@ class Calls:
                 call.log["parameter"] = parameter
             payload = {**tool.error_members, **error.payload()}
             return ToolOutcome(msgspec.json.encode(payload), is_error=True)
+        except InputRequired:
+            call.log["asked"] = True
+            raise
+        except DeferredCall as deferred:
+            call.log["task_id"] = deferred.task_id
+            raise
         except asyncio.CancelledError:
             error_type = CANCELLED
             raise

@@ -70,6 +70,7 @@ _STREAM_HEADERS = {
     hdrs.CACHE_CONTROL: "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
+_LISTEN = "subscriptions/listen"
 _COMMENT = b": keep-alive\n\n"
 
 
@@ -138,7 +139,8 @@ class McpEndpoint:
             raise _too_large(self._limits)
 
     def stop(self, seconds: float) -> None:
-        """Let the calls on WebSockets end within `seconds`, and the connections with them."""
+        """End streams; let the calls on WebSockets end within `seconds`, and the connections with them."""
+        self._server.stop()
         self._sockets.stop(seconds)
 
     async def drain(self, seconds: float) -> None:
@@ -162,6 +164,9 @@ class McpEndpoint:
                     work = self._plain(fast_path, http, plain)
                     return await (work if plain.modern or plain.listing is not None else self._detach(work))
             era = era_of(request, version, http.headers, self._server.sdk.get_tool_input_schema)
+            if request.method == _LISTEN and not isinstance(era, str) and not _accepts(_accept_of(http))[1]:
+                words = "Accept `text/event-stream`: the answer is a stream."
+                raise Refusal(406, INVALID_REQUEST, "not_acceptable", words)
         except Refusal as refusal:
             body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
@@ -261,7 +266,7 @@ class Channel:
         self._http = http
         by_name, self._at_all = False, False
         if streaming:
-            by_name, self._at_all = _accepts(",".join(http.headers.getall(hdrs.ACCEPT, ())))
+            by_name, self._at_all = _accepts(_accept_of(http))
         self._stream: web.StreamResponse | None = None
         self._writing = asyncio.Lock()
         self._ended = False
@@ -369,6 +374,10 @@ class Exchange(Channel):
         if message is not None:
             params["message"] = message
         await self.notify("notifications/progress", params)
+
+
+def _accept_of(http: web.Request) -> str:
+    return ",".join(http.headers.getall(hdrs.ACCEPT, ()))
 
 
 @lru_cache(maxsize=64)  # a client sends the same header with every request

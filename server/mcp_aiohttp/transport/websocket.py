@@ -45,6 +45,7 @@ from mcp_aiohttp.protocol.jsonrpc import (
     Refusal,
     error_bytes,
     notification_bytes,
+    request_bytes,
     result_bytes,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
@@ -233,7 +234,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
             case JSONRPCNotification():
                 data = notification_bytes(message.method, message.params)
             case JSONRPCRequest():
-                raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
+                data = request_bytes(message.id, message.method, message.params)
         await self.write(data)
 
     async def write(self, data: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:

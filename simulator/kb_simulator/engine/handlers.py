@@ -22,7 +22,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
-from kb_contracts.http.mount import JSON_BODY_BYTES, Handler, Incoming, handlers_of
+from kb_contracts.http.mount import Handler, Incoming, body_too_large, handlers_of
 from kb_contracts.http.multipart import ReceivedFile, receive_file
 from kb_contracts.semantics.collections import check_may_describe
 from kb_contracts.semantics.documents import (
@@ -122,7 +122,7 @@ async def read_body(
     try:
         return await request.read(), None
     except web.HTTPRequestEntityTooLarge as error:
-        raise EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.") from error
+        raise body_too_large() from error
 
 
 class _Memory(bytearray):

@@ -33,7 +33,8 @@ each_with_body = pytest.mark.parametrize(
 
 async def fail(incoming: Incoming) -> msgspec.Struct:
     """A handler that fails with the code that the test asks for."""
-    raise EngineError(incoming.http.headers.get("X-Fail-With", "internal"), "As the test wants.")
+    assert isinstance(incoming.source, web.Request)
+    raise EngineError(incoming.source.headers.get("X-Fail-With", "internal"), "As the test wants.")
 
 
 @pytest.fixture

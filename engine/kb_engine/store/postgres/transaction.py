@@ -79,6 +79,7 @@ class PostgresRead(Read):
     selected = "= ANY (ARRAY({}))"
     last_updated = "SELECT last_updated FROM totals"
     generation = "SELECT changes FROM totals"
+    last_document = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM document_ids"
     vector = "v.vector::real[]"
 
     @staticmethod
@@ -203,6 +204,12 @@ class PostgresWrite(PostgresRead, Write):
     async def next_document(self) -> int:
         return int(await value(self.db, "SELECT nextval('document_ids')"))
 
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        if await value(self.db, self.last_document) < last_document:
+            await value(self.db, "SELECT setval('document_ids', ?)", (last_document,))
+        more = "UPDATE base SET changes = base.changes + greatest(0, ? - t.changes) FROM totals t"
+        await rows(self.db, more, (generation,))
+
     async def touch_base(self, document_id: int | None) -> None:
         self._touched.append(document_id)
 
@@ -225,7 +232,7 @@ class PostgresWrite(PostgresRead, Write):
             records=[
                 (
                     i,
-                    str(uuid4()),
+                    c.uid or str(uuid4()),
                     document_id,
                     place,
                     c.text,

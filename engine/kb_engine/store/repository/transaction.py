@@ -83,6 +83,8 @@ class Read(ABC):
     """The statement for when documents changed last."""
     generation: ClassVar[str]
     """The statement for the number of the last change."""
+    last_document: ClassVar[str]
+    """The statement for the highest id of a document that was ever given; 0: none was."""
     vector: ClassVar[str]
     """The column of a vector `v.vector`, as the driver returns it."""
     vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]
@@ -142,6 +144,10 @@ class Write(Read):
     @abstractmethod
     async def next_document(self) -> int:
         """The id of a new document, never given before."""
+
+    @abstractmethod
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        """Give no document an id, and no change a number, up to these of another base."""
 
     @abstractmethod
     async def touch_base(self, document_id: int | None) -> None:

@@ -10,7 +10,7 @@ PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loads
 BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-here test-all test-processes check format load contracts site lock clean
+.PHONY: help run test test-here test-all test-processes check format load contracts site dist lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -49,7 +49,11 @@ contracts: $(VENV)/.test ## write the generated contract documents
 	$(BIN)/python -m kb_contracts.openapi
 
 site: $(VENV)/.docs ## the documentation as a site, in out/site
+	@rm -rf out/site
 	$(BIN)/sphinx-build --conf-dir docs/site --doctree-dir out/site-state --fail-on-warning --keep-going --quiet . out/site
+
+dist: $(VENV)/.pip ## wheel and sdist, in dist
+	$(BIN)/hatchling build --directory dist
 
 lock: | $(VENV)/bin/python ## write requirements.lock; all newest with FLAGS=--upgrade
 	@$(PIP_INSTALL) "uv>=0.9"
@@ -57,7 +61,7 @@ lock: | $(VENV)/bin/python ## write requirements.lock; all newest with FLAGS=--u
 	  --custom-compile-command "make lock" --extra test --extra lock --output-file requirements.lock $(FLAGS) pyproject.toml
 
 clean: ## remove what was installed and cached, never data
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # An old Python is told in one line, before pip can tell it in fifty.
 $(VENV)/bin/python:
@@ -70,29 +74,33 @@ $(VENV)/bin/python:
 REQUIREMENTS = $(BIN)/python deploy/image/requirements.py
 PIP_INSTALL  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 define install
-@$(REQUIREMENTS) --pip >$(VENV)/pip.txt
-@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
 @$(REQUIREMENTS) $(1) >$(VENV)/wanted.txt
 @$(PIP_INSTALL) --requirement $(VENV)/wanted.txt
-@$(PIP_INSTALL) --no-deps --editable .
+@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 endef
 
-$(VENV)/.run: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.pip: requirements.lock | $(VENV)/bin/python
+	@$(REQUIREMENTS) --pip >$(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --constraint requirements.lock hatchling
+	@touch $@
+
+$(VENV)/.run: pyproject.toml $(VENV)/.pip
 	@echo "installing kb (a minute the first time)"
 	$(call install,server engine)
 	@touch $@
 
-$(VENV)/.test: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(VENV)/.pip
 	@echo "installing kb and what its tests need (a minute or two the first time)"
 	$(call install,test)
 	@touch $@ $(VENV)/.run $(VENV)/.load $(VENV)/.docs
 
-$(VENV)/.load: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.load: pyproject.toml $(VENV)/.pip
 	@echo "installing kb and what a load test needs (a minute or two the first time)"
 	$(call install,load)
 	@touch $@
 
-$(VENV)/.docs: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.docs: pyproject.toml $(VENV)/.pip
 	@echo "installing what makes the site"
 	$(call install,docs)
 	@touch $@

@@ -3,8 +3,8 @@
     python requirements.py EXTRA...  what pyproject.toml asks for, and these extras of it
     python requirements.py --pip     pip itself
 
-The first come with options by which every package has the version and a hash of requirements.lock. pip takes both from
-constraints since 26.1; an older one is replaced by the second, which any pip can read.
+The first come with options by which every package has the version and a hash of requirements.lock. pip takes
+both from constraints since 26.1; an older one is replaced by the second, which any pip can read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How Sphinx makes the site (`make site`).
 
-The pages are those of the repository where they lie, so that their links lead to the same places on a code host and here.
-What they link to beside pages (contracts, examples) is copied into the site by MyST. The navigation is declared in
-docs/index.md alone: its sections and their lists of links.
+The pages are those of the repository where they lie, so that their links lead to the same places on a code
+host and here. What they link to beside pages (contracts, examples) is copied into the site by MyST. The
+navigation is declared in docs/index.md alone: its sections and their lists of links.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 project = "kb"
-release = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+release = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"][
+    "version"
+]
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "*.md", "tests/README.md", "skills/kb/SKILL.md"]

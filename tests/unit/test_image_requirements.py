@@ -1,4 +1,4 @@
-"""What is installed before kb itself: everything that kb asks for, and not kb, as requirements.lock has it."""
+"""What is installed before kb itself: all that kb asks for, and not kb, as requirements.lock has it."""
 
 from __future__ import annotations
 

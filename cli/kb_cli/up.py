@@ -27,6 +27,7 @@ from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
 from kb_server.processes import ChildProcess
+from kb_server.services import checked_keys
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import checked_names
 
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     server = read(ServerSettings, options)
     engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
+    checked_keys(server)
     if options.single and server.workers > 1:
         several = f"KB_WORKERS={server.workers}: --single is one process"
         raise CliError(Exit.USAGE, f"{several}; set KB_WORKERS to 1, or leave --single out")

@@ -23,15 +23,17 @@ from kb_contracts.http.direct import DirectCalls
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
 from kb_server.pages.routes import Pages
 from kb_server.processes import Worker
-from kb_server.services import Services, http_base, misses_public_url
+from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
 from kb_server.workers import WorkerSupervisor
+from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
@@ -70,12 +72,13 @@ def start(
         StartError: the address cannot be listened on.
     """
     checked_names(settings.toolsets)
+    checked_keys(settings)  # here, and not by each of many workers
     part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
     configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
     try:
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
-        with exporting(os.environ):
+        with exporting(os.environ), writing(settings.audit, settings.home):
             try:
                 run = import_module("uvloop").run  # an extra
             except ImportError:
@@ -128,13 +131,16 @@ async def serve(
         )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         pages = Pages(services) if settings.pages else None
+        mounts = mount(toolsets, default_toolsets)
+        services.paths = [each.path for each in mounts]
         app = build_app(
             settings,
-            mount(toolsets, default_toolsets),
+            mounts,
             routes=[*routes(lambda: services.uploads), *(pages.routes() if pages else ())],
             root=pages.root if pages else None,
             ready=lambda: _readiness(services, default_toolsets),
             metrics=metrics,
+            options=HostingOptions(authenticator=services.callers, resource=services.resource),
         )
         _freeze_startup_objects()
         first_check: list[asyncio.Task[None]] = []

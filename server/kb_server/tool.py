@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
+from kb_contracts.access.reach import Right
+from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -116,6 +118,8 @@ class Call:
     address: str = ""
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
+    grant: Grant = EVERYBODY
+    """What the caller may do."""
     ask: Ask | None = None
     """None where the client cannot ask anybody, and for tools that do not say that they ask."""
     deferral: Literal["never", "waiting", "always"] = "never"
@@ -144,6 +148,8 @@ class Tool(ABC, Generic[A, R]):
     title: ClassVar[str]
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
+    right: ClassVar[Right | None] = None
+    """What a caller needs for it; None: to read where the tool reads alone, else to write."""
     arguments: ClassVar[type[msgspec.Struct]]
     """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
@@ -166,6 +172,11 @@ class Tool(ABC, Generic[A, R]):
                 case type() as arguments, type() as result:
                     cls.arguments, cls.result = arguments, result
 
+    @property
+    def needed_right(self) -> Right:
+        """What a caller needs to use the tool."""
+        return self.right or ("read" if self.annotations.read_only else "write")
+
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
@@ -178,6 +189,9 @@ class Tool(ABC, Generic[A, R]):
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""
         return error
 
+
+CANCEL, OFFERS, TASKS = "tools/cancel", "resources", "tasks"
+"""The method that ends a task; resources, prompts and what completes them; the tasks of the protocol."""
 
 CancelTask = Callable[[str, Call], Awaitable[None]]
 """Ends the task of this id; raises `ToolError`."""
@@ -203,8 +217,14 @@ class Toolset:
     tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Of several toolsets in one, whose each tool is, and what `CANCEL`, `OFFERS` and `TASKS` stand for."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered before the first call and left after the last."""
+
+    def part_of(self, what: str) -> str:
+        """The toolset of a tool, or of what `CANCEL`, `OFFERS` and `TASKS` stand for."""
+        return self.parts.get(what, self.name)
 
     def by_name(self) -> Mapping[str, Tool[Any, Any]]:
         """The tools by protocol id."""

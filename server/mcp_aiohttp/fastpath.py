@@ -10,7 +10,7 @@ to the same answers with a differential test.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -36,6 +36,7 @@ _PROGRESS = frozenset({"progressToken", "progress_token"})
 _WITH_LINKS = frozenset(("2025-06-18", "2025-11-25", *MODERN_PROTOCOL_VERSIONS))
 """Clients of earlier versions do not know links to resources in results."""
 _MAX_ENVELOPES = 512
+_MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
 _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
     CALL: ({"name": "any"}, types.CallToolRequestParams),
@@ -71,11 +72,15 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 class PlainTools(Protocol):
-    """Tools whose answer is one JSON object. Their list never changes."""
+    """Tools whose answer is one JSON object. What a caller may see of their list never changes."""
 
     @property
     def names(self) -> Collection[str]:
         """Those that answer so whatever the client can do; read once. Others are the kernel's."""
+        ...
+
+    def view(self, caller: Caller) -> Hashable:
+        """Which list this caller is given: callers of one view are given the same."""
         ...
 
     async def call(
@@ -109,16 +114,19 @@ class FastPath:
         stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
         self._extensions = frozenset(sdk.extensions)
         self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
-        self._listings: dict[str, bytes] = {}
+        self._listings: dict[tuple[str, Hashable], bytes] = {}
         self._accepted: set[tuple[str, str, bytes]] = set()
 
-    def remember_listing(self, version: str, listing: Mapping[str, Any]) -> None:
-        """Keep the kernel's answer to `tools/list` at `version`."""
-        if version not in self._listings:
-            self._listings[version] = msgspec.json.encode(listing)
+    def remember_listing(self, version: str, caller: Caller, listing: Mapping[str, Any]) -> None:
+        """Keep the kernel's answer to a `tools/list` of the caller at `version`."""
+        key = (version, self._tools.view(caller))
+        if key not in self._listings and len(self._listings) < _MAX_LISTINGS:
+            self._listings[key] = msgspec.json.encode(listing)
 
-    def match(self, request: Request, version: str, headers: Mapping[str, str]) -> FastRequest | None:
-        """`request`, sent at `version`, as one for the fast path; None: it is the kernel's.
+    def match(
+        self, request: Request, version: str, headers: Mapping[str, str], caller: Caller
+    ) -> FastRequest | None:
+        """`request`, sent by the caller at `version`, as one for the fast path; None: it is the kernel's.
 
         A routing header that comes twice was refused before.
         """
@@ -136,7 +144,7 @@ class FastPath:
         ):
             return None  # the envelope and the routing headers must agree to the letter
         if request.method == LIST:
-            listing = self._listings.get(version)
+            listing = self._listings.get((version, self._tools.view(caller)))
             if listing is None or not params.keys() <= _LIST_MEMBERS:
                 return None
             return FastRequest(request.id, modern, listing=listing)

@@ -100,7 +100,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("home"), KB_EMBEDDER="hash") as running:
+    with running_stack(tmp_path_factory.mktemp("home"), KB_EMBEDDER="hash", KB_AUDIT="true") as running:
         yield running
 
 
@@ -111,6 +111,11 @@ def reader(stack: Stack, tmp_path: Path) -> Reader:
     for name in ("examples", "skills"):
         (reader.checkout / name).symlink_to(ROOT / name)
     return reader
+
+
+def prepare_access(reader: Reader) -> None:
+    """Keys in a file that the engine of all pages does not read, for it would want one from then on."""
+    reader.exported["KB_KEYS"] = str(reader.home / "keys.json")
 
 
 def prepare_backup(reader: Reader) -> None:
@@ -182,6 +187,7 @@ def prepare_upgrade(reader: Reader) -> None:
 
 
 PREPARED: dict[str, Callable[[Reader], None]] = {
+    "docs/access.md": prepare_access,
     "docs/backup.md": prepare_backup,
     "docs/clients.md": prepare_clients,
     "docs/evaluation.md": prepare_evaluation,

@@ -22,6 +22,7 @@ from kb_simulator.engine import documents, handlers, history, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
+from tests.mutation.access_mutants import ACCESS_MUTANTS
 from tests.mutation.breaking import (
     Mutant,
     another_code,
@@ -764,5 +765,6 @@ MUTANTS: list[Mutant] = [
         for id_, where in _SUCCESSES.items()
     ),
     *RAGLER_MUTANTS,
+    *ACCESS_MUTANTS,
 ]
 """Every mutant, each with the test that should notice."""

@@ -20,7 +20,6 @@ from kb_contracts.http.mount import (
     JSON_BODY_BYTES,
     Sent,
     body_too_large,
-    credential_of,
     decode_body,
     failure_response,
 )
@@ -35,7 +34,7 @@ class DirectCalls:
 
     def __init__(self, app: web.Application, api_key: str = "") -> None:
         self._answering = app[ANSWERING]
-        self._credential = credential_of(f"Bearer {api_key}" if api_key else "")
+        self._authorization = f"Bearer {api_key}" if api_key else ""
         self._calls: set[asyncio.Task[web.Response]] = set()
 
     def begin(
@@ -61,7 +60,7 @@ class DirectCalls:
                 raise body_too_large()
             return decode_body(json, operation.body)
 
-        sent = Sent(path, query.items(), CIMultiDict(headers), self._credential, read_body, file)
+        sent = Sent(path, query.items(), CIMultiDict(headers), self._authorization, read_body, file)
         call = asyncio.create_task(self._answer(operation, sent))
         self._calls.add(call)
         call.add_done_callback(self._ended)

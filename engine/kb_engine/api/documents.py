@@ -10,12 +10,14 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, SentFile, receive_file
+from kb_contracts.semantics.access import check_submission
 from kb_contracts.semantics.documents import (
     check_confirmed,
     check_metadata,
@@ -52,6 +54,7 @@ class JobsApi:
             request: m.NoteRequest = incoming.body
             check_note_text(request.text)
             check_metadata(request.metadata)
+            check_submission(incoming.access.reach, request.tags)
             sha256, size = text_digest(request.text)
             new = NewJob(
                 id=str(uuid4()),
@@ -65,6 +68,7 @@ class JobsApi:
                 size_bytes=size,
                 text=request.text,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
         self._engine.workers.wake()
@@ -102,7 +106,7 @@ class JobsApi:
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             try:
-                received, form = await self._receive(incoming.source, job_id)
+                received, form = await self._receive(incoming.source, incoming.access.reach, job_id)
             except EngineError as error:
                 if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
                     await self._engine.kept.make_room(limit)
@@ -124,6 +128,7 @@ class JobsApi:
                 doc_type=form.doc_type,
                 force_ocr=fields.force_ocr,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
@@ -135,7 +140,9 @@ class JobsApi:
             await spool.remove(job_id)
         return accepted
 
-    async def _receive(self, source: web.Request | SentFile, name: str) -> tuple[ReceivedFile, Format]:
+    async def _receive(
+        self, source: web.Request | SentFile, reach: Reach | None, name: str
+    ) -> tuple[ReceivedFile, Format]:
         async with self._engine.spool.receive(name) as file:
             form: Format | None = None
 
@@ -149,6 +156,7 @@ class JobsApi:
 
             received = await receive_file(source, open_sink, max_bytes=self._engine.settings.max_upload_bytes)
             check_metadata(received.fields.metadata)
+            check_submission(reach, received.fields.tags)
             assert form is not None  # a received file was opened
             check_ocr(received.fields, form)
         return received, form
@@ -282,7 +290,7 @@ class DocumentsApi:
     async def remove_tag(self, incoming: Incoming) -> m.Document:
         key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
         return await self._store.once(
-            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match
+            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match, incoming.query.add
         )
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:

@@ -11,11 +11,12 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
+from kb_server.access.grants import grant_of
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
-from kb_server.hosting.calls import new_call, on_behalf_of
+from kb_server.hosting.calls import admit, new_call, on_behalf_of
 from kb_server.offers import Completion, Prompt, Resource, ResourceTemplate, ResourceText
-from kb_server.tool import INVALID, MISSING, ToolError, Toolset
+from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 
@@ -57,12 +58,13 @@ def add_offers(server: Server[None], toolset: Toolset) -> None:
 class _Offers:
     def __init__(self, toolset: Toolset) -> None:
         self._toolset = toolset
+        self._owner = toolset.part_of(OFFERS)
         self._prompts = {prompt.name: prompt for prompt in toolset.prompts}
 
     async def list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
-        found, cursor = await answered(context, lambda: resources.page(params.cursor))
+        found, cursor = await answered(context, lambda: resources.page(params.cursor), self._owner)
         following = {} if cursor is None else {"nextCursor": cursor}
         return {"resources": [_listed(each) for each in found], **following, **_COMPLETE}
 
@@ -78,13 +80,17 @@ class _Offers:
     ) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
-        content = await answered(context, lambda: resources.read(params.uri))
+        content = await answered(context, lambda: resources.read(params.uri), self._owner)
         return {"contents": [_content(content)], **_COMPLETE}
 
-    async def list_prompts(self, _context: Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
-        return {"prompts": [_prompt(each) for each in self._toolset.prompts], **_COMPLETE}
+    async def list_prompts(self, context: Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
+        prompts = self._toolset.prompts if self._may_use(context) else ()
+        return {"prompts": [_prompt(each) for each in prompts], **_COMPLETE}
 
-    async def get_prompt(self, _context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+    async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+        if not self._may_use(context):
+            words = f"This key is not for the toolset {self._owner}. Ask for one that is."
+            raise MCPError(SERVER_ERROR, words, {"error_type": "forbidden"})
         prompt = self._prompts.get(params.name)
         if prompt is None:
             names = ", ".join(self._prompts)
@@ -111,11 +117,14 @@ class _Offers:
         if isinstance(params.ref, types.PromptReference):
             completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
             if completer is not None and prompt is not None and _takes(prompt, name):
-                found = await answered(context, lambda: completer.complete(name, value, given))
+                found = await answered(context, lambda: completer.complete(name, value, given), self._owner)
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
-            found = await answered(context, lambda: resources.complete(uri, name, value, given))
+            found = await answered(context, lambda: resources.complete(uri, name, value, given), self._owner)
         return {"completion": {"values": list(found.values), "hasMore": found.more}, **_COMPLETE}
+
+    def _may_use(self, context: Context) -> bool:
+        return grant_of((context.request or Caller()).identity).may_use(self._owner)
 
 
 def code_of(error_type: str) -> int:
@@ -123,16 +132,21 @@ def code_of(error_type: str) -> int:
     return INVALID_PARAMS if error_type in _CALLERS_FAULT else SERVER_ERROR
 
 
-async def answered(context: Context, ask: Callable[[], Awaitable[T]]) -> T:
-    """What was asked for, on behalf of the caller.
+async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: str) -> T:
+    """What was asked for of this toolset, on behalf of the caller.
 
     Raises:
         MCPError: in the toolset's words, or the engine's; without words where it broke.
     """
     call = new_call(context.params.get("_meta") if context.params else None, context.request or Caller())
-    fields: Mapping[str, Any] = {"method": context.method, "correlation_id": call.correlation_id}
+    fields: Mapping[str, Any] = {
+        "method": context.method,
+        "correlation_id": call.correlation_id,
+        "caller": call.grant.name,
+    }
     try:
         with on_behalf_of(call):
+            admit(call.grant, "read", toolset)
             answer = await ask()
     except (ToolError, EngineFault) as failed:
         error = failed if isinstance(failed, ToolError) else tool_error(failed)

@@ -16,12 +16,12 @@ from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
+from kb_server.hosting.calls import MAX_AGENT, Calls, admit, new_call, on_behalf_of
 from kb_server.hosting.offers import add_offers, code_of
 from kb_server.hosting.tasks import HostedTasks
 from kb_server.hosting.watched import HostedResources
 from kb_server.observability.metrics import Metrics
-from kb_server.tool import INVALID, CancelTask, DeferredCall, ToolError, Toolset
+from kb_server.tool import CANCEL, INVALID, OFFERS, TASKS, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.elicitation import InputRequired, Person
@@ -34,8 +34,6 @@ from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, created,
 log = logging.getLogger(__name__)
 
 ROOT = "/mcp"
-CANCEL = "tools/cancel"
-
 _Context = ServerRequestContext[None, Caller]
 
 _LISTING_TTL_MS = 60_000
@@ -62,10 +60,12 @@ def hosted(
     notification_handlers = {}
     subscriptions = None
     if toolset.resources is not None:
-        subscriptions = Subscriptions(HostedResources(toolset.resources), subscription_limits)
+        subscriptions = Subscriptions(
+            HostedResources(toolset.resources, toolset.part_of(OFFERS)), subscription_limits
+        )
         subscriptions.add_to(sdk)
     if toolset.cancel is not None:
-        cancellation = TaskCancellation(toolset.cancel)
+        cancellation = TaskCancellation(toolset.cancel, toolset.part_of(CANCEL))
         sdk.add_request_handler(CANCEL, _CancelParams, cancellation.on_request)
         notification_handlers[CANCEL] = cancellation.on_notification
     return HostedServer(
@@ -81,14 +81,15 @@ def hosted(
 
 
 def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
-    listing: dict[str, Any] = {"tools": calls.listing(), "resultType": "complete"}
-    tasks = None if toolset.tasks is None else HostedTasks(toolset.tasks)
+    every = calls.listing()
+    tasks = None if toolset.tasks is None else HostedTasks(toolset.tasks, toolset.part_of(TASKS))
 
-    async def list_tools(_context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def list_tools(context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         if params.cursor is not None:
             words = "The tool list has one page: `cursor` must be left out"
             raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_cursor"})
-        return listing
+        visible = calls.view(context.request or Caller())
+        return {"tools": [each for each in every if each["name"] in visible], "resultType": "complete"}
 
     async def call_tool(
         context: _Context, params: types.CallToolRequestParams
@@ -132,7 +133,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         title=toolset.title,
         instructions=toolset.instructions or None,
         cache_hints={**dict.fromkeys(_LASTING, hint), **dict.fromkeys(_CHANGING, CacheHint(0, "private"))},
-        get_tool_input_schema=declared_in(listing["tools"]),
+        get_tool_input_schema=declared_in(every),
         lifespan=lifespan,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
@@ -212,6 +213,12 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
         resources=next((each.resources for each in toolsets if each.resources is not None), None),
         tasks=next((each.tasks for each in toolsets if each.tasks is not None), None),
         completer=next((each.completer for each in toolsets if each.completer is not None), None),
+        parts={
+            **owners,
+            CANCEL: next((each.name for each in toolsets if each.cancel is not None), ""),
+            OFFERS: next((each.name for each in toolsets if each.resources or each.prompts), ""),
+            TASKS: next((each.name for each in toolsets if each.tasks is not None), ""),
+        },
         cancel=next((toolset.cancel for toolset in toolsets if toolset.cancel is not None), None),
         lifespan=lifespan,
     )
@@ -230,8 +237,10 @@ class TaskCancellation:
     as a request, or as a notification, whose sender learns nothing of the outcome.
     """
 
-    def __init__(self, cancel: CancelTask) -> None:
+    def __init__(self, cancel: CancelTask, toolset: str) -> None:
+        """`toolset` is the one whose tasks are cancelled."""
         self._cancel = cancel
+        self._toolset = toolset
 
     async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
@@ -255,9 +264,10 @@ class TaskCancellation:
             MCPError: with the toolset's error, or without words where it broke.
         """
         call = new_call((params or {}).get("_meta"), caller)
-        fields = {"correlation_id": call.correlation_id}
+        fields = {"correlation_id": call.correlation_id, "caller": call.grant.name}
         try:
             with on_behalf_of(call):
+                admit(call.grant, "write", self._toolset)
                 await self._cancel(task_id, call)
         except ToolError as error:
             code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR

@@ -13,8 +13,10 @@ from mcp_aiohttp.protocol.subscriptions import Context
 class HostedResources:
     """`WatchedResources` of a toolset: one look for all, and a first one on behalf of who subscribes."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, toolset: str) -> None:
+        """`toolset` is the one whose resources they are."""
         self._resources = resources
+        self._toolset = toolset
 
     async def state(self) -> Hashable:
         return await self._resources.state()
@@ -27,4 +29,4 @@ class HostedResources:
             if await self._resources.version(uri) is None:
                 raise ToolError("resource_not_found", f"There is no resource {uri[:200]}.", uri=uri[:2_000])
 
-        await answered(context, look)
+        await answered(context, look, self._toolset)

@@ -327,6 +327,7 @@ sure with kb_get that it is the right one. Where the client can, the person is a
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
     asks = True
 
     async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
@@ -507,7 +508,7 @@ After kb_upload_finish use kb_cancel_job instead."""
 
     async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
         call.log["upload_id"] = arguments.upload_id[:64]
-        upload = await self.services.uploads.abort(arguments.upload_id)
+        upload = await self.services.uploads.abort(arguments.upload_id, owner=call.grant.name)
         return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
 
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 ANONYMOUS = "anonymous"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a caller is found to be. `payload` is the application's, and nobody else looks at it."""
+
+    name: str = ANONYMOUS
+    payload: Any = None
+
+
+NOBODY = Identity()
+"""Where no token is needed."""
 
 
 class Connected:
@@ -38,6 +50,7 @@ class Caller(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """aiohttp's mappings ignore case."""
     address: str = ""
+    identity: Identity = NOBODY
     connection: Connected | None = None
     """None over HTTP, where every request comes on its own."""
 

@@ -291,6 +291,9 @@ class Refusal(Exception):
     ```
     Refusal
     ├── 401 unauthorized            no bearer token, or not the right one
+    ├── 403 insufficient_scope      a token of the right caller that may too little
+    ├── 503 authenticator_unavailable  whether a token does cannot be found out now
+    ├── 429 too_many_wrong_tokens   the address has sent so many that it has to wait
     ├── 403 origin_not_allowed      a browser page of a stranger
     ├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
     ├── 405 method_not_allowed      only POST carries messages, or a WebSocket

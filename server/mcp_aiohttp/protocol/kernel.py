@@ -80,7 +80,11 @@ class HostedServer:
             self._subscriptions.end_streams()
 
     async def respond(
-        self, connection: Connection, context: DispatchContext[TransportContext], request: Request
+        self,
+        connection: Connection,
+        context: DispatchContext[TransportContext],
+        request: Request,
+        caller: Caller,
     ) -> tuple[bytes, int | None]:
         """The JSON-RPC response to a request that came on its own, and where it is an error, its code."""
         runner = ServerRunner(
@@ -89,7 +93,7 @@ class HostedServer:
         try:
             result = await runner.on_request(context, request.method, request.params)
             if self.fast_path is not None and request.method == LIST:
-                self.fast_path.remember_listing(connection.protocol_version, result)
+                self.fast_path.remember_listing(connection.protocol_version, caller, result)
             return result_bytes(request.id, result), None
         except asyncio.CancelledError:
             raise

@@ -146,6 +146,10 @@ class Session(ObjectSendStream[SessionMessage]):
         error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
         await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
+    def recognise(self, caller: Caller) -> None:
+        """Serve what comes from now on as asked for by this caller; the connection stays the same."""
+        self.caller = msgspec.structs.replace(caller, connection=self.caller.connection)
+
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
         with anyio.move_on_after(seconds):
@@ -272,7 +276,7 @@ class Session(ObjectSendStream[SessionMessage]):
         # There are no headers here that could disagree with the message.
         name = (request.params or {}).get("name")
         headers = {MCP_METHOD_HEADER: request.method, MCP_NAME_HEADER: name if type(name) is str else ""}
-        plain = fast_path.match(request, self._version, headers)
+        plain = fast_path.match(request, self._version, headers, self.caller)
         if plain is None:
             return False
         # Known before it runs: the message that cancels it may have been read already.

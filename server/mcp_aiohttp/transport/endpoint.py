@@ -8,7 +8,7 @@ connection for dead. Until then a call can still end in plain JSON with an HTTP 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +34,7 @@ from multidict import CIMultiDictProxy
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
+from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
 from mcp_aiohttp.protocol.jsonrpc import (
     BODY_TIMEOUT,
@@ -75,9 +76,16 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class McpEndpoint:
-    def __init__(self, server: HostedServer, options: HostingOptions, places: SocketPlaces) -> None:
+    def __init__(
+        self,
+        server: HostedServer,
+        options: HostingOptions,
+        places: SocketPlaces,
+        caller_of: Callable[[web.Request], Awaitable[Caller]],
+    ) -> None:
+        """`caller_of` finds out again who opened a connection, for each message on it."""
         self._server = server
-        self._sockets = WebSockets(server, options.sockets, places)
+        self._sockets = WebSockets(server, options.sockets, places, caller_of)
         self._limits = options.body
         self._keep_alive = options.keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
@@ -159,7 +167,7 @@ class McpEndpoint:
         try:
             version = _header_version(http.headers, request)
             if (fast_path := self._server.fast_path) is not None:
-                plain = fast_path.match(request, version, http.headers)
+                plain = fast_path.match(request, version, http.headers, http[CALLER])
                 if plain is not None:
                     work = self._plain(fast_path, http, plain)
                     return await (work if plain.modern or plain.listing is not None else self._detach(work))
@@ -201,7 +209,7 @@ class McpEndpoint:
                 era.protocol_version, era.client_info, era.client_capabilities
             )
         try:
-            body, code = await self._server.respond(connection, exchange, request)
+            body, code = await self._server.respond(connection, exchange, request, exchange.caller)
         except asyncio.CancelledError:
             await exchange.close()
             raise
@@ -253,7 +261,7 @@ class McpEndpoint:
         exchange = Exchange(http, message, self._keep_alive, streaming=False)
         try:
             connection = Connection.from_envelope(BATCH_VERSION, None, None)
-            return (await self._server.respond(connection, exchange, message))[0]
+            return (await self._server.respond(connection, exchange, message, exchange.caller))[0]
         finally:
             await exchange.close()
 
@@ -339,7 +347,7 @@ class Exchange(Channel):
         self, http: web.Request, request: Request, keep_alive: float, *, streaming: bool = True
     ) -> None:
         super().__init__(http, keep_alive, streaming=streaming)
-        caller = http[CALLER]
+        self.caller = caller = http[CALLER]
         self.request_id = request.id
         self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
         self.transport = TransportContext(

@@ -348,6 +348,8 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
+    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -81,6 +81,9 @@ class PostgresRead(Read):
     generation = "SELECT changes FROM totals"
     last_document = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM document_ids"
     vector = "v.vector::real[]"
+    tags_in = "json_array_elements_text(({})::json) AS e (tag)"
+    of_version = "v.members::json -> 'tags'"
+    tag_in = 'e.tag COLLATE "C"'
 
     @staticmethod
     def read_list(kept: Iterable[str]) -> list[str]:

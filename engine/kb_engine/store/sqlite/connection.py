@@ -126,6 +126,9 @@ class SqliteRead(Read):
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
     last_document = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'"
     vector = "v.vector"
+    tags_in = "json_each({}) AS e"
+    of_version = "json_extract(v.members, '$.tags')"
+    tag_in = "e.value"
 
     db: apsw.Connection
 

@@ -357,6 +357,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_11,
     _VERSION_12,
     _VERSION_13,
+    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    "ALTER TABLE jobs ADD COLUMN reach TEXT",
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -35,7 +35,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals
-from kb_engine.index.port import Candidates, Index, IndexQuery
+from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search, versions
@@ -52,7 +52,7 @@ from kb_engine.store.sqlite.connection import (
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.segments import Upkeep
-from kb_engine.store.store import Store, utc_now
+from kb_engine.store.store import Store, bounded, utc_now
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
@@ -286,7 +286,7 @@ class SqliteStore(Store):
         finally:
             roll_back(db)
 
-    async def search(self, query: Query) -> Found:
+    async def _find(self, query: Query) -> Found:
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         if query.wording is None:
@@ -312,10 +312,10 @@ class SqliteStore(Store):
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 state = self._index.state
-            read, analyser = SqliteRead(db, self._clock), Analyser(db)
-            where, values = search.condition(query.selection)
-            sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
-            documents = integers(db.execute(sql, values).get) if where else None
+            reach = query.selection.reach
+            read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
+            documents = _selected(db, query.selection)
+            readable = _selected(db, Selection(reach=reach))
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
@@ -323,11 +323,18 @@ class SqliteStore(Store):
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
             candidates = selection.search(
-                state, words, documents, query, partial(originals, db), self._scanner, required
+                state, words, documents, query, partial(originals, db), self._scanner, required, readable
             )
             return answer(read, candidates)
         finally:
             roll_back(db)
+
+
+def _selected(db: apsw.Connection, those: Selection) -> Ids | None:
+    """The numbers of these documents; None: of all."""
+    where, values = search.condition(those)
+    sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
+    return integers(db.execute(sql, values).get) if where else None
 
 
 class _Waiting(Generic[T]):

@@ -218,8 +218,15 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
             metadata=arguments.metadata or {},
             sha256=arguments.sha256,
         )
+        grant = call.grant
+        if not grant.may_give(tags[0]):
+            raise ToolError("forbidden", "This key may not add to that collection.")
+        grant.check_room(1, arguments.total_size)
         # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
-        started = await self.services.uploads.start(new, call.address or call.credential)
+        caller = grant.name if grant.is_one_caller else call.address or call.credential
+        started = await self.services.uploads.start(
+            new, caller, owner=grant.name, most_open=grant.quotas.uploads_in_flight
+        )
         call.log["upload_id"] = started.upload.id
         base = self.services.http_base
         url: str | UnsetType = UNSET
@@ -269,7 +276,11 @@ call kb_upload_finish."""
     async def run(self, arguments: KbUploadChunkArguments, call: Call) -> KbUploadChunkResult:
         call.log["upload_id"] = arguments.upload_id[:64]
         received = await self.services.uploads.chunk(
-            arguments.upload_id, arguments.chunk_index, arguments.data, arguments.sha256
+            arguments.upload_id,
+            arguments.chunk_index,
+            arguments.data,
+            arguments.sha256,
+            owner=call.grant.name,
         )
         left = received.total_size - received.bytes
         return KbUploadChunkResult(
@@ -299,7 +310,9 @@ when that has completed (kb_jobs, or wait_seconds)."""
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
         call.log["upload_id"] = arguments.upload_id[:64]
-        finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
+        finished = await self.services.uploads.finish(
+            arguments.upload_id, arguments.sha256, owner=call.grant.name
+        )
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
         return await self.followed(job, finished.upload.collection, arguments.wait_seconds, call)

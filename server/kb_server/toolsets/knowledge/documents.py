@@ -227,6 +227,7 @@ person is asked as well.
 
 Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
     asks = True
 
     async def run(self, arguments: KnowledgeRemoveArguments, call: Call) -> KnowledgeRemoveResult:
@@ -345,6 +346,7 @@ first; where the client can, it asks as well.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "administer"
     asks = True
 
     async def run(self, arguments: KnowledgeClearArguments, call: Call) -> KnowledgeClearResult:

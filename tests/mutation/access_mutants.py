@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from kb_contracts.access.reach import Access, Reach
-from kb_contracts.api.errors import EngineError
+from kb_contracts.access.reach import RIGHTS, Access, Reach
 from kb_contracts.http import callers, mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import cursors
@@ -32,8 +31,14 @@ def the_last_header(access: Access, headers: Any) -> Access:
     return access.narrowed(callers.access_from(values[-1])) if values else access
 
 
-def refused_always(_self: Access, right: str) -> None:
-    raise EngineError("forbidden", f"Nobody may {right}.")
+def with_all_rights(access: Access, headers: Any) -> Access:
+    left = callers.narrowed(access, headers)
+    return Access(left.name, reach=left.reach)
+
+
+def without_rights(access: Access, headers: Any) -> Access:
+    left = callers.narrowed(access, headers)
+    return Access(left.name, left.rights if left.rights == RIGHTS else frozenset(), left.reach)
 
 
 def unkept(whole: Any, _reach: Reach) -> Any:
@@ -54,9 +59,9 @@ def job_by_tags(record: JobRecord, _documents: Any, reach: Reach) -> bool:
 
 ACCESS_MUTANTS: list[Mutant] = [
     _a("rights are not asked for", test="a_right_that_is_missing_is_refused",
-       broken=replaced(mount, "require_right", lambda *_: None)),
+       broken=replaced(mount, "narrowed", with_all_rights)),
     _a("every right is missing", test="a_right_that_is_missing_is_refused",
-       broken=replaced(Access, "require", refused_always)),
+       broken=replaced(mount, "narrowed", without_rights)),
     _a("a role may do anything elsewhere", test="the_role_service_reads_and_no_more",
        broken=replaced(callers, "may_change", lambda _: True)),
     _a("a role in capitals may do anything", test="the_role_service_reads_and_no_more",

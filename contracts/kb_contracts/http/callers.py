@@ -76,20 +76,21 @@ def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
         raise EngineError("invalid_parameter", f"Send the header {ACCESS} once.", parameter=ACCESS)
     if values:
         access = access.narrowed(access_from(values[0]))
-    if may_change(caller_header(headers, USER_ROLE, MAX_ROLE_CHARS)):
+    role = caller_header(headers, USER_ROLE, MAX_ROLE_CHARS)
+    if role is None or may_change(role):
         return access
     return Access(access.name, access.rights & _OF_SERVICE, access.reach)
 
 
-def require_right(operation: AnyOperation, access: Access, headers: MultiMapping[str]) -> None:
-    """Raises EngineError: `forbidden`."""
+def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> EngineError:
+    """What is answered to whoever lacks the operation's right."""
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):
-        raise EngineError(
+        return EngineError(
             "forbidden",
             f"The role {SERVICE!r} may read and search, and change nothing.",
             parameter=USER_ROLE,
         )
-    access.require(operation.right)
+    return EngineError("forbidden", f"This key may not {operation.right}. Ask for one that may.")
 
 
 def is_distinct(access: Access) -> bool:

@@ -43,7 +43,7 @@ from kb_contracts.http.callers import (
     credential_of,
     is_distinct,
     narrowed,
-    require_right,
+    right_missing,
     token_of,
     unauthorized,
 )
@@ -237,12 +237,12 @@ def _answering(
     keys = keys if operation.excludes_retries else None
     audit = None if operation.public else audit
 
-    async def carry_out(sent: Sent, access: Access) -> msgspec.Struct:
+    async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
         # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
         # other headers.
         headers = sent.headers
-        if not operation.public:
-            require_right(operation, access, headers)
+        if operation.right not in access.rights and not operation.public:
+            raise right_missing(operation, headers)
         incoming = Incoming(
             operation=operation,
             path=convert_path(sent.path, types) if (types := operation.path_parameters) else {},
@@ -251,7 +251,7 @@ def _answering(
             body=await sent.read_body(),
             if_match=_if_match(headers) if operation.if_match else None,
             idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            credential=credential_of(sent.authorization, access),
+            credential=credential,
             source=sent.source,
             access=access,
         )
@@ -262,10 +262,10 @@ def _answering(
         with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
             return await handler(incoming)
 
-    async def audited(sent: Sent, access: Access) -> msgspec.Struct:
+    async def audited(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
         outcome, answer = "internal", None
         try:
-            answer = await carry_out(sent, access)
+            answer = await carry_out(sent, access, credential)
             outcome = "ok"
         except EngineError as error:
             outcome = error.code
@@ -284,7 +284,7 @@ def _answering(
 
     async def answer_to(sent: Sent) -> web.Response:
         access = sent.access if operation.public else narrowed(sent.access, sent.headers)
-        answer = await serve(sent, access)
+        answer = await serve(sent, access, credential_of(sent.authorization, access))
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
         version = getattr(answer, "version", None)
         return web.Response(

@@ -186,16 +186,16 @@ def test_a_search_knows_nothing_of_what_is_out_of_reach(
     kb.note("granite of the south, and a longer passage about rivers", tags=[MINE])
     caller = caller_of(Access("a", reach=reach))
 
-    def asked() -> m.SearchResponse:
+    def answer() -> m.SearchResponse:
         found = caller.search("granite quarry", mode=mode, explain=True, top=10)
         found.took_ms = 0.0
         return found
 
-    alone = asked()
+    alone = answer()
     assert len(alone.results) == 2
     for number in range(4):
         kb.note(f"granite granite quarry {number}", tags=[THEIRS])
-    assert asked() == alone
+    assert answer() == alone
     assert caller.search("granite", mode=mode, tags=[THEIRS]).results == []
 
 

@@ -35,7 +35,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals
-from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection
+from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, search, versions
@@ -57,6 +57,7 @@ from kb_engine.store.store import Store, bounded, utc_now
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
+_CHOSEN = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 READERS = 3
 SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
 """Threads that compare vectors while those of the readers look words up."""
@@ -314,8 +315,13 @@ class SqliteStore(Store):
                 state = self._index.state
             reach = query.selection.reach
             read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
-            documents = _selected(db, query.selection)
-            readable = _selected(db, Selection(reach=reach))
+            documents = readable = None
+            where, values = search.condition(query.selection)
+            if where:
+                documents = integers(db.execute(_CHOSEN.format(where), values).get)
+            if reach is not None:
+                where, values = search.condition(Selection(reach=reach))
+                readable = integers(db.execute(_CHOSEN.format(where), values).get)
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
@@ -328,13 +334,6 @@ class SqliteStore(Store):
             return answer(read, candidates)
         finally:
             roll_back(db)
-
-
-def _selected(db: apsw.Connection, those: Selection) -> Ids | None:
-    """The numbers of these documents; None: of all."""
-    where, values = search.condition(those)
-    sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
-    return integers(db.execute(sql, values).get) if where else None
 
 
 class _Waiting(Generic[T]):

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 SERVES = re.compile(r"(?:\S+/)?kb (sim|watch)\b")
+SECONDS = 150.0
 AT_WORK = " unchanged"
 """What `kb watch` says of the folder that it finds."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
@@ -73,7 +74,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"{self.typed(command)}\n{done.stdout}{done.stderr}"
@@ -199,6 +200,7 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
 """What a page takes for granted. `instead` has what is typed in place of a command as it stands there."""
 
 
+@pytest.mark.timeout(300)  # `kb verify --quick` alone takes a minute on a busy machine
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> None:
     if page in PREPARED:

@@ -160,4 +160,7 @@ class StateApi:
             failed_bytes_limit=engine.kept.bounds.bytes,
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
-        return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
+        issues = engine.store.issues
+        if free < _NEARLY_FULL_BYTES:
+            issues.append(f"The disk is nearly full: {free} bytes are free")
+        return issues

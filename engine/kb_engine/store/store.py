@@ -40,7 +40,7 @@ from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once
+from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp
 from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -75,6 +75,23 @@ class Store(ABC):
         self._clock = clock
         self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._emptied_at: str | None = None
+
+    @property
+    def issues(self) -> list[str]:
+        """What has happened to the base since it was opened that somebody should know."""
+        if self._emptied_at is None:
+            return []
+        return [
+            f"The disk of the base was full at {self._emptied_at}: versions and removed documents made room"
+        ]
+
+    def _note_emptied(self, count: int) -> None:
+        """So many versions were dropped, for a write that found no room."""
+        self._emptied_at = stamp(self._clock())
+        logger.warning(
+            "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
+        )
 
     async def read(
         self,
@@ -149,7 +166,8 @@ class Store(ABC):
     async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
         """One write transaction, which runs to its end also where its caller is cancelled.
 
-        One that `makes_room` is done on a full disk too, where the store can.
+        Where the disk is full versions and trash are dropped, and it is tried once more. One that
+        `makes_room` keeps nothing then, and is done on a full disk too, where the store can.
         """
 
     @abstractmethod

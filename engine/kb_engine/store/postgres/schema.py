@@ -337,6 +337,14 @@ CREATE INDEX versions_by_end ON versions (expires_at);
 CREATE INDEX versions_removed ON versions (id) WHERE removed;
 """
 
+FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
+
+# Pages to be given free on a full disk, of a table that needs none itself when it is emptied.
+_VERSION_11 = f"""
+CREATE TABLE reserve (room bigint);
+{FILL_RESERVE};
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -348,6 +356,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
+    _VERSION_11,
 )
 """The migration at index n leads from version n to version n + 1."""
 

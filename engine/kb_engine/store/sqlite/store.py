@@ -203,8 +203,8 @@ class SqliteStore(Store):
     def _empty_versions(self, db: apsw.Connection) -> None:
         """Versions and trash are the first to make room for what is to be written."""
         if value(db, "SELECT EXISTS (SELECT 1 FROM versions)"):
-            self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
-            logger.warning("the disk is full: no versions of documents and no removed ones are kept")
+            (count,) = self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
+            self._note_emptied(count)
 
     def _write_waiting(self) -> None:
         """Commit what waits together; nothing where an earlier call has done it."""

@@ -43,10 +43,12 @@ from kb_contracts.http.connections import (
 from kb_contracts.http.documents import add_documents
 from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
+from kb_engine.activity import Activity
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.api.versions import VersionsApi
+from kb_engine.care.scan import Pace, Scan
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
@@ -73,6 +75,7 @@ ENGINE = web.AppKey("engine", Engine)
 
 _SHUTDOWN_SECONDS = 10.0
 _ANNOUNCEMENTS = 20
+_IDLE_SECONDS = 10.0
 _LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
@@ -92,7 +95,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
     app = build_application(
-        handlers_of(*(api(engine) for api in apis)),
+        engine.activity.noting(handlers_of(*(api(engine) for api in apis))),
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),
@@ -107,6 +110,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         again = await engine.store.write(jobs.release)
         swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
         engine.kept.start()
+        engine.scan.start()
         engine.workers.start()
         engine.encoder.begin_loading()
         engine.phase = Phase.READY
@@ -117,6 +121,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         engine.ends.close()
 
     async def stop(_app: web.Application) -> None:
+        await engine.scan.stop()
         await engine.kept.stop()
         await engine.workers.stop()
         await engine.encoder.close()
@@ -234,9 +239,28 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         KeptBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
         settings.spool_folder,
     )
+    activity = Activity()
+
+    def is_idle() -> bool:
+        return activity.idle_seconds >= _IDLE_SECONDS and not workers.is_busy
+
+    scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     reranker = reranker_from(settings.rerank)
-    return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, reranker, started_at)
+    return Engine(
+        settings=settings,
+        store=store,
+        spool=spool,
+        encoder=encoder,
+        pipeline=pipeline,
+        workers=workers,
+        ends=ends,
+        kept=kept,
+        scan=scan,
+        activity=activity,
+        reranker=reranker,
+        started_at=started_at,
+    )
 
 
 def _prepare_folders(settings: EngineSettings) -> None:

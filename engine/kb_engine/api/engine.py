@@ -17,6 +17,8 @@ from kb_contracts.api.operations import API_VERSION
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
 from kb_contracts.semantics.requests import request_fingerprint
+from kb_engine.activity import Activity
+from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
@@ -65,6 +67,8 @@ class Engine:
     workers: Workers
     ends: JobEnds
     kept: KeptJobs
+    scan: Scan
+    activity: Activity
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
@@ -160,7 +164,7 @@ class StateApi:
             failed_bytes_limit=engine.kept.bounds.bytes,
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
-        issues = engine.store.issues
+        issues = engine.store.issues + engine.scan.issues
         if free < _NEARLY_FULL_BYTES:
             issues.append(f"The disk is nearly full: {free} bytes are free")
         return issues

@@ -37,6 +37,10 @@ class Fault:
     derived: bool
 
 
+NO_WORDS = Fault("words are missing in the index", derived=True)
+OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A document that is hurt, with all that is wrong with it; whether that was mended."""
@@ -62,12 +66,15 @@ def faults_of(document: Content, dimensions: int, expected: Vectors | None = Non
     if any(_is_no_vector(vector, dimensions) for vector in document.vectors):
         faults.append(Fault("a vector is missing or damaged", derived=True))
     elif expected is not None and any(
-        float(vector @ right) < ALIKE
-        for vector, right in zip(document.vectors, expected, strict=True)
-        if vector is not None
+        is_of_another(vector, right) for vector, right in zip(document.vectors, expected, strict=True)
     ):
-        faults.append(Fault("a vector is not that of its passage", derived=True))
+        faults.append(OTHER_VECTOR)
     return faults
+
+
+def is_of_another(vector: Vectors | None, expected: Vectors) -> bool:
+    """Whether a vector is not that of its passage, which should be nearly as expected."""
+    return vector is not None and float(vector @ expected) < ALIKE
 
 
 def mended(document: Content) -> list[PreparedChunk]:
@@ -126,6 +133,8 @@ class Check:
             await asyncio.to_thread(self._embed, document.title, document.chunks) if self._deep else None
         )
         faults = faults_of(document, self._store.dimensions, expected)
+        if await self._store.read(content.lacks_words, document.id):
+            faults.append(NO_WORDS)
         if not faults:
             return None
         may_be_mended = self._repair and all(fault.derived for fault in faults)

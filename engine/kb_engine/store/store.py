@@ -144,6 +144,10 @@ class Store(ABC):
         await self._run_write(state.ping, makes_room=False)
         await self.read(state.generation)
 
+    async def renew_damaged_index(self) -> int:
+        """Make anew what of the index lies in files and is not as it was written; how many there were."""
+        return 0
+
     @property
     @abstractmethod
     def context(self) -> bool:

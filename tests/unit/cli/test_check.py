@@ -122,10 +122,12 @@ def test_a_base_of_postgresql_is_mended_too(
     monkeypatch.setenv("KB_STORE", database.url)
     assert check(kb, tmp_path / "home", "--deep") == (Exit.OK, {"documents": 1, "damage": [], "hurt": []}, "")
 
-    asyncio.run(database.execute("DELETE FROM vectors WHERE chunk_id = (SELECT min(id) FROM chunks)"))
-    status, answer, _ = check(kb, tmp_path / "home", "--repair")
-    assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.OK, [True])
-    assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
+    for table, fault in (("vectors", "a vector is missing"), ("postings", "words are missing")):
+        asyncio.run(database.execute(f"DELETE FROM {table} WHERE chunk_id = (SELECT min(id) FROM chunks)"))
+        status, answer, error = check(kb, tmp_path / "home", "--repair")
+        assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.OK, [True])
+        assert fault in error
+        assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
 
 
 def test_a_base_that_cannot_be_opened_for_a_vector_is_embedded_again(kb: Kb, home: Path) -> None:

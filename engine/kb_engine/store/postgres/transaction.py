@@ -79,6 +79,11 @@ class PostgresRead(Read):
     selected = "= ANY (ARRAY({}))"
     last_updated = "SELECT last_updated FROM totals"
     generation = "SELECT changes FROM totals"
+    # Each token of a chunk is counted once in `words`, and at least once in its postings.
+    lacking_words = (
+        "SELECT EXISTS (SELECT 1 FROM chunks c WHERE c.document_id = ? AND c.words > "
+        "(SELECT coalesce(sum(p.frequency), 0) FROM postings p WHERE p.chunk_id = c.id))"
+    )
     vector = "v.vector::real[]"
 
     @staticmethod

@@ -83,6 +83,8 @@ class Read(ABC):
     """The statement for when documents changed last."""
     generation: ClassVar[str]
     """The statement for the number of the last change."""
+    lacking_words: ClassVar[str]
+    """The statement for whether the base has fewer words of a document than it counted."""
     vector: ClassVar[str]
     """The column of a vector `v.vector`, as the driver returns it."""
     vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]

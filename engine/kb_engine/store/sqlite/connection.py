@@ -124,6 +124,7 @@ class SqliteRead(Read):
     statistics_index = " INDEXED BY documents_figures"
     last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
+    lacking_words = "SELECT false WHERE ? IS NOT NULL"  # they are in the files of the index
     vector = "v.vector"
 
     db: apsw.Connection

@@ -145,6 +145,9 @@ class SqliteStore(Store):
         """Keep the files of the index few, from now on. Called once."""
         self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
 
+    async def renew_damaged_index(self) -> int:
+        return await self._upkeep.renew_damaged()
+
     def subscribe(self, callback: StoreEventCallback) -> None:
         """One process owns the base: nobody else changes it."""
 

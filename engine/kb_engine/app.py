@@ -189,13 +189,19 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
     await asyncio.to_thread(_prepare_folders, settings)
     store: Store
     spool: Spool
-    bounds = Bounds(settings.max_queued_jobs, settings.keep_versions, settings.keep_versions_days)
+    bounds = Bounds(
+        settings.max_queued_jobs,
+        settings.keep_versions,
+        settings.keep_versions_days,
+        settings.keep_originals,
+    )
     if (address := settings.address) is None:
         store = await open_sqlite(
             settings.database,
             embedder=embedder,
             bounds=bounds,
             index=_index(settings),
+            spool=settings.spool_folder,
         )
         spool = FolderSpool(settings.spool_folder)
     else:

@@ -104,6 +104,9 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
         msgspec.Meta(ge=0),
     ] = GIBIBYTE
+    keep_originals: Annotated[
+        bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
+    ] = False
     keep_versions: Annotated[
         int,
         Setting(

@@ -42,6 +42,7 @@ _NO_COUNTS = Counts(
     chunks=0,
     queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
     originals_bytes=0,
+    kept_originals_bytes=0,
     database_bytes=0,
     last_updated=None,
 )
@@ -154,11 +155,13 @@ class StateApi:
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
+        keeps, kept_bytes = engine.settings.keep_originals, counts.kept_originals_bytes
         self._storage = msgspec.structs.replace(
             self._storage,
             bytes=counts.database_bytes + uploads,
             free_bytes=free,
             originals_bytes=counts.originals_bytes,
+            kept_originals_bytes=kept_bytes if keeps or kept_bytes else UNSET,
             accessible=True,
             failed_bytes=sum(job.size_bytes for job in kept),
             failed_bytes_limit=engine.kept.bounds.bytes,

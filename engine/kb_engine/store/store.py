@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,6 +49,8 @@ T = TypeVar("T")
 
 BATCH = 32
 """Documents that are applied to an index at once."""
+BLOCK_BYTES = 256 * 1024
+"""Of a file that is read."""
 PATIENCE_SECONDS = 10.0
 """So long a search waits for the index."""
 _POLL_SECONDS = 1.0
@@ -58,6 +60,14 @@ _LONGEST_PAUSE = 5.0
 _LONGEST_REQUESTED_PAUSE = 60.0
 
 logger = logging.getLogger(__name__)
+
+
+def original_lost() -> EngineError:
+    """The error for a file that the base names and that is not there."""
+    return EngineError(
+        "original_not_kept",
+        "The file was kept and cannot be found any more. Send it again, or restore it from a copy.",
+    )
 
 
 def utc_now() -> datetime:
@@ -143,6 +153,14 @@ class Store(ABC):
         """Prove that the base can be read and written."""
         await self._run_write(state.ping, makes_room=False)
         await self.read(state.generation)
+
+    @abstractmethod
+    def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
+        """The file of this content that is kept, block by block; close it where not all is read.
+
+        Raises:
+            EngineError: `original_not_kept`, at the first block.
+        """
 
     async def renew_damaged_index(self) -> int:
         """Make anew what of the index lies in files and is not as it was written; how many there were."""

@@ -345,6 +345,18 @@ CREATE TABLE reserve (room bigint);
 {FILL_RESERVE};
 """
 
+# Files that are kept stay where they were received; versions know of which of them they were made.
+_VERSION_12 = """
+CREATE TABLE originals (
+  sha256 text COLLATE "C" PRIMARY KEY,
+  size_bytes bigint NOT NULL,
+  file text COLLATE "C" NOT NULL UNIQUE REFERENCES spool_files ON DELETE CASCADE
+);
+ALTER TABLE versions ADD COLUMN original text COLLATE "C";
+UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'kind' = 'file';
+CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -357,6 +369,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_9,
     _VERSION_10,
     _VERSION_11,
+    _VERSION_12,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -28,7 +28,7 @@ import asyncio
 import fcntl
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -74,9 +74,9 @@ from kb_engine.store.postgres.connection import (
 )
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
-from kb_engine.store.repository import jobs, search
+from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
-from kb_engine.store.store import Store, utc_now
+from kb_engine.store.store import Store, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
@@ -296,6 +296,7 @@ class PostgresStore(Store):
         async def empty(write: Write) -> None:
             await write.rows(f"SET LOCAL lock_timeout = '{_EMPTYING_SECONDS}s'")
             await write.rows("TRUNCATE versions")
+            await originals.release_all(write)
 
         await self._through(empty)
         self._note_emptied(count)
@@ -363,6 +364,20 @@ class PostgresStore(Store):
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         return await self._run_read(partial(self._search, query))
+
+    async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
+        sql = "SELECT p.data FROM originals o JOIN spool_parts p ON p.name = o.file WHERE o.sha256 = ? "
+        part = 0
+        while True:
+            values = (sha256, part)
+            data = await self._run_read(lambda read, v=values: read.value(f"{sql} AND p.part = ?", v))  # type: ignore[misc]
+            if data is None:
+                break
+            yield data
+            part += 1
+        kept = "SELECT EXISTS (SELECT FROM originals WHERE sha256 = ?)"
+        if not part and not await self._run_read(lambda read: read.value(kept, (sha256,))):
+            raise original_lost()
 
     async def _search(self, query: Query, read: Read) -> Found:
         async def find(wanted: IndexQuery) -> Candidates:

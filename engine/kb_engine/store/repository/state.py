@@ -43,6 +43,9 @@ async def counts(read: Read) -> Counts:
             }
         ),
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
+        kept_originals_bytes=int(
+            await read.value("SELECT CAST(coalesce(sum(size_bytes), 0) AS bigint) FROM originals")
+        ),
         database_bytes=await read.size(),
         last_updated=await read.value(read.last_updated),
     )

@@ -205,6 +205,14 @@ class Write(Read):
     async def drop_files(self, names: Sequence[str]) -> None:
         """No job needs these files of the spool any more."""
 
+    @abstractmethod
+    async def keep_original(self, sha256: str, size: int, name: str) -> None:
+        """Keep this file of the spool as the one of its content."""
+
+    @abstractmethod
+    async def drop_originals(self, hashes: Sequence[str]) -> None:
+        """Keep the files of these contents no longer."""
+
     def keep_lease(self, lease: str) -> None:
         """This engine has a job under this lease, once the transaction commits."""
 

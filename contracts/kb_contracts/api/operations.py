@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.api.content import FileContent
 
 API_VERSION = "v3.0.0"
 """What `/status` of an engine of this API names at least, and what the server asks for."""
@@ -209,6 +210,8 @@ class Operation(Generic[B, R]):
     """Whether a retry is refused as `in_progress` while the first request runs."""
     names_user: bool = field(init=False)
     """Whether it looks at `X-User-ID`."""
+    answers_file: bool = field(init=False)
+    """Whether its answer is a file rather than JSON."""
 
     def __post_init__(self) -> None:
         set_once = partial(object.__setattr__, self)
@@ -217,6 +220,7 @@ class Operation(Generic[B, R]):
         set_once("mutates", not (self.reads or self.method is Method.GET))
         set_once("excludes_retries", self.mutates and self.accepted is None)
         set_once("names_user", self.on_behalf or self.surface is ApiSurface.RAGLER)
+        set_once("answers_file", self.response_model is FileContent)
         if not self.path_parameters:
             names = [name for _, name, _, _ in Formatter().parse(self.path) if name]
             set_once("path_parameters", {name: _PATH_PARAMETERS[name] for name in names})
@@ -396,6 +400,14 @@ DELETE_DOCUMENT = _delete(
     m.Removed,
     query=DeleteQuery,
     errors=("document_not_found",),
+)
+
+GET_ORIGINAL = _get(
+    "getOriginal",
+    f"{_DOCUMENT}/original",
+    "The file that a document was made of, as it was sent, where it is kept",
+    FileContent,
+    errors=("document_not_found", "original_not_kept"),
 )
 
 REMOVE_SOURCE = _delete(

@@ -37,6 +37,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
@@ -44,6 +45,7 @@ from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER
 from kb_contracts.http import documents
 from kb_contracts.http.admission import RETRY_SECONDS, Admission
 from kb_contracts.http.connections import is_loopback
+from kb_contracts.http.downloads import file_response
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 
 logger = logging.getLogger(__name__)
@@ -174,6 +176,8 @@ def _adapt(
         else:
             with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
                 answer = await handler(incoming)
+        if isinstance(answer, FileContent):
+            return await file_response(answer)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
         version = getattr(answer, "version", None)
         return web.Response(

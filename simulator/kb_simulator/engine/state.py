@@ -62,6 +62,7 @@ class State:
     now: Callable[[], int]
     policy: Policy = field(default_factory=AtOnce)
     started: int = 0
+    keeps_originals: bool = False
     collections: Collections = field(default_factory=Collections)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     _documents: Documents = field(init=False)
@@ -289,7 +290,11 @@ class State:
             chunks=len(documents.owners),
             queue=m.QueueState(**queue),
             storage=m.StorageInfo(
-                path="memory", bytes=size, free_bytes=_STORAGE_BYTES - size, originals_bytes=size
+                path="memory",
+                bytes=size,
+                free_bytes=_STORAGE_BYTES - size,
+                originals_bytes=size,
+                kept_originals_bytes=documents.kept_bytes() if self.keeps_originals else msgspec.UNSET,
             ),
             issues=[],
             started_at=rfc3339(self.started),

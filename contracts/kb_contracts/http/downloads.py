@@ -1,0 +1,58 @@
+"""A file as the response to a request: to be saved, and never to be shown or run where it is fetched from."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from urllib.parse import quote
+
+from aiohttp import web
+
+from kb_contracts.api.content import OCTETS, FileContent
+
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+}
+
+_MOST_CHARS = 150
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 !#$&+-.^_`~(),=@")
+
+
+def content_disposition(filename: str) -> str:
+    """The header (RFC 6266) that has a file saved under its name, or what is left of it without folders and
+    signs that nobody sees; for old clients in ASCII, too."""
+    last = filename.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(sign for sign in last if unicodedata.category(sign)[0] != "C").strip()
+    if len(shown) > _MOST_CHARS:  # the end says what it is
+        shown = shown[: _MOST_CHARS // 2] + shown[-_MOST_CHARS // 2 :]
+    shown = shown if shown.strip(".") else "file"
+    plain = "".join(sign if sign in _PLAIN else "_" for sign in shown)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
+
+
+async def file_response(content: FileContent) -> web.Response:
+    """The response, once its first block is there; it breaks off where the others are not.
+
+    Raises what the first block raises.
+    """
+    first = await anext(content.blocks, b"")
+    headers = {
+        **SAFE_HEADERS,
+        "Content-Disposition": content_disposition(content.filename),
+        "Content-Length": str(content.size),
+        "ETag": f'"{content.sha256}"',
+    }
+    return web.Response(body=_whole(first, content), headers=headers, content_type=OCTETS)
+
+
+async def _whole(first: bytes, content: FileContent) -> AsyncGenerator[bytes, None]:
+    sent = len(first)
+    async with aclosing(content.blocks) as blocks:
+        yield first
+        async for block in blocks:
+            sent += len(block)
+            yield block
+    if sent != content.size:
+        raise ConnectionAbortedError(f"a file of {content.size} bytes has {sent}")

@@ -1,6 +1,7 @@
 """A base compared with itself, document by document, and what is derived made again where it is wrong.
 
-The truth of a document is its texts: that of a note, with its hash, and the passages of a file. Derived are
+The truth of a document is its texts: that of a note, with its hash, the passages of a file, and the file
+where it is kept. Derived are
 the chunks of a note, the words and vectors by which passages are found, and counts. A text that is hurt is
 named, so that it can be restored or sent again.
 """
@@ -8,17 +9,20 @@ named, so that it can be restored or sent again.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.embed.context import Passage
 from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
-from kb_engine.store.repository import content
+from kb_engine.store.repository import content, originals
 from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store
 
@@ -96,6 +100,27 @@ def _is_no_vector(vector: Vectors | None, dimensions: int) -> bool:
     return abs(float(np.linalg.norm(vector)) - 1) > _UNIT
 
 
+async def file_fault(store: Store, document_id: int) -> Fault | None:
+    """What is wrong with the file of a document, where one is kept."""
+    sha256 = await store.read(originals.of, document_id)
+    if sha256 is None:
+        return None
+    digest = hashlib.sha256()
+    try:
+        async with aclosing(store.original(sha256)) as blocks:
+            async for block in blocks:
+                digest.update(block)
+    except EngineError as error:
+        if error.code != "original_not_kept":
+            raise
+        return Fault("its file is missing", derived=False)
+    return (
+        None
+        if digest.hexdigest() == sha256
+        else Fault("its file is not the one that was sent", derived=False)
+    )
+
+
 class Check:
     """Looks at every document of a base, and mends what it may."""
 
@@ -135,6 +160,8 @@ class Check:
         faults = faults_of(document, self._store.dimensions, expected)
         if await self._store.read(content.lacks_words, document.id):
             faults.append(NO_WORDS)
+        if (fault := await file_fault(self._store, document.id)) is not None:
+            faults.append(fault)
         if not faults:
             return None
         may_be_mended = self._repair and all(fault.derived for fault in faults)

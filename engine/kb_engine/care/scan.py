@@ -4,10 +4,10 @@
                                                         │ somebody asks: wait for quiet
                                                         └ after the last one: the files of the index
 
-What `kb check` compares is compared here: texts with their hashes, passages with the texts, vectors by their
-length, and one passage of each document with what the model says now, unless the model is paid for. What is
-hurt is named, and left as it is: a text cannot be made again, and a change that comes meanwhile must not be
-lost. Only the index's own files, which are derived of what is compared, are made anew.
+What `kb check` compares is compared here: texts and kept files with their hashes, passages with the texts,
+vectors by their length, and one passage of each document with what the model says now, unless the model is
+paid for. What is hurt is named, and left as it is: a text cannot be made again, and a change that comes
+meanwhile must not be lost. Only the index's own files, which are derived of what is compared, are made anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.care.check import NO_WORDS, OTHER_VECTOR, faults_of, is_of_another
+from kb_engine.care.check import NO_WORDS, OTHER_VECTOR, faults_of, file_fault, is_of_another
 from kb_engine.encoder import Encoder, Owner
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.store.repository import content
@@ -191,6 +191,8 @@ class Scan:
         faults = [fault.what for fault in await self._encoder.in_background(Owner(_CALLER), look)]
         if await self._store.read(content.lacks_words, number):
             faults.append(NO_WORDS.what)
+        if (fault := await file_fault(self._store, number)) is not None:
+            faults.append(fault.what)
         if not faults and document.chunks and await self._is_of_another(document):
             faults.append(OTHER_VECTOR.what)
         return faults

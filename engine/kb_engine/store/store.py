@@ -162,6 +162,10 @@ class Store(ABC):
             EngineError: `original_not_kept`, at the first block.
         """
 
+    async def make_room(self) -> bool:
+        """Let versions and trash go where that may leave room on the disk of the uploads; whether it did."""
+        return False
+
     async def renew_damaged_index(self) -> int:
         """Make anew what of the index lies in files and is not as it was written; how many there were."""
         return 0

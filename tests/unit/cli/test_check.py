@@ -13,6 +13,7 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
+from kb_engine.store.sqlite.originals import originals_of
 from tests.support import engines
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import KEY, Kb
@@ -110,6 +111,21 @@ def test_what_is_lost_is_named_and_left(kb: Kb, home: Path, statement: str, faul
     assert fault in error
     assert "restore it from a copy" in error
     assert check(kb, home, "--repair")[1] == answer
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [(lambda file: file.write_bytes(b"other"), "not the one that was sent"),
+     (lambda file: file.unlink(), "its file is missing")],
+)  # fmt: skip
+def test_a_kept_file_that_is_hurt_is_named(
+    kb: Kb, home: Path, damage: Callable[[Path], object], fault: str
+) -> None:
+    (file,) = originals_of(EngineSettings(home=home).database).iterdir()
+    damage(file)
+    status, answer, error = check(kb, home, "--repair")
+    assert (status, [each["document_id"] for each in answer["hurt"]]) == (Exit.FAILED, [2])
+    assert fault in error
 
 
 @pytest.mark.process

@@ -26,8 +26,8 @@ class VectorsMissing(Exception):
         self.past = past
 
 
-async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
-    """Insert a document of another base under its own uid, version and times.
+async def arrive(write: Write, arrival: Arrival, prepared: Prepared, spool: str | None = None) -> bool:
+    """Insert a document of another base under its own uid, version and times, and keep its file, `spool`.
 
     False: nothing was done, for it is here already, the same content is, or its source has another document.
     """
@@ -49,6 +49,7 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
         filename=arrival.filename,
         format=arrival.format,
         doc_type=arrival.doc_type,
+        spool=spool,
     )
     for path in arrival.source_paths or (None,):
         if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
@@ -63,6 +64,7 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
         "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
     }
     await assign(write, document_id, kept)
+    await originals.keep(write, job)
     return True
 
 

@@ -39,6 +39,13 @@ async def release_all(write: Write) -> None:
     await _drop(write, "true", ())
 
 
+async def of(read: Read, document_id: int) -> str | None:
+    """The SHA-256 of the file of a document; None where none is kept."""
+    sql = f"SELECT d.sha256 FROM documents d WHERE d.id = ? AND {IS_KEPT}"  # noqa: S608
+    sha256 = await read.value(sql, (document_id,))
+    return None if sha256 is None else str(sha256)
+
+
 async def bytes_of_versions(read: Read) -> int:
     """How many bytes would be free if no versions were kept."""
     sql = (

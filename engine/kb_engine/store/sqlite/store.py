@@ -38,7 +38,7 @@ from kb_engine.index.embedded.vectors import originals as original_vectors
 from kb_engine.index.port import Candidates, Index, IndexQuery
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
-from kb_engine.store.repository import jobs, search, versions
+from kb_engine.store.repository import jobs, originals, search, versions
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -164,6 +164,13 @@ class SqliteStore(Store):
                 yield block
         finally:
             file.close()
+
+    async def make_room(self) -> bool:
+        """In the base their room stays the base's; their files leave theirs to all."""
+        if not await self.read(originals.bytes_of_versions):
+            return False
+        await self._writer.run(self._empty_versions)
+        return True
 
     async def renew_damaged_index(self) -> int:
         return await self._upkeep.renew_damaged()

@@ -1,4 +1,4 @@
-"""A file as the response to a request: to be saved, and never to be shown or run where it is fetched from."""
+"""A file as the response to a request: to be saved, and never to be visible or run where it is fetched from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def content_disposition(filename: str) -> str:
     """The header (RFC 6266) that has a file saved under its name, or what is left of it without folders and
     signs that nobody sees; for old clients in ASCII, too."""
     last = filename.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(sign for sign in last if unicodedata.category(sign)[0] != "C").strip()
-    if len(shown) > _MOST_CHARS:  # the end says what it is
-        shown = shown[: _MOST_CHARS // 2] + shown[-_MOST_CHARS // 2 :]
-    shown = shown if shown.strip(".") else "file"
-    plain = "".join(sign if sign in _PLAIN else "_" for sign in shown)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
+    visible = "".join(sign for sign in last if unicodedata.category(sign)[0] != "C").strip()
+    if len(visible) > _MOST_CHARS:  # the end says what it is
+        visible = visible[: _MOST_CHARS // 2] + visible[-_MOST_CHARS // 2 :]
+    visible = visible if visible.strip(".") else "file"
+    plain = "".join(sign if sign in _PLAIN else "_" for sign in visible)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(visible, safe='')}"
 
 
 async def file_response(content: FileContent) -> web.Response:

@@ -1,4 +1,4 @@
-"""A file as the response to a request: to be saved, and never to be visible or run where it is fetched from."""
+"""A file as the response to a request: to be saved, and never to be displayed or run where it comes from."""
 
 from __future__ import annotations
 

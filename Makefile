@@ -5,7 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FLAGS  ?=
 # A file of tests stays on one core, so that its servers and databases are started once.
-PYTEST  = $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(FLAGS)
+PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loadscope-reorder $(FLAGS)
+# Tests within one process wait a third of their time, for sockets and timers: one more than there are cores.
+BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-here test-all test-processes check format load contracts clean
@@ -20,12 +22,12 @@ test: $(VENV)/.test ## checks, and every test that needs no process of its own: 
 	@$(MAKE) --no-print-directory --jobs 2 check test-here # mypy has one core for itself, the tests the rest
 
 test-here: $(VENV)/.test
-	$(PYTEST) -m "not process"
+	$(call PYTEST,$(BESIDE)) -m "not process"
 
 test-all: test test-processes ## all that needs no container; the first time it fetches Node's packages
 
 test-processes: $(VENV)/.test ## what `make test` leaves out: processes, models, conformance, mutants
-	$(PYTEST) -m process
+	$(call PYTEST,auto) -m process
 	$(BIN)/python -m tests.conformance.run
 	$(BIN)/python -m tests.mutation.run
 

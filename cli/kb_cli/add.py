@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import io
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -26,7 +27,7 @@ from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output, printable_line
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, WITHOUT_CHUNKS
 from kb_server.collection_tags import tags_for_submission
 
 if TYPE_CHECKING:
@@ -122,6 +123,16 @@ _NO_OCR = "OCR does not apply to it: its text is taken"
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """What is known of a file or a text beside what is in it. `notes`: what a person should know of it."""
+
+    title: str | None = None
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A file to send. `named`: the user named it, so that to skip it would be to fail. `source`: the source
     path of its document."""
@@ -130,11 +141,21 @@ class Found:
     size: int
     named: bool
     source: str
+    details: Details = Details()
 
     @property
     def label(self) -> str:
         """What people know it by."""
         return self.source if is_url(self.source) else str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text to send as a note; `label` is what people know it by."""
+
+    label: str
+    text: str
+    details: Details
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
@@ -232,17 +253,20 @@ class Adding:
     as_text: bool = False
     """Take files of unknown kinds for text."""
     _refused_kinds: dict[str, str] = field(default_factory=dict)
-    _waiting: deque[tuple[Found, str]] = field(default_factory=deque)
+    _waiting: deque[tuple[Found | Written, str]] = field(default_factory=deque)
     _results: list[Result] = field(default_factory=list)
 
-    def run(self, files: Iterable[Found]) -> list[Result]:
-        """Send `files`, then wait for what was sent.
+    def run(self, items: Iterable[Found | Written]) -> list[Result]:
+        """Send files and texts, then wait for what was sent.
 
         Raises:
             CliError: the engine does not answer any more, or refuses the key.
         """
-        for file in files:
-            self._send(file)
+        for item in items:
+            if isinstance(item, Found):
+                self._send(item)
+            else:
+                self._submit(item, partial(self._send_text, item))
         while self._waiting:
             self._await_oldest()
         return self._results
@@ -261,52 +285,72 @@ class Adding:
         from kb_cli.client import UnsupportedFormat
 
         try:
-            job = self._accepted(file)
+            self._submit(file, partial(self._send_file, file))
         except UnsupportedFormat as error:
             self._refused_kinds[kind] = error.message
             self._pass_over(file, error.message)
-        except OSError as error:
-            self._end(Result(file.label, "failed", reason=error.strerror or str(error)))
-        except CliError as error:
-            if error.status is Exit.UNREACHABLE:
-                raise
-            self._end(Result(file.label, "failed", reason=error.message))
-        else:
-            if self.wait:
-                self._waiting.append((file, job.id))
-            else:
-                self._end(Result(file.label, "submitted", job_id=job.id))
 
-    def _accepted(self, file: Found) -> m.Job:
-        """Send one file, as often as the engine's queue is full and jobs of ours are in it."""
-        from kb_cli.client import QueueFull
+    def _submit(self, item: Found | Written, send: Callable[[], m.Job]) -> None:
+        """Send one item, as often as the engine's queue is full and jobs of ours are in it."""
+        from kb_cli.client import QueueFull, UnsupportedFormat
 
         while True:
             try:
-                with _Watched(io.FileIO(file.path), self.progress) as content:
-                    return self.client.send_file(
-                        file.path.name, content, self._fields(file), as_text=self.as_text
-                    )
-            except QueueFull:
-                if not self._waiting:
+                job = send()
+            except UnsupportedFormat:
+                raise
+            except QueueFull as error:
+                if self._waiting:
+                    self._await_oldest()
+                    continue
+                self._end(Result(item.label, "failed", reason=error.message))
+            except OSError as error:
+                self._end(Result(item.label, "failed", reason=error.strerror or str(error)))
+            except CliError as error:
+                if error.status is Exit.UNREACHABLE:
                     raise
-                self._await_oldest()
+                self._end(Result(item.label, "failed", reason=error.message))
+            else:
+                if self.wait:
+                    self._waiting.append((item, job.id))
+                else:
+                    self._end(Result(item.label, "submitted", job_id=job.id))
+            return
+
+    def _send_file(self, file: Found) -> m.Job:
+        with _Watched(io.FileIO(file.path), self.progress) as content:
+            return self.client.send_file(file.path.name, content, self._fields(file), as_text=self.as_text)
 
     def _fields(self, file: Found) -> m.FileFields:
         return m.FileFields(
-            tags=self.tags,
+            title=file.details.title,
+            tags=[*self.tags, *file.details.tags],
+            metadata=dict(file.details.metadata),
             # Longer than the engine takes, it is left out rather than cut to another file's name.
             source_path=file.source if len(file.source) <= SOURCE_PATH_CHARS else None,
             dedup_scope=self.tags[0],
             force_ocr=self.force_ocr and _takes_ocr(file.path),
         )
 
+    def _send_text(self, written: Written) -> m.Job:
+        details = written.details
+        request = m.NoteRequest(
+            text=written.text,
+            title=details.title,
+            tags=[*self.tags, *details.tags],
+            metadata=dict(details.metadata),
+            dedup_scope=self.tags[0],
+        )
+        return self.client.call(CREATE_JOB, body=request)
+
     def _pass_over(self, file: Found, reason: str) -> None:
         self._end(Result(file.label, "failed" if file.named else "skipped", reason=reason))
 
     def _await_oldest(self) -> None:
-        file, job_id = self._waiting.popleft()
-        self._end(self._result(file.label, self.client.wait_for_job(job_id)))
+        item, job_id = self._waiting.popleft()
+        result = self._result(item.label, self.client.wait_for_job(job_id))
+        result.reason = "; ".join(filter(None, (result.reason, *item.details.notes))) or None
+        self._end(result)
 
     def _result(self, path: str, job: m.Job) -> Result:
         if job.document_id is None:

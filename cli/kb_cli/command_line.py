@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from kb_cli import VERSION
 from kb_cli.connect.clients import CLIENTS
+from kb_cli.imported.kinds import KINDS
 from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
@@ -119,6 +120,7 @@ COMMANDS = (
         _HOME,
         _arg("--port", help="port of the MCP server"),
         _arg("--engine-port", help="port of the engine"),
+        _arg("--single", action="store_true", help="both in one process, for a small machine or container"),
         _TOOLSETS,
         _LEVEL,
     ), ("server", "engine")),
@@ -167,6 +169,11 @@ COMMANDS = (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="what kb backup has made"),
     ), ("engine",)),
+    Command("migrate", "kb_cli.migrate:run", "put a base into another one, while no engine uses either", (
+        *_SETTINGS, _JSON, _HOME,
+        _arg("source", metavar="SOURCE", help="sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"),
+        _arg("target", metavar="TARGET", help="the same of a base that is unused, or is made"),
+    ), ("engine",)),
     Command("check", "kb_cli.check:run", "compare a base with itself, while no engine uses it", (
         *_SETTINGS, _JSON, _HOME, _EMBEDDER,
         _arg("--deep", action="store_true", help="embed every passage again, and compare"),
@@ -177,10 +184,16 @@ COMMANDS = (
         *_LABELS,
         _arg("folder", metavar="FOLDER", help="a new folder"),
     )),
-    Command("import", "kb_cli.exported.command:import_", "take such texts into a base that no engine uses", (
-        *_SETTINGS, _JSON, _HOME, _EMBEDDER,
-        _arg("folder", metavar="FOLDER", help="what kb export has made"),
-    ), ("engine",)),
+    Command("import", "kb_cli.imported.command:run", "take in what kb export or others have written", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("place", metavar="PATH",
+             help="what kb export has made, for a base that no engine uses; or for an engine: a vault of "
+             "Obsidian, a folder of basic-memory, an export (JSON) of mcp-memory-service"),
+        _arg("--from", dest="kind", choices=KINDS, help="what it is (default: by what is in it)"),
+        _arg("--dry-run", action="store_true", help="say what would be sent, and send nothing"),
+        _HOME, _EMBEDDER,
+    ), ("server", "engine")),
     Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
         *_SETTINGS,
         _arg("--seed", help="what every random decision derives from (7)"),
@@ -330,11 +343,45 @@ COMMANDS = (
         _arg("--offset", type=_COUNT, default=0, metavar="N", help="versions to skip"),
         _arg("--limit", type=_LIMIT, default=100, metavar="N", help="most versions (default 100)"),
     )),
+    Command("audit", "kb_cli.audit:run", "who did what to which document, where KB_AUDIT has it written", (
+        *_SETTINGS,
+        _HOME,
+        _JSON,
+        _arg("--folder", dest="audit_folder", metavar="DIR", help="where it lies (default: KB_AUDIT_FOLDER)"),
+        _arg("--who", metavar="NAME", help="only what this key, or the subject of this token, did"),
+        _arg("--document", metavar="UID", help="only what concerns this document"),
+        _arg("--action", metavar="NAME", help="only this operation or tool"),
+        _arg("--outcome", metavar="CODE", help="only this: ok, an error's code, or refused for any"),
+        _arg("--correlation-id", metavar="ID", help="only what belongs to this request"),
+        _arg("--since", metavar="TIME", help="RFC 3339, in UTC"),
+        _arg("--until", metavar="TIME", help="the same"),
+        _arg("--limit", type=_COUNT, default=1_000, metavar="N", help="the last so many (default 1000)"),
+        _arg("--heads", action="store_true", help="the last line of each chain, as JSON, to keep elsewhere"),
+        _arg("--check", action="store_true", help="whether every line is as it was written"),
+        _arg("--known", metavar="FILE", help="also against heads that were printed before"),
+    )),
     Command("move", "kb_cli.documents:move", "put a document into another collection", (
         *_ENGINE,
         _arg("document", metavar="ID", help="number or uid"),
         _arg("to", metavar="COLLECTION", help="its new collection"),
     ), ("server",)),
+    Command("keys", "kb_cli.keys:run", "who may do what: make, list, revoke and rotate keys", (
+        *_SETTINGS, _JSON, _HOME,
+        _arg("action", choices=("create", "list", "revoke", "rotate"), help="what to do"),
+        _arg("key", nargs="?", metavar="KEY", help="its name, or its id"),
+        _arg("--rights", default="read", metavar="RIGHT,...",
+             help="of a new key: read, write, delete, administer (default read)"),
+        _arg("--collection", action="append", metavar="NAME",
+             help="of a new key: for these alone; NAME* for all that begin so (default: everything)"),
+        _arg("--toolset", action="append", metavar="NAME",
+             help="of a new key: for these alone; pages are one (default: all)"),
+        _arg("--expires", metavar="TIME", help="of a new key: after 12h, 90d or 4w (default: never)"),
+        _arg("--calls-per-minute", type=_COUNT, metavar="N", help="of a new key: tool calls"),
+        _arg("--bytes-per-day", type=_COUNT, metavar="N", help="of a new key: what it may add"),
+        _arg("--documents-per-day", type=_COUNT, metavar="N", help="of a new key: how many it may add"),
+        _arg("--uploads-in-flight", type=_COUNT, metavar="N", help="of a new key: uploads open at once"),
+        _arg("--grace", metavar="TIME", help="with rotate: how long the old token works on (default: not)"),
+    )),
     Command("bench", "kb_cli.run:bench", "measure, side by side", (
         _arg("benchmark", choices=BENCHMARKS, metavar="NAME", help="the benchmark"),
         _arg("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),

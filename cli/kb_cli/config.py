@@ -15,6 +15,7 @@ import msgspec
 from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import Setting, Settings
+from kb_contracts.access.local import local_token
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
@@ -136,10 +137,10 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
         SettingsError, CliError: a setting cannot be used.
     """
     settings = read(ClientSettings, options)
-    if settings.engine_url:
-        return settings
-    url = Rendezvous(settings.home / "engine").join()
-    return msgspec.structs.replace(settings, engine_url=url or DEFAULT_ENGINE)
+    place = Rendezvous(settings.home / "engine")
+    url = settings.engine_url or place.join() or DEFAULT_ENGINE
+    key = settings.api_key or (local_token(place.folder) if place.is_at(url) else "")
+    return msgspec.structs.replace(settings, engine_url=url, api_key=key)
 
 
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:

@@ -1,6 +1,6 @@
 """`kb doctor`: what is wrong on this machine, and what to do about it.
 
-settings ─▶ packages ─▶ data folder ─▶ engine, with its model and its queue ─▶ server ─▶ clients
+settings ─▶ packages ─▶ data folder ─▶ keys ─▶ engine, with its model and its queue ─▶ server ─▶ clients
 
 Each check looks for itself, so that one that fails hides none of the others. Nothing is changed.
 """
@@ -11,7 +11,10 @@ import argparse
 import os
 import platform
 import shutil
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,9 +27,12 @@ from kb_cli.config import ClientSettings, client_settings, config_file, engine, 
 from kb_cli.connect.clients import CLIENTS, Machine
 from kb_cli.connect.command import server_of
 from kb_cli.connect.editing import NotEditable, member_of
+from kb_cli.keys import KeySettings
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
+from kb_contracts.access.key_file import KeyFile
+from kb_contracts.access.keys import KeysDamaged
 from kb_contracts.api.operations import GET_STATUS
 from kb_engine.settings import EngineSettings
 from kb_server.services import http_base
@@ -36,6 +42,7 @@ Verdict: TypeAlias = Literal["well", "note", "wrong"]
 _STYLES: dict[Verdict, str] = {"well": "green", "note": "yellow", "wrong": "red"}
 _LEAST_FREE = 1024**3
 _PROBE_SECONDS = 5.0
+_SOON = timedelta(days=7)
 _PACKAGES = {"server": "mcp", "engine": "apsw"}
 """Of each extra one package that nothing else brings."""
 
@@ -102,6 +109,34 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("wrong", "data folder", what, "free some room: an engine without any takes nothing in")
     else:
         yield Finding("well", "data folder", what)
+
+
+def _keys(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        file = read(KeySettings, options).file
+    except (SettingsError, CliError):
+        return  # said above
+    if not file.exists():
+        yield Finding("well", "keys", "none is named; `kb keys create` makes one")
+        return
+    try:
+        keys = KeyFile(file).read()
+    except KeysDamaged as error:
+        yield Finding("wrong", "keys", str(error), "until then nothing starts")
+        return
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o077:
+        words = f"others may read or change {file}: its mode is {mode:04o}"
+        yield Finding("wrong", "keys", words, f"chmod 600 {file}")
+    now = datetime.now(UTC)
+    states = Counter(key.state(now) for key in keys)
+    yield Finding("well", "keys", f"{states['valid']} of {len(keys)} in {file} are valid")
+    for key in keys:
+        if key.state(now) == "expired":
+            advice = f"kb keys revoke {key.name}, or make a new one"
+            yield Finding("note", f"key {key.name}", "has expired", advice)
+        elif key.expires is not None and key.revoked is None and key.expires - now < _SOON:
+            yield Finding("note", f"key {key.name}", f"expires on {key.expires:%Y-%m-%d}", "make a new one")
 
 
 def _engine(options: argparse.Namespace) -> Iterator[Finding]:
@@ -184,6 +219,7 @@ _CHECKS: tuple[Callable[[argparse.Namespace], Iterator[Finding]], ...] = (
     _settings,
     _packages,
     _data_folder,
+    _keys,
     _engine,
     _server,
     _clients,

@@ -1,11 +1,12 @@
-"""`kb up`: engine and MCP server as two children of one command.
+"""`kb up`: engine and MCP server as two children of one command, or with `--single` in its own process.
 
 start the engine ─▶ it reports its URL ─▶ start the server with it ─▶ it reports its URL ─▶ say so
 Ctrl-C, SIGTERM ─▶ stop the server, so that its calls can end ─▶ stop the engine ─▶ exit 0
 a child ends by itself ─▶ before it was ready: stop the other, exit 1
                        ─▶ later: say so, start it again at its port, after a while that grows
 
-Where the engine of this data folder runs already, as `kb stdio` starts one, that one is used.
+Where the engine of this data folder runs already, as `kb stdio` starts one, that one is used. In one process
+the server calls the engine's operations directly; the engine listens all the same, for the other commands.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import asyncio
 import errno
 import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kb_cli.config import config_file, is_set, read
@@ -23,8 +27,12 @@ from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
 from kb_server.processes import ChildProcess
+from kb_server.services import checked_keys
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import checked_names
+
+if TYPE_CHECKING:
+    from kb_contracts.http.direct import DirectCalls
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _WELL_SECONDS = 60.0
@@ -39,12 +47,70 @@ def run(options: argparse.Namespace, out: Output) -> int:
     server = read(ServerSettings, options)
     engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
+    checked_keys(server)
+    if options.single and server.workers > 1:
+        several = f"KB_WORKERS={server.workers}: --single is one process"
+        raise CliError(Exit.USAGE, f"{several}; set KB_WORKERS to 1, or leave --single out")
     _check_free(server.host, server.port, "KB_MCP_PORT")
     running = Rendezvous(engine.folder).join()
     if running is None:
         _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
+    if options.single:
+        return _run_single(server, engine, out, running)
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
     return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
+
+
+def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, running: str | None) -> int:
+    if running is not None:
+        there = f"the engine of this data folder runs already, at {running}"
+        raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
+    from kb_engine import app as engine
+    from kb_engine.store.port import BaseRefused
+    from kb_server.app import EngineHere, StartError, start
+
+    listening = ""
+
+    @asynccontextmanager
+    async def engine_here() -> AsyncIterator[tuple[str, DirectCalls]]:
+        nonlocal listening
+        async with engine.running(settings) as (listening, app):
+            yield _reachable(listening), app[engine.CALLS]
+
+    def ready(url: str) -> None:
+        _print_addresses(out, server, url, listening)
+
+    try:
+        return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
+    except (StartError, engine.StartError, BaseRefused) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+
+
+def _reachable(url: str) -> str:
+    """The URL of a listener as this machine can ask it, also where it listens on every address."""
+    parts = urlsplit(url)
+    return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
+
+
+def _print_addresses(
+    out: Output, settings: ServerSettings, url: str, listening: str, further: str = ""
+) -> None:
+    """Where the server is (`url`) and the engine (`listening`), and how clients find them."""
+    header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
+    out.text("kb is up; Ctrl-C stops it.", style="bold green")
+    pages = f"  pages        {url}/\n" if settings.pages else ""
+    out.text(
+        f"  endpoint     {url}/mcp\n"
+        f"{pages}"
+        f"  engine       {listening}{further}\n"
+        f"  data folder  {settings.home}\n\n"
+        "Claude Code learns of it with:\n"
+        f"  claude mcp add --transport http kb {url}/mcp{header}"
+    )
+    if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
+        # The other commands look into the data folder of the settings, which may be another one.
+        out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}")
+    out.stdout.flush()
 
 
 def _check_free(host: str, port: int, variable: str) -> None:
@@ -155,16 +221,14 @@ class Up:
 
     async def _start(self) -> ChildProcess | None:
         """Start both and say where they are; the one that ended before it was ready, if one did."""
-        options, settings = self._options, self._settings
+        options = self._options
         listening = self._running
         if listening is None:
             engine = Part("engine", "engine", {"home": options.home, "port": options.engine_port})
             listening = await self._url_of(engine)
             if listening is None:
                 return engine.child
-        parts = urlsplit(listening)
-        # As this machine can ask it, where it listens on every address.
-        engine_url = f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else listening
+        engine_url = _reachable(listening)
         flags = {
             "home": options.home,
             "port": options.port,
@@ -177,24 +241,8 @@ class Up:
         url = await self._url_of(server)
         if url is None:
             return server.child
-        header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
         shared = "" if self._running is None else "  (it ran already, and goes on)"
-        self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
-        pages = f"  pages        {url}/\n" if settings.pages else ""
-        self._out.text(
-            f"  endpoint     {url}/mcp\n"
-            f"{pages}"
-            f"  engine       {listening}{shared}\n"
-            f"  data folder  {settings.home}\n\n"
-            "Claude Code learns of it with:\n"
-            f"  claude mcp add --transport http kb {url}/mcp{header}"
-        )
-        if engine_url != settings.engine_url.rstrip("/"):
-            # The other commands look into the data folder of the settings, which may be another one.
-            self._out.text(
-                f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}"
-            )
-        self._out.stdout.flush()
+        _print_addresses(self._out, self._settings, url, listening, shared)
         return None
 
     async def _url_of(self, part: Part) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,8 @@ _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error",
 _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
+_TOKENS = re.compile(r"\bkb_[0-9a-f]{8}_[\w-]{43}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", re.ASCII)
+"""Keys of kb and JSON Web Tokens, struck out although nobody set them: anything may quote one."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000
@@ -55,7 +58,8 @@ class JsonFormatter(logging.Formatter):
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets` are struck out wherever they turn up; shorter than four characters they are words."""
+        """`secrets` are struck out wherever they turn up, and what looks like a token; shorter than four
+        characters they are words."""
         super().__init__()
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
 
@@ -76,6 +80,7 @@ class JsonFormatter(logging.Formatter):
         return self._redacted(self._line(entry))
 
     def _redacted(self, line: str) -> str:
+        line = _TOKENS.sub("***", line)
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return line

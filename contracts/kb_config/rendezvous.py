@@ -15,9 +15,12 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _PRIVATE = 0o600
 _MOST_BYTES = 4096
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what is listened on, never asked
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _PAUSE_SECONDS = 0.02
 
 
@@ -84,6 +87,18 @@ class Rendezvous:
             finally:
                 os.close(descriptor)
         return None
+
+    def is_at(self, url: str) -> bool:
+        """Whether the engine that announces itself here is reached by `url` on this machine."""
+        announced, wanted = urlsplit(self.url() or ""), urlsplit(url)
+        try:
+            same_port = announced.port is not None and announced.port == wanted.port
+        except ValueError:
+            return False
+        return same_port and (
+            announced.hostname == wanted.hostname
+            or (announced.hostname in _EVERYWHERE and wanted.hostname in _LOOPBACK)
+        )
 
     def use(self) -> Lock | None:
         """Count as somebody who uses the engine; None while an engine ends because nobody did.

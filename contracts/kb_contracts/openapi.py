@@ -22,6 +22,7 @@ import msgspec
 import yaml
 from msgspec.structs import fields
 
+from kb_contracts.access.reach import ACCESS, MAX_ACCESS_BYTES, RIGHTS, Access, Reach
 from kb_contracts.api import models, ragler
 from kb_contracts.api.content import OCTETS
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem, Retry
@@ -91,13 +92,22 @@ RETRY_AFTER: Json = {
 }
 
 
+def _access_schema() -> Json:
+    """The JSON in the header that narrows an access, written out in place."""
+    _, components = msgspec.json.schema_components([Access], ref_template=_SCHEMA)
+    access: Json = components[Access.__name__]
+    access["properties"]["rights"]["default"] = sorted(RIGHTS)
+    access["properties"]["reach"]["anyOf"][0] = components[Reach.__name__]
+    return access
+
+
 def _header(name: str, description: str, pattern: str, **bounds: int) -> Json:
     schema = {"type": "string", "pattern": pattern, **bounds}
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
 HEADERS: Mapping[str, Json] = {
-    header["name"]: header
+    str(header["name"]): header
     for header in (
         _header(
             IDEMPOTENCY_KEY,
@@ -117,11 +127,24 @@ HEADERS: Mapping[str, Json] = {
         ),
         _header(
             ragler.USER_ROLE,
-            f"the caller's role; `{ragler.SERVICE}` may read and no more",
+            f"the caller's role, which only takes rights away; `{ragler.SERVICE}` may read and no more",
             ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_ROLE_CHARS,
         ),
+        {
+            "name": ACCESS,
+            "in": "header",
+            "required": False,
+            "description": "for whom the call is made, as JSON in ASCII: what the key may do is narrowed to "
+            "these rights and to the documents that carry a tag within `reach`",
+            "schema": {
+                "type": "string",
+                "maxLength": MAX_ACCESS_BYTES,
+                "contentMediaType": _JSON,
+                "contentSchema": _access_schema(),
+            },
+        },
     )
 }
 """The headers that operations look at beside the key, as parameters."""
@@ -284,7 +307,8 @@ def _headers(operation: AnyOperation) -> list[str]:
     """The headers that an operation looks at, beside the key."""
     used = {
         ragler.USER_ID: operation.names_user,
-        ragler.USER_ROLE: operation.surface is ApiSurface.RAGLER,
+        ragler.USER_ROLE: not operation.public,
+        ACCESS: not operation.public,
         IF_MATCH: operation.if_match,
         IDEMPOTENCY_KEY: operation.mutates,
     }
@@ -373,7 +397,7 @@ def possible_errors(operation: AnyOperation) -> list[str]:
     """The codes that `operation` may answer with: its own, and those of the adapter, in the table's order."""
     codes = {"invalid_parameter", "unknown_parameter", "internal", *operation.errors}
     if not operation.public:
-        codes |= {"unauthorized", "not_ready"}
+        codes |= {"unauthorized", "forbidden", "not_ready"}
     if operation.mutates:
         codes |= {"idempotency_mismatch", "in_progress", "storage_full"}
     if operation.path_parameters:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import httpx
 import msgspec
 import pytest
 
-from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
+from kb_contracts.access.reach import ACCESS, Access, access_header
+from kb_contracts.api.operations import BY_ID, GET_STATUS, ApiSurface, Operation
 from kb_verify.client import Client, Served, find_served
 from kb_verify.results import Outcome, Results, Status, Tally
 from kb_verify.run import KEY_VARIABLE, Target
@@ -108,6 +109,20 @@ def keyless(target: Target) -> Iterator[httpx.Client]:
         pytest.skip("the engine is verified without a key")
     with _connections(target, target.headers) as client:
         yield client
+
+
+@pytest.fixture
+def caller_of(kb: Client, target: Target, tally: Tally) -> Iterator[Callable[[Access], Client]]:
+    """Callers who may do no more than an access says; skips where the engine does not announce that."""
+    if "access" not in (kb.call(GET_STATUS).features or ()):
+        pytest.skip("the engine does not announce that it enforces who may do what (`features`)")
+    with ExitStack() as stack:
+
+        def made(access: Access) -> Client:
+            headers = {**target.all_headers, ACCESS: access_header(access)}
+            return Client(stack.enter_context(_connections(target, headers)), tally)
+
+        yield made
 
 
 def _connections(target: Target, headers: Mapping[str, str]) -> httpx.Client:

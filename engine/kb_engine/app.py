@@ -9,6 +9,7 @@ Errors at the start, each one line for people:
     StartError
       HomeNotWritable      the data folder cannot be made or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
+      KeysUnusable         the file of keys is damaged, or cannot be read
       DriverMissing        what KB_STORE or VECTOR_DB_TYPE names needs a package that is not installed
       CannotListen         the address cannot be used
         PortInUse          somebody listens there
@@ -28,8 +29,11 @@ from tempfile import TemporaryFile
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from kb_config.audit import AuditLog
 from kb_config.installing import install_command
 from kb_config.rendezvous import Lock, Rendezvous
+from kb_config.settings import SettingsError
+from kb_contracts.access.keys import KeyRing
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
 from kb_contracts.http.connections import (
@@ -40,10 +44,18 @@ from kb_contracts.http.connections import (
     is_loopback,
     listen,
 )
+from kb_contracts.http.direct import DirectCalls
 from kb_contracts.http.documents import add_documents
-from kb_contracts.http.mount import REQUEST_LINE_BYTES, build_application, engine_admission, handlers_of
+from kb_contracts.http.mount import (
+    HEADER_BYTES,
+    REQUEST_LINE_BYTES,
+    build_application,
+    engine_admission,
+    handlers_of,
+)
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.activity import Activity
+from kb_engine.api.auditing import audit_into
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
@@ -56,6 +68,8 @@ from kb_engine.index.port import Index, index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
+from kb_engine.keys import key_ring
+from kb_engine.reaching import within_reach
 from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -72,6 +86,10 @@ access = logging.getLogger("kb_engine.access")
 
 ENGINE = web.AppKey("engine", Engine)
 """The parts of the engine behind an application, for whoever runs one in a process of its own."""
+CALLS = web.AppKey("calls", DirectCalls)
+"""Its operations, for callers in the same process."""
+KEYS = web.AppKey("keys", KeyRing)
+"""Whose tokens it takes."""
 
 _SHUTDOWN_SECONDS = 10.0
 _ANNOUNCEMENTS = 20
@@ -92,17 +110,24 @@ async def create_app(settings: EngineSettings) -> web.Application:
         embedder = embedder_from(settings.embedder, settings)
     except ValueError as error:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    keys = await asyncio.to_thread(_keys, settings)
+    audit = _audit_log(settings)
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
+    handlers = handlers_of(*(api(engine) for api in apis))
     app = build_application(
-        engine.activity.noting(handlers_of(*(api(engine) for api in apis))),
+        engine.activity.noting({each: within_reach(handler) for each, handler in handlers.items()}),
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),
         rates=RateWindows(),
+        access_of=keys.access_of,
+        audit=None if audit is None else audit_into(audit),
     )
     add_documents(app)
     app[ENGINE] = engine
+    app[KEYS] = keys
+    app[CALLS] = calls = DirectCalls(app, settings.api_key)
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:
@@ -128,9 +153,12 @@ async def create_app(settings: EngineSettings) -> web.Application:
         if engine.reranker is not None:
             await engine.reranker.close()
         await engine.store.close()
+        if audit is not None:
+            audit.close()
 
     app.on_startup.append(start)
     app.on_shutdown.append(refuse)
+    app.on_shutdown.append(calls.close)
     app.on_cleanup.append(stop)
     return app
 
@@ -146,30 +174,44 @@ async def serve(
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
-    if not settings.api_key and not is_loopback(settings.host):
+    async with _stop_signal() as stop, running(settings) as (url, app):
+        on_ready(url)
+        if linger is not None:
+            place = Rendezvous(settings.folder)
+            unused = asyncio.create_task(_until_unused(place, app[ENGINE], linger))
+            unused.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+
+
+@asynccontextmanager
+async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Application]]:
+    """The engine while it listens, announced in its data folder: its base URL, and the application.
+
+    It ends in order when the block does.
+
+    Raises:
+        StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
+    """
+    app = await create_app(settings)
+    if not app[KEYS].is_needed and not is_loopback(settings.host):
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
-    async with _stop_signal() as stop:
-        app = await create_app(settings)
-        runner = web.AppRunner(
-            app,
-            access_log_class=AccessLogger,
-            logger=connection_log(),
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-            lingering_time=LINGER_SECONDS,
-            max_line_size=REQUEST_LINE_BYTES,
-        )
-        try:
-            await runner.setup()
-            async with _listening(runner, settings) as url, _announced(settings, url) as place:
-                on_ready(url)
-                if linger is not None:
-                    unused = asyncio.create_task(_until_unused(place, app[ENGINE], linger))
-                    unused.add_done_callback(lambda _: stop.set())
-                await stop.wait()
-                logger.info("stopping")
-            await stop_listening(runner)
-        finally:
-            await runner.cleanup()
+    runner = web.AppRunner(
+        app,
+        access_log_class=AccessLogger,
+        logger=connection_log(),
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        lingering_time=LINGER_SECONDS,
+        max_line_size=REQUEST_LINE_BYTES,
+        max_field_size=HEADER_BYTES,
+    )
+    try:
+        await runner.setup()
+        async with _listening(runner, settings) as url, _announced(settings, url):
+            yield url, app
+            logger.info("stopping")
+        await stop_listening(runner)
+    finally:
+        await runner.cleanup()
 
 
 def _index(settings: EngineSettings) -> Index | None:
@@ -269,6 +311,21 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     )
 
 
+def _keys(settings: EngineSettings) -> KeyRing:
+    _prepare_folders(settings)
+    try:
+        return key_ring(settings)
+    except (SettingsError, OSError) as error:
+        raise KeysUnusable(str(error)) from error
+
+
+def _audit_log(settings: EngineSettings) -> AuditLog | None:
+    try:
+        return settings.audit.open(settings.home, "engine")
+    except OSError as error:
+        raise HomeNotWritable(f"{error.filename}: {error.strerror}; see KB_AUDIT_FOLDER") from error
+
+
 def _prepare_folders(settings: EngineSettings) -> None:
     try:
         files = () if settings.address else (settings.database.parent,)
@@ -308,7 +365,7 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
 
 
 @asynccontextmanager
-async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[Rendezvous]:
+async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[None]:
     """Say in the data folder where the engine listens, for as long as it does."""
     place = Rendezvous(settings.folder)
     lock: Lock | None = None
@@ -317,7 +374,7 @@ async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[Rendez
             break
         await asyncio.sleep(_LEAST_PAUSE)
     try:
-        yield place
+        yield
     finally:
         if lock is not None:
             lock.release()
@@ -375,6 +432,10 @@ class StartError(Exception):
 
 class HomeNotWritable(StartError):
     """The data folder cannot be made or written."""
+
+
+class KeysUnusable(StartError):
+    """The file of keys is damaged, or cannot be read."""
 
 
 class EmbedderUnknown(StartError):

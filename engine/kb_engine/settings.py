@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connections import HEADER_SECONDS
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
@@ -43,6 +44,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
+    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
     max_connections: Annotated[
         int,
         Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
@@ -67,6 +69,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     qdrant: QdrantSettings = QdrantSettings()
     ranking: RankingSettings = RankingSettings()
     rerank: RerankSettings = RerankSettings()
+    audit: AuditSettings = AuditSettings()
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
@@ -168,6 +171,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             address_of(self.store)
         except NotAnAddress as error:
             raise SettingsError(f"KB_STORE: the address of the database {error}") from error
+
+    @property
+    def keys_file(self) -> Path:
+        """Where the keys are."""
+        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
 
     @property
     def folder(self) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import secrets
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ PACKAGES = (
     "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino", "simpy",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
+_PORTS = range(16_384, 32_768)
 READY_SECONDS = 90.0
 _STOP_SECONDS = 20.0
 _SETTINGS = (
@@ -97,10 +99,15 @@ class NotReady(RuntimeError):
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody listened on a moment ago.
+
+    It lies below those that the system gives to connections, one of which could have it in the next moment.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

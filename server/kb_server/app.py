@@ -10,25 +10,30 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from importlib import import_module
 
 import msgspec
 
 from kb_config.logs import configure_logging
 from kb_contracts.http.connections import connections_within_descriptors
+from kb_contracts.http.direct import DirectCalls
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
 from kb_server.pages.routes import Pages
 from kb_server.processes import Worker
-from kb_server.services import Services, http_base, misses_public_url
+from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
 from kb_server.workers import WorkerSupervisor
+from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
@@ -41,8 +46,24 @@ class StartError(Exception):
     """The server cannot start; the message is one line that says why and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineHere:
+    """An engine that runs in the server's process, for as long as the server does.
+
+    `running` starts it and gives its base URL and its operations, and stops it; `secrets` are those of its
+    settings, for the log to strike out.
+    """
+
+    running: AbstractAsyncContextManager[tuple[str, DirectCalls]]
+    secrets: Sequence[str]
+
+
 def start(
-    settings: ServerSettings, *, on_ready: Callable[[str], object] = str, worker: Worker | None = None
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[str], object] = str,
+    worker: Worker | None = None,
+    engine: EngineHere | None = None,
 ) -> int:
     """Serve over HTTP until SIGTERM or SIGINT; the exit status. `on_ready` learns the base URL.
 
@@ -51,16 +72,18 @@ def start(
         StartError: the address cannot be listened on.
     """
     checked_names(settings.toolsets)
-    configure_logging(settings.log_level, part="server", secrets=settings.secrets)
+    checked_keys(settings)  # here, and not by each of many workers
+    part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
+    configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
     try:
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
-        with exporting(os.environ):
+        with exporting(os.environ), writing(settings.audit, settings.home):
             try:
                 run = import_module("uvloop").run  # an extra
             except ImportError:
                 run = asyncio.run
-            run(serve(settings, on_ready=on_ready, worker=worker))
+            run(serve(settings, on_ready=on_ready, worker=worker, engine=engine))
     except PortInUse as error:
         raise StartError(f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:
@@ -69,11 +92,16 @@ def start(
 
 
 async def serve(
-    settings: ServerSettings, *, on_ready: Callable[[str], object], worker: Worker | None = None
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[str], object],
+    worker: Worker | None = None,
+    engine: EngineHere | None = None,
 ) -> None:
     """Serve each offered toolset at its own path, and those of the settings at `/mcp`.
 
-    As a `worker`, serve the connections that its parent hands over.
+    As a `worker`, serve the connections that its parent hands over. An `engine` here is started first and
+    stopped last, and is RAGler's backend where no other is named.
 
     Raises:
         CannotListen: the address cannot be listened on.
@@ -92,16 +120,27 @@ async def serve(
     if worker is not None:
         instance, channel = worker.folder.name, worker.channel()
         metrics = Metrics(MmapCounters(worker.folder, worker.slot))
-    async with Services(settings, http_base=http_base(settings), instance=instance) as services:
+    async with AsyncExitStack() as parts:
+        calls = None
+        if engine is not None:
+            url, calls = await parts.enter_async_context(engine.running)
+            backend = settings.ragler_api_url if settings.ragler_api_url_is_set else url
+            settings = msgspec.structs.replace(settings, engine_url=url, ragler_api_url=backend)
+        services = await parts.enter_async_context(
+            Services(settings, http_base=http_base(settings), instance=instance, calls=calls)
+        )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         pages = Pages(services) if settings.pages else None
+        mounts = mount(toolsets, default_toolsets)
+        services.paths = [each.path for each in mounts]
         app = build_app(
             settings,
-            mount(toolsets, default_toolsets),
+            mounts,
             routes=[*routes(lambda: services.uploads), *(pages.routes() if pages else ())],
             root=pages.root if pages else None,
             ready=lambda: _readiness(services, default_toolsets),
             metrics=metrics,
+            options=HostingOptions(authenticator=services.callers, resource=services.resource),
         )
         _freeze_startup_objects()
         first_check: list[asyncio.Task[None]] = []

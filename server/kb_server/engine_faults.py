@@ -40,6 +40,7 @@ MESSAGES: Mapping[str, str] = {
     "job_not_retryable": "{job}: {detail}",
     "version_not_found": "{document}: {detail}",
     "tag_not_found": "{document} does not carry this tag.",
+    "forbidden": "{detail}",
     "version_conflict": "{document} has changed in the meantime. Read it again, then repeat.",
     "storage_full": "The engine has no space left: {detail} Remove documents, or ask whoever runs it.",
     "embedder_unavailable": "The engine cannot load its embedding model: {detail}",

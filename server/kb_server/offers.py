@@ -1,4 +1,4 @@
-"""What a toolset offers beside its tools: resources to attach, prompts to choose, and what completes both.
+"""What a toolset offers beside its tools: resources, prompts, what completes both, and long work as tasks.
 
 Tools are the model's to call, resources the client's to attach, prompts the person's to choose. As with
 tools, hosting knows these types alone, and what fails is a `ToolError` or a fault of the engine.
@@ -6,9 +6,14 @@ tools, hosting knows these types alone, and what fails is a `ToolError` or a fau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mcp_aiohttp.fastpath import ToolOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,15 @@ class Resource:
     mime_type: str
     size: int | None = None
     changed_at: str | None = None
+
+
+class ResourceLink(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link"):
+    """A resource that belongs to the result of a tool; its JSON is that of the protocol."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    mime_type: str | None = msgspec.field(name="mimeType", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +81,16 @@ class Resources(Protocol):
     async def read(self, uri: str) -> ResourceText:
         """What a resource says. Raises `ToolError` `resource_not_found` where there is none."""
 
-    async def complete(self, template: str, argument: str, value: str) -> Completion:
-        """What an argument of a template may be that begins with `value`."""
+    async def complete(
+        self, template: str, argument: str, value: str, given: Mapping[str, str]
+    ) -> Completion:
+        """What an argument of a template may be that begins with `value`, beside the others in `given`."""
+
+    async def state(self) -> Hashable:
+        """Another value whenever any resource may have changed, come or gone."""
+
+    async def version(self, uri: str) -> Hashable | None:
+        """Another value whenever this resource changed; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +116,42 @@ class Prompt:
 class Completer(Protocol):
     """Completes the arguments of prompts."""
 
-    async def complete(self, argument: str, value: str) -> Completion:
-        """What an argument of this name may be that begins with `value`."""
+    async def complete(self, argument: str, value: str, given: Mapping[str, str]) -> Completion:
+        """What an argument of this name may be that begins with `value`, beside the others in `given`."""
+
+
+TaskStatus = Literal["working", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work that outlives the call that began it. Times are ISO 8601; `message` says where it is."""
+
+    id: str
+    status: TaskStatus
+    created_at: str
+    changed_at: str
+    message: str
+
+
+class Tasks(Protocol):
+    """The tasks of a toolset.
+
+    Raises (all methods): `ToolError`, `EngineFault`.
+    """
+
+    @property
+    def tools(self) -> Collection[str]:
+        """Those whose calls may go on as tasks."""
+
+    async def get(self, task_id: str, wait: float = 0.0) -> Task:
+        """The task when it has ended, or as it is when `wait` seconds are over."""
+
+    async def result(self, task_id: str) -> ToolOutcome:
+        """What the call would have answered, of a task that has ended."""
+
+    async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
+        """Some of the tasks, the newest first, and the cursor of more; None where there are none."""
+
+    async def cancel(self, task_id: str) -> Task:
+        """End the task."""

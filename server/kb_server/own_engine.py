@@ -23,6 +23,7 @@ from uuid import uuid4
 import msgspec
 
 from kb_config.rendezvous import Lock, Rendezvous
+from kb_contracts.access.local import local_token
 from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.operations import Operation
@@ -156,7 +157,7 @@ class OwnEngine:
             url = self._place.url() or await self._started()
         except OSError as error:
             raise self._unreachable(f"its data folder cannot be used: {error}") from error
-        self._client = HttpEngine(url, self._key, silence=self._silence)
+        self._client = HttpEngine(url, self._key or local_token(self._place.folder), silence=self._silence)
 
     async def _started(self) -> str:
         beginning = await _held(self._place.begin)

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
+from kb_config.rendezvous import Rendezvous
 from kb_config.settings import SettingsError
+from kb_contracts.access.keys import KeyRing, KeysDamaged
+from kb_contracts.access.local import local_token
+from kb_server.access.grants import Meter
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.settings import ServerSettings
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
+    from kb_contracts.http.direct import DirectCalls
+    from kb_server.access.callers import Callers
+    from kb_server.access.oauth import TokenVerifier
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
+    from kb_server.engine_client.transport import Exchange
     from kb_server.uploads.service import Uploads
+    from mcp_aiohttp.authentication import ProtectedResource
 
 SERVER_VERSION = "3.0.0"
 STAGED_FILES = 10
@@ -38,7 +48,7 @@ class Services:
 
     `http_base` is the base of the URLs handed to agents, None where no HTTP server runs (bare stdio); hosting
     may set it once the port is known. `instance` names the staging folder; the workers of one server share
-    one.
+    one. `calls` are the operations of an engine in this process, which is then not asked over HTTP.
 
     Raises:
         SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used.
@@ -52,6 +62,7 @@ class Services:
         instance: str | None = None,
         engine: Engine | None = None,
         ragler: Ragler | None = None,
+        calls: DirectCalls | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         _check("KB_ENGINE_URL", settings.engine_url, "KB_API_KEY", settings.engine_api_key)
@@ -59,7 +70,10 @@ class Services:
         self.settings = settings
         self.clock = clock
         self.http_base = http_base
+        self.paths: Sequence[str] = ()
+        """Where MCP is served, each of which tokens may name as their audience."""
         self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        self._calls = calls
         self._clients: list[HttpEngine | HttpRagler] = []
         if engine is not None:
             self.engine = engine
@@ -82,16 +96,86 @@ class Services:
         await self.close()
 
     @cached_property
+    def keys(self) -> KeyRing:
+        """The keys that callers of this server have.
+
+        Raises:
+            SettingsError: the file of keys cannot be used.
+        """
+        return checked_keys(self.settings)
+
+    @cached_property
+    def callers(self) -> Callers:
+        """Who calls over HTTP, by their tokens. Raises SettingsError, as `keys`."""
+        from kb_server.access.callers import Callers
+
+        return Callers(self.keys, self.meter, self.tokens)
+
+    @cached_property
+    def meter(self) -> Meter:
+        """Counts what keys with quotas do."""
+        from kb_server.access.quotas import FileMeter
+
+        return FileMeter(self.settings.home / "usage.json", self.settings.workers)
+
+    @cached_property
+    def tokens(self) -> TokenVerifier | None:
+        """What checks tokens of the issuer; None where none is set."""
+        settings = self.settings
+        if not settings.oauth_issuer:
+            return None
+        from kb_server.access.oauth import Scopes, TokenVerifier
+
+        def audiences() -> list[str]:
+            base = self.http_base or http_base(settings)
+            return settings.oauth_audience or [base, f"{base}/", *(f"{base}{path}" for path in self.paths)]
+
+        return TokenVerifier(settings.oauth_issuer, audiences, Scopes(settings.oauth_scopes))
+
+    @property
+    def resource(self) -> ProtectedResource | None:
+        """What clients learn of how to get a token; None where no issuer is set."""
+        if self.tokens is None:
+            return None
+        from mcp_aiohttp.authentication import ProtectedResource
+
+        return ProtectedResource(
+            authorization_servers=(self.tokens.issuer,),
+            base=lambda: self.http_base or http_base(self.settings),
+            scopes=tuple(self.tokens.scopes.rights),
+            least_scope=self.tokens.scopes.least,
+            name="kb",
+        )
+
+    @cached_property
     def engine(self) -> Engine:
         """The engine client; it connects when it is first called."""
         # Imported here: aiohttp takes longer to import than a stdio server may take to start.
+        from kb_server.access.metered_engine import MeteredEngine
+
+        return MeteredEngine(self._engine_client)
+
+    @cached_property
+    def _engine_client(self) -> HttpEngine:
         from kb_server.engine_client.client import HttpEngine
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
-        client = HttpEngine(settings.engine_url, settings.engine_api_key, silence=silence, clock=self.clock)
+        client = HttpEngine(
+            settings.engine_url,
+            self._engine_key,
+            silence=settings.request_timeout_ms / 1000,
+            clock=self.clock,
+            exchange=self._exchange(),
+        )
         self._clients.append(client)
         return client
+
+    def _engine_key(self) -> str:
+        """The engine's key: that of the settings, else, of the engine of this data folder, its owner's."""
+        if self.settings.engine_api_key:
+            return self.settings.engine_api_key
+        place = Rendezvous(self.settings.home / "engine")
+        return local_token(place.folder) if place.is_at(self.settings.engine_url) else ""
 
     @cached_property
     def ragler(self) -> Ragler:
@@ -99,10 +183,25 @@ class Services:
         from kb_server.engine_client.ragler_http import HttpRagler
 
         settings = self.settings
-        silence = settings.request_timeout_ms / 1000
-        client = HttpRagler(settings.ragler_api_url, ragler_key(settings), silence=silence, clock=self.clock)
+        is_engine, key = settings.ragler_is_engine, ragler_key(settings)
+        client = HttpRagler(
+            settings.ragler_api_url,
+            self._engine_key if is_engine and not key else key,
+            silence=settings.request_timeout_ms / 1000,
+            clock=self.clock,
+            ensure_reach=self._engine_client.ensure_reach if is_engine else None,
+            exchange=self._exchange() if is_engine else None,
+        )
         self._clients.append(client)
         return client
+
+    def _exchange(self) -> Exchange | None:
+        """The way to an engine in this process; None where it is asked over HTTP."""
+        if self._calls is None:
+            return None
+        from kb_server.engine_client.direct import DirectExchange
+
+        return DirectExchange(self._calls, self.settings.engine_url)
 
     @property
     def ragler_is_configured(self) -> bool:
@@ -140,6 +239,18 @@ class Services:
             del self.uploads
         for client in self._clients:
             await client.close()
+
+
+def checked_keys(settings: ServerSettings) -> KeyRing:
+    """The keys that callers of the server have.
+
+    Raises:
+        SettingsError: the file of keys cannot be used.
+    """
+    try:
+        return KeyRing(settings.keys_file, {"KB_MCP_API_KEY": settings.api_key})
+    except KeysDamaged as error:
+        raise SettingsError(f"KB_KEYS: {error}") from error
 
 
 def http_base(settings: ServerSettings, port: int | None = None) -> str:

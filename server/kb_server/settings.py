@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
+from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError
+from kb_contracts.access.reach import Right
 from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
 
 MEBIBYTE = 1024 * 1024
 RAGLER = "ragler"
+OAUTH_SCOPES = (
+    "read=kb:read",
+    "write=kb:write",
+    "delete=kb:delete",
+    "administer=kb:admin",
+    "collection=kb:collection:",
+)
 
 
 class ServerSettings(Settings, frozen=True, kw_only=True):
@@ -37,6 +47,24 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_MCP_API_KEY", "bearer key that agents must send; empty: none", secret=True)
     ] = ""
+    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
+    oauth_issuer: Annotated[
+        str, Setting("KB_OAUTH_ISSUER", "URL of the authorization server whose tokens are taken; empty: none")
+    ] = ""
+    oauth_audience: Annotated[
+        list[str],
+        Setting(
+            "KB_OAUTH_AUDIENCE",
+            "audiences whose tokens are taken, comma-separated; empty: the URLs of this server",
+        ),
+    ] = msgspec.field(default_factory=list)
+    oauth_scopes: Annotated[
+        list[str],
+        Setting(
+            "KB_OAUTH_SCOPES",
+            "RIGHT=SCOPE, comma-separated; collection=PREFIX: of scopes that name collections",
+        ),
+    ] = msgspec.field(default_factory=lambda: list(OAUTH_SCOPES))
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
     ragler_port: Annotated[
@@ -108,6 +136,18 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     fast_path: Annotated[
         bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
     ] = True
+    ask_before_removal: Annotated[
+        bool,
+        Setting(
+            "KB_ASK_BEFORE_REMOVAL", "have people confirm that documents are removed, where their client can"
+        ),
+    ] = True
+    resource_links: Annotated[
+        bool,
+        Setting(
+            "KB_RESOURCE_LINKS", "link the documents of a result behind its text, for clients that show it"
+        ),
+    ] = False
     pages: Annotated[bool, Setting("KB_PAGES", "serve pages for people at /")] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
@@ -138,6 +178,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     ragler_api_url_is_set: bool = False
     """Whether somebody said where RAGler's backend is; not a setting of its own."""
+    audit: AuditSettings = AuditSettings()
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"
@@ -148,12 +189,34 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         msgspec.Meta(ge=1),
     ] = 30_000
 
+    @property
+    def keys_file(self) -> Path:
+        """Where the keys are."""
+        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+
     def __post_init__(self) -> None:
+        self._check_oauth()
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy, strict=False)
             except ValueError as error:
                 raise SettingsError(f"KB_TRUSTED_PROXIES={proxy!r}: takes addresses and networks") from error
+
+    def _check_oauth(self) -> None:
+        issuer = urlsplit(self.oauth_issuer)
+        local = issuer.hostname in ("127.0.0.1", "::1", "localhost")
+        if self.oauth_issuer and not (
+            issuer.hostname and (issuer.scheme == "https" or (issuer.scheme == "http" and local))
+        ):
+            raise SettingsError("KB_OAUTH_ISSUER: takes an https:// URL; http:// on this machine alone")
+        if issuer.query or issuer.fragment:
+            raise SettingsError("KB_OAUTH_ISSUER: takes a URL without a query and a fragment")
+        names = {*get_args(Right), "collection"}
+        for pair in self.oauth_scopes:
+            right, _, scope = pair.partition("=")
+            if right not in names or not scope or not scope.isascii() or not scope.isprintable():
+                rights = ", ".join(sorted(names))
+                raise SettingsError(f"KB_OAUTH_SCOPES={pair!r}: takes RIGHT=SCOPE; rights are {rights}")
 
     @property
     def ragler_is_engine(self) -> bool:

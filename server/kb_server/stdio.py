@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from kb_config.logs import configure_logging
+from kb_server.observability.auditing import writing
 from kb_server.observability.tracing import exporting
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
@@ -29,7 +30,7 @@ def start(settings: ServerSettings, engine_command: Sequence[str] | None = None)
     """
     names = checked_names(settings.toolsets)
     configure_logging(settings.log_level, part="server", secrets=settings.secrets)
-    with exporting(os.environ):
+    with exporting(os.environ), writing(settings.audit, settings.home):
         asyncio.run(_serve(settings, names, engine_command))
 
 

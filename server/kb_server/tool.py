@@ -11,20 +11,28 @@ tool is a fault of ours and becomes a JSON-RPC internal error without its words.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
-from kb_server.offers import Completer, Prompt, Resources
+from kb_contracts.access.reach import Right
+from kb_server.access.grants import EVERYBODY, Grant
+from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 MISSING, INVALID = "missing_required_parameter", "invalid_parameter"
 """The codes of `ToolError` for arguments that are left out, and for those that do not fit."""
+
+Ask = Callable[[str], Awaitable[str]]
+"""Puts a question to the person at the client, who agrees with "accept"; "none": there was no answer.
+
+What it raises is for hosting: let it out.
+"""
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Reports `(progress, total, message)` to the caller; does nothing where the caller asked for none."""
@@ -91,6 +99,14 @@ class Annotations:
         return {**hints, "idempotentHint": True} if self.idempotent else hints
 
 
+class DeferredCall(Exception):
+    """The call goes on as the task of this id: raised by a tool in place of waiting (`Call.defers`)."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"it goes on as task {task_id}")
+        self.task_id = task_id
+
+
 @dataclass(slots=True)
 class Call:
     """What comes with a call beside its arguments."""
@@ -102,12 +118,27 @@ class Call:
     address: str = ""
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
+    grant: Grant = EVERYBODY
+    """What the caller may do."""
+    ask: Ask | None = None
+    """None where the client cannot ask anybody, and for tools that do not say that they ask."""
+    deferral: Literal["never", "waiting", "always"] = "never"
+    """Whether the client takes a task in place of what has to be waited for, or in place of any answer."""
     user: str = ""
     """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""
     log: dict[str, Any] = field(default_factory=dict)
     """Fields a tool adds to the one log line of its call. No secret, no document text."""
+
+    def defer(self, task_id: str, *, waits: bool) -> None:
+        """Let the call go on as a task where the client wants that; `waits`: it would have to be waited for.
+
+        Raises:
+            DeferredCall: let it out.
+        """
+        if self.deferral == "always" or (self.deferral == "waiting" and waits):
+            raise DeferredCall(task_id)
 
 
 class Tool(ABC, Generic[A, R]):
@@ -117,12 +148,16 @@ class Tool(ABC, Generic[A, R]):
     title: ClassVar[str]
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
+    right: ClassVar[Right | None] = None
+    """What a caller needs for it; None: to read where the tool reads alone, else to write."""
     arguments: ClassVar[type[msgspec.Struct]]
     """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
     """`R`. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+    asks: ClassVar[bool] = False
+    """It may put a question to the person at the client before it goes on."""
     lean_result: ClassVar[bool] = False
     """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
     engine_words: ClassVar[EngineWords] = EngineWords()
@@ -137,14 +172,26 @@ class Tool(ABC, Generic[A, R]):
                 case type() as arguments, type() as result:
                     cls.arguments, cls.result = arguments, result
 
+    @property
+    def needed_right(self) -> Right:
+        """What a caller needs to use the tool."""
+        return self.right or ("read" if self.annotations.read_only else "write")
+
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
+
+    def links(self, _result: R) -> Sequence[ResourceLink]:
+        """The resources that belong to a result; few, for they come beside it."""
+        return ()
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""
         return error
 
+
+CANCEL, OFFERS, TASKS = "tools/cancel", "resources", "tasks"
+"""The method that ends a task; resources, prompts and what completes them; the tasks of the protocol."""
 
 CancelTask = Callable[[str, Call], Awaitable[None]]
 """Ends the task of this id; raises `ToolError`."""
@@ -167,10 +214,17 @@ class Toolset:
     resources: Resources | None = None
     completer: Completer | None = None
     """Of the prompts' arguments."""
+    tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Of several toolsets in one, whose each tool is, and what `CANCEL`, `OFFERS` and `TASKS` stand for."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered before the first call and left after the last."""
+
+    def part_of(self, what: str) -> str:
+        """The toolset of a tool, or of what `CANCEL`, `OFFERS` and `TASKS` stand for."""
+        return self.parts.get(what, self.name)
 
     def by_name(self) -> Mapping[str, Tool[Any, Any]]:
         """The tools by protocol id."""

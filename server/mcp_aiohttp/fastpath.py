@@ -10,7 +10,7 @@ to the same answers with a differential test.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Protocol
 
 import mcp_types as types
@@ -18,7 +18,7 @@ import msgspec
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
-from mcp_types import PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -33,7 +33,10 @@ _LIST_MEMBERS = frozenset({"_meta"})
 _CHANGING = ("correlation_id", "traceparent")
 """Members of `_meta` that change with every call, and that no model of the SDK's looks at."""
 _PROGRESS = frozenset({"progressToken", "progress_token"})
+_WITH_LINKS = frozenset(("2025-06-18", "2025-11-25", *MODERN_PROTOCOL_VERSIONS))
+"""Clients of earlier versions do not know links to resources in results."""
 _MAX_ENVELOPES = 512
+_MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
 _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
     CALL: ({"name": "any"}, types.CallToolRequestParams),
@@ -42,16 +45,24 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on."""
+    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on.
+
+    `links` are resources that belong to it, each the JSON of a `resource_link`.
+    """
 
     encoded: bytes
     is_error: bool = False
+    links: tuple[bytes, ...] = ()
 
-    def as_result(self) -> dict[str, Any]:
-        """The result as `tools/call` answers it: the JSON as text, and as structured content."""
+    def as_result(self, version: str = "") -> dict[str, Any]:
+        """The result as `tools/call` answers it: the JSON as text, and as structured content.
+
+        Links follow the text where `version` of the protocol has them.
+        """
+        links = self.links if version in _WITH_LINKS else ()
         # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
         result: dict[str, Any] = {
-            "content": [{"type": "text", "text": self.encoded.decode()}],
+            "content": [{"type": "text", "text": self.encoded.decode()}, *map(msgspec.json.decode, links)],
             "isError": self.is_error,
             "resultType": "complete",
         }
@@ -61,11 +72,15 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 class PlainTools(Protocol):
-    """Tools whose answer is one JSON object. Their list never changes."""
+    """Tools whose answer is one JSON object. What a caller may see of their list never changes."""
 
     @property
     def names(self) -> Collection[str]:
-        """The tools there are; read once."""
+        """Those that answer so whatever the client can do; read once. Others are the kernel's."""
+        ...
+
+    def view(self, caller: Caller) -> Hashable:
+        """Which list this caller is given: callers of one view are given the same."""
         ...
 
     async def call(
@@ -82,6 +97,8 @@ class PlainTools(Protocol):
 class FastRequest(msgspec.Struct, frozen=True):
     id: RequestId
     modern: bool
+    links: bool = False
+    """Whether its version has links to resources in results."""
     meta: Mapping[str, Any] | None = None
     tool: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -95,17 +112,21 @@ class FastPath:
         self._names = frozenset(tools.names)
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
         stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
+        self._extensions = frozenset(sdk.extensions)
         self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
-        self._listings: dict[str, bytes] = {}
+        self._listings: dict[tuple[str, Hashable], bytes] = {}
         self._accepted: set[tuple[str, str, bytes]] = set()
 
-    def remember_listing(self, version: str, listing: Mapping[str, Any]) -> None:
-        """Keep the kernel's answer to `tools/list` at `version`."""
-        if version not in self._listings:
-            self._listings[version] = msgspec.json.encode(listing)
+    def remember_listing(self, version: str, caller: Caller, listing: Mapping[str, Any]) -> None:
+        """Keep the kernel's answer to a `tools/list` of the caller at `version`."""
+        key = (version, self._tools.view(caller))
+        if key not in self._listings and len(self._listings) < _MAX_LISTINGS:
+            self._listings[key] = msgspec.json.encode(listing)
 
-    def match(self, request: Request, version: str, headers: Mapping[str, str]) -> FastRequest | None:
-        """`request`, sent at `version`, as one for the fast path; None: it is the kernel's.
+    def match(
+        self, request: Request, version: str, headers: Mapping[str, str], caller: Caller
+    ) -> FastRequest | None:
+        """`request`, sent by the caller at `version`, as one for the fast path; None: it is the kernel's.
 
         A routing header that comes twice was refused before.
         """
@@ -123,7 +144,7 @@ class FastPath:
         ):
             return None  # the envelope and the routing headers must agree to the letter
         if request.method == LIST:
-            listing = self._listings.get(version)
+            listing = self._listings.get((version, self._tools.view(caller)))
             if listing is None or not params.keys() <= _LIST_MEMBERS:
                 return None
             return FastRequest(request.id, modern, listing=listing)
@@ -134,7 +155,7 @@ class FastPath:
             return None
         if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
             return None
-        return FastRequest(request.id, modern, meta, name, arguments)
+        return FastRequest(request.id, modern, version in _WITH_LINKS, meta, name, arguments)
 
     async def answer(self, request: FastRequest, caller: Caller) -> bytes:
         head = b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request.id) + b',"result":'
@@ -150,11 +171,18 @@ class FastPath:
                 head,
                 b'{"content":[{"type":"text","text":',
                 msgspec.json.encode(encoded.decode()),
-                b'}],"isError":true' if outcome.is_error else b'}],"isError":false,"structuredContent":',
+                b"}",
+                *(b"," + link for link in (outcome.links if request.links else ())),
+                b'],"isError":true' if outcome.is_error else b'],"isError":false,"structuredContent":',
                 b"" if outcome.is_error else encoded,
                 self._modern_end if request.modern else b"}}",
             )
         )
+
+    def _extends(self, capabilities: Any) -> bool:
+        """Whether the client has an extension that the server has: an answer may have another shape then."""
+        declared = capabilities.get("extensions") if type(capabilities) is dict else None
+        return type(declared) is dict and not self._extensions.isdisjoint(declared)
 
     def _is_plain(self, method: str, version: str, params: Mapping[str, Any], meta: Any) -> bool:
         """Whether `_meta` asks for nothing beside the answer, and is one that the SDK's models accept."""
@@ -165,6 +193,8 @@ class FastPath:
         if type(meta) is not dict or not _PROGRESS.isdisjoint(meta):
             return False
         known = {key: value for key, value in meta.items() if key not in _CHANGING or type(value) is not str}
+        if self._extends(meta.get(CLIENT_CAPABILITIES_META_KEY)):
+            return False
         encoded = msgspec.json.encode(known)
         seen = (method, version, encoded)
         if seen in self._accepted:

@@ -1,7 +1,7 @@
 """Who may call: what stands before every handler.
 
 ```
-Gate ─┬─ KeyCheck        the bearer key (MCP paths)
+Gate ─┬─ TokenCheck      the bearer token (MCP paths)
       ├─ OriginCheck     Host and Origin: keeps out web pages of strangers
       └─ TrustedProxies  whose word is taken for the address that a request comes from
 ```
@@ -18,32 +18,29 @@ Host is not checked, and Origin alone keeps browsers out. Set `allowed_hosts` to
 
 Origin: accepted are loopback origins and `allowed_origins`; a request without one does not come from a
 browser.
-
-A proxy appends the address of its own peer to `X-Forwarded-For`; what stands left of that anybody may have
-written. So the header is read from the right, past the proxies that are trusted, up to the first other one.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import HttpVersion11, hdrs, web
 
+from mcp_aiohttp.authentication import METADATA, SingleKey, TokenCheck, WrongTokens, credential
 from mcp_aiohttp.options import HostingOptions
-from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller, digest, octets
+from mcp_aiohttp.protocol.caller import NOBODY, Caller, Identity
 from mcp_aiohttp.protocol.jsonrpc import (
     HOST_NOT_ALLOWED,
     INTERNAL_ERROR,
     ORIGIN_NOT_ALLOWED,
-    UNAUTHORIZED,
     Refusal,
     error_bytes,
 )
+from mcp_aiohttp.proxies import TrustedProxies, is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -51,136 +48,6 @@ CALLER = web.RequestKey("CALLER", Caller)
 """Who sent a request to an MCP endpoint; behind a trusted proxy the one for whom it asks."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-# --- proxies --------------------------------------------------------------------------------------
-
-_FORWARDED_FOR = "X-Forwarded-For"
-
-
-class TrustedProxies:
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._networks = [ip_network(name, strict=False) for name in names]
-
-    def trusts(self, address: str | None) -> bool:
-        if not self._networks or not address:
-            return False
-        try:
-            parsed = ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        return any(parsed in network for network in self._networks)
-
-    def is_bounded(self, address: str) -> bool:
-        """Whether the connections of an address are bounded: it is neither a proxy nor this machine."""
-        return not is_loopback(address) and not self.trusts(address)
-
-    def client_of(self, request: web.Request) -> str | None:
-        """The address for which a trusted proxy asks; None where the peer is none, or does not say."""
-        if not self._networks or not self.trusts(request.remote):
-            return None
-        client = None
-        for value in reversed(",".join(request.headers.getall(_FORWARDED_FOR, ())).split(",")):
-            address = _without_port(value.strip())
-            if address is None:
-                break
-            client = address
-            if not self.trusts(address):
-                break
-        return client
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address is this machine's own, by its form."""
-    try:
-        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def _without_port(value: str) -> str | None:
-    """The address in an element of the header, which some write with a port; None where it is none."""
-    if value.startswith("["):
-        value = value[1:].partition("]")[0]
-    elif value.count(":") == 1:
-        value = value.partition(":")[0]
-    try:
-        return str(ip_address(value))
-    except ValueError:
-        return None
-
-
-# --- the key --------------------------------------------------------------------------------------
-
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
-
-
-class KeyCheck:
-    """Compares the bearer token of a request with the key; an empty key lets everybody in.
-
-    White space around the key is dropped: it ends up there from files, and no header could carry it.
-    """
-
-    def __init__(self, key: str, proxies: TrustedProxies | None = None, *, name: str = "key") -> None:
-        """`name` is what messages call the key."""
-        self.name = name
-        self.header = f"Authorization: Bearer <{name}>"
-        """What a caller sends."""
-        self._key = key.strip().encode()
-        self._proxies = proxies or TrustedProxies()
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self._key)
-
-    def require(self, request: web.Request) -> None:
-        """Let the request pass.
-
-        Raises:
-            Refusal: 401, the key is set and the request does not carry it, or it carries two.
-        """
-        values = request.headers.getall(hdrs.AUTHORIZATION, ())
-        if len(values) > 1:
-            raise _unauthorized("Send the header `Authorization` once.")
-        if not self._key:
-            return
-        token = _token(values[0]) if values else None
-        if token is None:
-            raise _unauthorized(f"A key is needed: send the header `{self.header}`.")
-        if not hmac.compare_digest(octets(token), self._key):
-            raise _unauthorized(f"The bearer token is not this server's key ({self.name}).")
-
-    def require_unless_local(self, request: web.Request) -> None:
-        """As `require`, but a peer on this machine passes; behind a proxy nobody counts as one.
-
-        Raises:
-            Refusal: 401.
-        """
-        proxied = any(header in request.headers for header in _FORWARDED)
-        if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
-            self.require(request)
-
-
-def bearer(request: web.Request) -> str | None:
-    """The token of `Authorization: Bearer`, or None; two such headers carry none, for they disagree."""
-    values = request.headers.getall(hdrs.AUTHORIZATION, ())
-    return _token(values[0]) if len(values) == 1 else None
-
-
-@lru_cache(maxsize=256)
-def _token(value: str) -> str | None:
-    scheme, _, token = value.strip().partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
-
-
-def credential(request: web.Request) -> str:
-    """A short digest of the caller's token, or `anonymous`."""
-    token = bearer(request)
-    return digest(token) if token is not None else ANONYMOUS
-
-
-def _unauthorized(message: str) -> Refusal:
-    return Refusal(401, UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
 
 
 # --- Host and Origin ------------------------------------------------------------------------------
@@ -289,8 +156,14 @@ class Gate:
     """What stands before every handler: the key, Host and Origin, and errors as JSON."""
 
     def __init__(self, options: HostingOptions, proxies: TrustedProxies) -> None:
-        self.key = KeyCheck(options.key, proxies, name=options.names.key)
+        self.tokens = TokenCheck(
+            options.authenticator or SingleKey(options.key, options.names.key),
+            proxies,
+            WrongTokens(proxies, options.sockets.owner_of),
+            options.resource,
+        )
         self.proxies = proxies
+        self.on_refused = options.on_refused
         self.guarded: dict[Handler, str] = {}
         """The handlers of MCP endpoints, which want the key, each with its path."""
         self.open: set[Handler] = set()
@@ -301,18 +174,16 @@ class Gate:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the request, then answer it; whatever goes wrong is answered in JSON."""
         try:
-            self._check(request)
+            identity = await self._check(request)
             if self.is_mcp(request):
-                client = self.proxies.client_of(request) or request.remote or ""
-                request[CALLER] = Caller(credential(request), request.headers, client)
+                request[CALLER] = self._caller(request, identity)
             if not _is_preflight(request):
                 return await handler(request)
             # Permission to send what MCP clients send; the Origin was checked before.
             return web.Response(status=204, headers=_PREFLIGHT_HEADERS)
         except Refusal as refusal:
             error_type = refusal.data["error_type"]
-            fields = {"status": refusal.status, "error": error_type, "route": route_of(request)}
-            log.info("Refused a request", extra=fields)
+            self.report_refusal(request, str(error_type), refusal.status)
             response = refusal_response(refusal)
         except web.HTTPException as error:
             response = self._http_error(request, error)
@@ -324,6 +195,32 @@ class Gate:
         if asks_for_websocket(request):
             response.force_close()  # no HTTP is read after a request for another protocol
         return response
+
+    async def caller_of(self, request: web.Request) -> Caller:
+        """Who sent a request, found out again: its token may no longer open anything.
+
+        Raises:
+            Refusal: as for a request that comes now.
+        """
+        return self._caller(request, await self.tokens.require(request))
+
+    def _caller(self, request: web.Request, identity: Identity) -> Caller:
+        return Caller(credential(request), request.headers, self.address_of(request), identity)
+
+    def address_of(self, request: web.Request) -> str:
+        """The address of who sent a request; behind a trusted proxy of the one for whom it asks."""
+        return self.proxies.client_of(request) or request.remote or ""
+
+    def report_refusal(self, request: web.Request, error_type: str, status: int) -> None:
+        """Log that a request was refused, with the address that it came from, and count it."""
+        self.on_refused(error_type, self.address_of(request))
+        fields = {
+            "status": status,
+            "error": error_type,
+            "route": route_of(request),
+            "address": self.address_of(request),
+        }
+        log.info("Refused a request", extra=fields)
 
     def is_mcp(self, request: web.Request) -> bool:
         """Whether the request goes to an MCP server."""
@@ -351,9 +248,10 @@ class Gate:
 
         async def answer(request: web.Request) -> web.Response | None:
             try:
-                self._check(request)
+                await self._check(request)
                 check(request)
             except Refusal as refusal:
+                self.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
                 return refusal_response(refusal)
             if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
                 await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -362,14 +260,16 @@ class Gate:
 
         return answer
 
-    def _check(self, request: web.Request) -> None:
+    async def _check(self, request: web.Request) -> Identity:
+        identity = NOBODY
         if self.is_open(request):
-            return
+            return identity
         # The one exception to the key on every method: a browser asks first, and asks without it.
         permitted = _is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
         if self.is_mcp(request) and not permitted:
-            self.key.require(request)
+            identity = await self.tokens.require(request)
         self._origin.require(request)
+        return identity
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         if error.status < 400:
@@ -382,10 +282,17 @@ class Gate:
         paths = f"MCP is served at {', '.join(self.guarded.values())}."
         body = {"error": "not_found", "message": f"There is nothing at this path. {paths}"}
         if request.path == "/register" or request.path.startswith(_OAUTH_PATHS):
-            wanted = f"Send the header `{self.key.header}`" if self.key.is_set else "No key is needed"
-            body["message"] = f"This server has no OAuth. {wanted}. {paths}"
+            body["message"] = f"{self._how_to_authenticate()} {paths}"
             body["error_description"] = body["message"]  # which clients print
         return web.json_response(body, status=404)
+
+    def _how_to_authenticate(self) -> str:
+        if (resource := self.tokens.resource) is not None:
+            servers = ", ".join(resource.authorization_servers)
+            return f"This server issues no tokens: {servers} does, as {METADATA} says."
+        if self.tokens.authenticator.is_needed:
+            return f"This server has no OAuth. Send the header `{self.tokens.header}`."
+        return "This server has no OAuth. No key is needed."
 
 
 GATE = web.AppKey("GATE", Gate)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_aiohttp.authentication import Authenticator, ProtectedResource
 
 MAX_MESSAGE_BYTES = 12 * 1024 * 1024
 STALLED_SECONDS = 60.0
@@ -54,12 +58,22 @@ class SettingNames:
     allowed_origins: str = "allowed_origins"
 
 
+def _nothing(_error_type: str, _address: str) -> None:
+    """Count no refusals."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostingOptions:
     """The options of one application. Without any it serves this machine, and everybody on it."""
 
     key: str = ""
     """The bearer key that callers must send; empty: none."""
+    authenticator: Authenticator | None = None
+    """Tells whose tokens are, in place of the one key."""
+    resource: ProtectedResource | None = None
+    """Where tokens can be had; None: clients are not told, and have theirs from elsewhere."""
+    on_refused: Callable[[str, str], None] = _nothing
+    """Learns of each request that is refused before it is served: the kind of error, and the address."""
     host: str = "127.0.0.1"
     """The address that is listened on; by it Host is checked."""
     public_url: str = ""

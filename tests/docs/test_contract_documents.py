@@ -116,6 +116,7 @@ def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Ap
     own = {
         "issues", "left_out", "outcome", "total_exact", "reranked", "rerank_failure", "next_cursor", "text",
         "original",
+        "features",
     }  # fmt: skip
     assert optional == (more if part is ApiSurface.RAGLER else own)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.faults.engine_process import Running, running, running_server
+from tests.faults.engine_process import running, running_server
 from tests.support.mcp_http import Caller
-from tests.support.stack import Process
+from tests.support.stack import running_stack
 
 pytestmark = pytest.mark.process
 
@@ -32,42 +33,55 @@ def memory(pid: int, line: str) -> int:
 
 @dataclass
 class Measured:
-    """Engine and server, and what each held before."""
+    """Engine and server, which may be one process, and what each held before."""
 
-    engine: Running
-    server: Process
+    engine: httpx.Client
+    pids: set[int]
     caller: Caller
     baseline: dict[int, int] = field(default_factory=dict)
 
     def note_baseline(self) -> None:
-        for pid in (self.engine.process.pid, self.server.pid):
+        for pid in self.pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
             self.baseline[pid] = memory(pid, "VmRSS")
 
     def finish(self, upload_id: str) -> None:
         """Finish the upload and cancel its job; neither process may have grown."""
         path = f"/api/v1/jobs/{self.caller.ok('kb_upload_finish', upload_id=upload_id)['job_id']}"
-        self.engine.http.delete(path)  # too late where the size alone has failed it
-        answer = self.engine.http.get(path)
+        self.engine.delete(path)  # too late where the size alone has failed it
+        answer = self.engine.get(path)
         assert answer.json()["status"] in {"cancelled", "failed"}, answer.text
         growth = [memory(pid, "VmHWM") - before for pid, before in self.baseline.items()]
         assert max(growth) < ALLOWED, growth
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """Both processes, warm: the embedder loaded, one upload done."""
-    home = tmp_path_factory.mktemp("home")
-    limit = {"KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
+@contextmanager
+def two_processes(home: Path, **settings: str) -> Iterator[Measured]:
     with (
-        running(home, KB_EMBEDDER="minilm", **limit) as engine,
-        running_server(home, KB_ENGINE_URL=engine.url, **limit) as (server, port),
+        running(home, **settings) as engine,
+        running_server(home, KB_ENGINE_URL=engine.url, **settings) as (server, port),
     ):
-        caller = Caller(f"http://127.0.0.1:{port}/mcp")
-        with caller.http:
-            caller.ok("kb_addnote", text="warm the embedder", wait_seconds=50)
-            caller.ok("kb_search", query="warm")
-            yield Measured(engine, server, caller)
+        pids = {engine.process.pid, server.pid}
+        yield Measured(engine.http, pids, Caller(f"http://127.0.0.1:{port}/mcp"))
+
+
+@contextmanager
+def one_process(home: Path, **settings: str) -> Iterator[Measured]:
+    with (
+        running_stack(home, "--single", **settings) as stack,
+        httpx.Client(base_url=stack.engine_url) as engine,
+    ):
+        yield Measured(engine, {stack.process.pid}, Caller(stack.mcp_url))
+
+
+@pytest.fixture(scope="module", params=[two_processes, one_process])
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """Warm: the embedder is loaded."""
+    settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
+    with request.param(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
+        made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=50)
+        made.caller.ok("kb_search", query="warm")
+        yield made
 
 
 def blocks() -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from kb_simulator.engine import documents, handlers, history, search, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
+from tests.mutation.access_mutants import ACCESS_MUTANTS
 from tests.mutation.breaking import (
     Mutant,
     another_code,
@@ -490,7 +491,7 @@ _ADAPTER = [
     _m("an If-Match that is none is ignored", DOCUMENTS, "an_if_match_that_is_no_version_is_refused",
        replaced(mount, "_if_match", mis.nothing)),
     _m("any key is an idempotency key", IDEMPOTENCY, "a_key_that_is_no_key_is_refused",
-       replaced(mount, "_idempotency_key", lambda request: request.headers.get("Idempotency-Key"))),
+       replaced(mount, "_idempotency_key", lambda headers: headers.get("Idempotency-Key"))),
     _m("4xx answers lack Allow", PROTOCOL, "another_method_is_told_which_are_taken",
        replaced(mount, "sorted", lambda _methods: [])),
 ]  # fmt: skip
@@ -824,5 +825,6 @@ MUTANTS: list[Mutant] = [
         for id_, where in _SUCCESSES.items()
     ),
     *RAGLER_MUTANTS,
+    *ACCESS_MUTANTS,
 ]
 """Every mutant, each with the test that should notice."""

@@ -11,10 +11,11 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET
 
+from kb_contracts.access.reach import RIGHTS
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import mount
+from kb_contracts.http import callers, mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import search as search_rules
 from kb_contracts.semantics.requests import RateWindows
@@ -153,7 +154,7 @@ async def only_said(incoming: Incoming, inner: Handler) -> Any:
 
 
 async def refused_to_service(incoming: Incoming, inner: Handler) -> Any:
-    if incoming.role == r.SERVICE:
+    if incoming.access.rights != RIGHTS:
         raise EngineError("forbidden", "Not this role.")
     return await inner(incoming)
 
@@ -190,8 +191,8 @@ def counted_as_one(self: RateWindows, _operation: str, user: str | None, credent
     whole_count(self, "listCollections", user, credential)
 
 
-def any_text(request: Any, name: str, _max_chars: int) -> str | None:
-    value: str | None = request.headers.get(name)
+def any_text(headers: Any, name: str, _max_chars: int) -> str | None:
+    value: str | None = headers.get(name)
     return value
 
 
@@ -342,11 +343,11 @@ _COLLECTIONS = [
     _c("a retried description is done again", test="a_retried_description_answers_as_it_did",
        broken=asked("putCollection", lambda _: {"idempotency_key": None})),
     _c("service may write", test="the_role_service_may_not_create_or_change",
-       broken=asked("putCollection", lambda _: {"role": None})),
+       broken=replaced(callers, "may_change", lambda _: True)),
     _c("Service may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(r, "may_change", lambda role: role != r.SERVICE)),
+       broken=replaced(callers, "may_change", lambda role: role != r.SERVICE)),
     _c("nobody may write", test="the_role_service_may_not_create_or_change",
-       broken=asked("putCollection", lambda i: {"role": i.role and r.SERVICE})),
+       broken=replaced(callers, "may_change", lambda _: False)),
     *(
         _c(f"service may not {id_}", test="the_role_service_may_search_list_and_get",
            broken=around(id_, refused_to_service))
@@ -372,9 +373,9 @@ _LIMITS = [
     _c("whoever is nobody is not counted", test="without_a_user_the_credential_counts",
        broken=asked("listCollections", lambda i: {"user": i.user or str(uuid4())})),
     _c("any text is a user", test="a_user_or_role_that_is_none_is_refused",
-       broken=replaced(mount, "_caller_header", any_text)),
+       broken=replaced(mount, "caller_header", any_text)),
     _c("the first of two users wins", test="two_users_or_roles_are_none",
-       broken=replaced(mount, "_caller_header", any_text)),
+       broken=replaced(mount, "caller_header", any_text)),
 ]  # fmt: skip
 
 _CODES = {

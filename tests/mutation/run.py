@@ -4,23 +4,26 @@
     python -m tests.mutation.run patch      those with "patch" in their name
 
 Exit status 1 where a mutant is not caught by its own test, or falls over instead of misbehaving. One that its
-own test lets pass is shown to the whole suite, generated requests and all.
+own test lets pass is shown to the whole suite, generated requests and all. There is a process for each core:
+what is broken is broken in one of them.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kb_verify import Results, Status, Target, run
 from kb_verify.run import SUITE, SuiteError
-from tests.mutation.breaking import Mutant
 from tests.mutation.mutants import MUTANTS
 from tests.support.engines import API_KEY, simulator
 
@@ -32,7 +35,8 @@ class Fate:
     `crashes` are faults of the mutant itself: it was to misbehave, not to fall over.
     """
 
-    mutant: Mutant
+    name: str
+    test: str
     caught_by: str | None
     expected: bool
     crashes: list[str]
@@ -57,7 +61,9 @@ class Crashes(logging.Handler):
             self.seen.append(f"{type(error).__name__}: {error}")
 
 
-def fate_of(mutant: Mutant) -> Fate:
+def fate_of(name: str) -> Fate:
+    """What becomes of the mutant of this name."""
+    (mutant,) = (each for each in MUTANTS if each.name == name)
     started = time.monotonic()
     module, _, test = mutant.test.partition("::")
     with _crashes() as crashes, mutant.broken(), simulator() as url:
@@ -66,7 +72,7 @@ def fate_of(mutant: Mutant) -> Fate:
         expected = caught is not None
         if caught is None:
             caught = _caught(run(target, only=["-x"]))
-    return Fate(mutant, caught, expected, crashes.seen, time.monotonic() - started)
+    return Fate(name, mutant.test, caught, expected, crashes.seen, time.monotonic() - started)
 
 
 @contextmanager
@@ -87,16 +93,18 @@ def _caught(results: Results) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
+    names = [each.name for each in MUTANTS]
+    chosen = [name for name in names if not arguments or any(word in name for word in arguments)]
     _check_whole()
     started = time.monotonic()
-    fates = [_told(fate_of(mutant)) for mutant in chosen]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
+        fates = [_printed(fate) for fate in processes.map(fate_of, chosen)]
     seconds = time.monotonic() - started
     survivors = sum(fate.caught_by is None for fate in fates)
     print(f"{len(fates)} mutants, {survivors} survived, {seconds:.0f} s")
     for fate in fates:
         if not fate.well:
-            print(f"not well: {fate.mutant.name} ({fate.mutant.test}): {_trouble(fate)}")
+            print(f"not well: {fate.name} ({fate.test}): {_trouble(fate)}")
     return 0 if fates and all(fate.well for fate in fates) else 1
 
 
@@ -114,8 +122,8 @@ def _check_whole() -> None:
         raise SystemExit(f"the suite fails on a whole simulator: {results.of(Status.FAILED)[0].id}")
 
 
-def _told(fate: Fate) -> Fate:
-    print(f"{fate.mutant.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
+def _printed(fate: Fate) -> Fate:
+    print(f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
     return fate
 
 

@@ -39,8 +39,8 @@ class Side:
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
-        self._jobs: dict[int, str] = {}
-        self._documents: dict[int, tuple[int, str]] = {}
+        self.jobs: dict[int, str] = {}
+        self.documents: dict[int, tuple[int, str]] = {}
         self._names: dict[str, dict[Any, str]] = defaultdict(dict)
 
     def play(self, steps: list[Step]) -> list[Played]:
@@ -67,9 +67,9 @@ class Side:
         return self._http.request(operation.method, operation.path.format(**place), **request)
 
     def _remember(self, slot: int, job: m.Job) -> None:
-        self._jobs[slot] = job.id
+        self.jobs[slot] = job.id
         if job.document_id is not None and job.document_uid is not None:
-            self._documents[slot] = (job.document_id, job.document_uid)
+            self.documents[slot] = (job.document_id, job.document_uid)
 
     def _resolved(self, value: Any) -> Any:
         match value:
@@ -81,14 +81,14 @@ class Side:
                 return value
 
     def _given(self, wanted: Given) -> Any:
-        document, uid = self._documents.get(wanted.slot, (9_000_000_000, _ABSENT))
+        document, uid = self.documents.get(wanted.slot, (9_000_000_000, _ABSENT))
         match wanted.kind:
             case "document":
                 return document
             case "uid":
                 return uid
             case "job":
-                return self._jobs[wanted.slot]
+                return self.jobs[wanted.slot]
             case _:
                 return self._version(document) + (7 if wanted.kind == "stale version" else 0)
 

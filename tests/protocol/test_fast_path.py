@@ -28,7 +28,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from websockets.sync.client import ClientConnection, connect
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import SEARCH, AnyOperation
+from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, SEARCH, AnyOperation
 from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client.errors import RateLimited, Refused
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
@@ -69,6 +69,8 @@ def _least(schema: dict[str, Any]) -> Any:
     return schema.get("examples", [given])[0]
 
 
+LINKED = 2
+"""The document that there is."""
 UUID = "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"
 GOOD: dict[str, dict[str, Any]] = {
     "echo": {"text": 'say "ä\u2028\U0001f41d\\"', "times": 2},
@@ -81,7 +83,7 @@ GOOD: dict[str, dict[str, Any]] = {
         for tool in build_toolset(name, Services(ServerSettings())).tools
     },
     "kb_search": {"query": "bees", "neighbors": 1, "explain": True},
-    "kb_get": {"document_id": 1},
+    "kb_get": {"document_id": 2},
     "kb_upload_start": {"filename": "a.txt", "total_size": 2**60},
     "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
     "search_knowledge": {"query": "bees", "collection_id": UUID},
@@ -101,7 +103,12 @@ class _Engine:
 
     longest_wait = 20.0
 
-    async def call(self, operation: AnyOperation, **_request: Any) -> m.SearchResponse:
+    async def call(self, operation: AnyOperation, **request: Any) -> Any:
+        if operation is GET_DOCUMENT and request["path"] == {"document_id": LINKED}:
+            return _document(LINKED, 'Bees \u2028 keep "warm" \\ \x7f')
+        if operation is LIST_DOCUMENTS and request["query"].source_path is not None:
+            found = [_document(number, None) for number in (1, 2)]
+            return m.DocumentList(documents=found, total=2, limit=100, offset=0)
         if operation is not SEARCH:
             raise Refused("document_not_found", "There is none.")
         results = [_hit(1, 'Bees \u2028 keep "warm" \\ \x7f'), _hit(2, "\u00fcber \U0001f41d \u0000\n")]
@@ -126,6 +133,34 @@ class _Ragler:
 
     async def collections(self) -> list[Collection]:
         raise RateLimited("Enough.", retry_after=12.5)
+
+
+def _document(number: int, text: str | None) -> m.DocumentDetail:
+    return m.DocumentDetail(
+        id=number,
+        uid=UUID,
+        title=text or "Bees",
+        doc_type="note",
+        format=None,
+        filename=None,
+        source_path=text,
+        source_paths=[],
+        size_bytes=1,
+        sha256="0" * 64,
+        tags=[],
+        metadata={},
+        status="searchable",
+        status_reason=None,
+        extraction_method="none",
+        pages=None,
+        chunk_count=0,
+        version=1,
+        created_at="2026-01-02T03:04:05Z",
+        updated_at="2026-01-02T03:04:05Z",
+        chunks=[],
+        chunk_offset=0,
+        chunk_limit=200,
+    )
 
 
 def _hit(number: int, text: str) -> m.SearchResult:
@@ -208,7 +243,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     text.write_text("Bees keep warm.\nThey cluster.\n")
     engine: Any = _Engine()
     ragler: Any = _Ragler()
-    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key")
+    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key", resource_links=True)
     services = Services(configured, engine=engine, ragler=ragler)
     toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
     match = FastPath.match
@@ -363,8 +398,12 @@ def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataO
 
 
 def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
+    """All but calls of what may ask a person, whose way back the kernel has."""
     wanted = both.taken
-    for toolset, names in _named(both).items():
+    ask = {tool.name for toolset in both.toolsets.values() for tool in toolset.tools if tool.asks}
+    assert ask == {"kb_delete", "knowledge-remove", "knowledge-clear"}
+    for toolset, named in _named(both).items():
+        names = [name for name in named if name not in ask]
         messages = [request("tools/call", {"name": name, "arguments": GOOD[name]}) for name in names]
         for message in [request("tools/list"), request("tools/list"), *messages]:
             handshake = _sent(toolset, {**BOTH, "MCP-Protocol-Version": "2025-11-25"}, message)
@@ -373,6 +412,24 @@ def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
                 both.answers(toolset, sent.headers, sent.body)
         wanted += 2 * (1 + len(names))
     assert both.taken >= wanted
+
+
+@pytest.mark.parametrize("version", [MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS])
+def test_links_follow_the_text_where_the_version_has_them(both: Both, version: str | None) -> None:
+    message = request("tools/call", {"name": "kb_get", "arguments": GOOD["kb_get"]})
+    headers = modern_headers(message) if version == MODERN else dict(BOTH)
+    if version not in (None, MODERN):
+        headers["MCP-Protocol-Version"] = str(version)
+    sent = _sent("kb", headers, modern(message) if version == MODERN else message)
+    wanted = both.taken
+    [fast, kernel] = both.answers(sent.toolset, sent.headers, sent.body)
+    assert fast == kernel
+    assert both.taken == wanted + 1
+    first, *links = fast[2]["result"]["content"]
+    assert json.loads(first["text"]) == fast[2]["result"]["structuredContent"]
+    due = {"uri": f"kb://documents/{LINKED}", "type": "resource_link", "mimeType": "text/markdown"}
+    has_links = version in (MODERN, "2025-11-25", "2025-06-18")
+    assert [{name: link[name] for name in due} for link in links] == ([due] if has_links else [])
 
 
 @FEW

@@ -133,7 +133,8 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
         await served.http.put("/upload/one-time-token", headers=headers)
     told = [fields_of(record) for record in caplog.records if "equest" in record.message]
     assert told[0] == {"method": "PUT", "route": "/upload/{token}"}
-    assert told[1] == {"status": 421, "error": "host_not_allowed", "route": "/upload/{token}"}
+    refused = {"status": 421, "error": "host_not_allowed", "address": "127.0.0.1"}
+    assert told[1] == {**refused, "route": "/upload/{token}"}
     assert "one-time-token" not in caplog.text
 
 

@@ -40,13 +40,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=[(), ("--single",)], ids=["two processes", "one process"])
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: Path
+) -> Iterator[Stack]:
     """Engine and server, the toolset chosen alone."""
     home = tmp_path_factory.mktemp("home")
-    with running_stack(
-        home, KB_TOOLSETS="knowledge", KB_EMBEDDER="hash", KB_FILE_ROOTS=str(files)
-    ) as running:
+    settings = {"KB_TOOLSETS": "knowledge", "KB_EMBEDDER": "hash", "KB_FILE_ROOTS": str(files)}
+    with running_stack(home, *request.param, **settings) as running:
         yield running
 
 

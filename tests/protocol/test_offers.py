@@ -12,9 +12,9 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.toolsets.kb import resources
-from kb_server.toolsets.kb.resources import MOST_CHARS, TEMPLATE
+from kb_server.toolsets.kb.resources import MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
 from tests.protocol.conftest import Serve, Served
-from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, modern, request
+from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, PLAIN, initialize, modern, request
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 
 ERAS = (LATEST_HANDSHAKE, MODERN)
@@ -44,7 +44,9 @@ async def answer(
     served: Served, era: str, method: str, params: dict[str, Any] | None = None, path: str = "/mcp/kb"
 ) -> dict[str, Any]:
     message = request(method, params)
-    response = await served.post(modern(message) if era == MODERN else message, path=path)
+    headers = {**PLAIN, "MCP-Protocol-Version": era}
+    sent, with_headers = (modern(message), None) if era == MODERN else (message, headers)
+    response = await served.post(sent, with_headers, path)
     found: dict[str, Any] = response.json()
     return found
 
@@ -69,6 +71,7 @@ async def test_capabilities_are_announced_where_there_is_something(served: Serve
         "prompts": {"listChanged": False},
         "resources": {"subscribe": False, "listChanged": False},
         "completions": {},
+        "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
     }
     other = (await served.post(initialize(LATEST_HANDSHAKE), path="/mcp/textfile")).json()["result"]
     assert other["capabilities"].keys() == {"tools"}
@@ -95,7 +98,10 @@ async def test_documents_are_listed_newest_first_and_read(
         {"uri": stones["uri"], "mimeType": "text/markdown", "text": "Granite is hard."}
     ]
     templates = await result(served, era, "resources/templates/list")
-    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [TEMPLATE]
+    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
+        TEMPLATE,
+        SOURCE_TEMPLATE,
+    ]
     if era == MODERN:
         assert (listed["ttlMs"], read["ttlMs"], templates["ttlMs"]) == (0, 0, 60_000)
 
@@ -189,6 +195,14 @@ async def test_a_text_is_of_the_type_that_its_reader_gave_it(
         "kb://documents/1?other=1",
         "kb://documents/1#a",
         "kb://elsewhere/1",
+        "kb://sources/memory/nothing",
+        "kb://sources/memory/",
+        "kb://sources/memory",
+        "kb://sources//a",
+        "kb://sources/",
+        "kb://sources/No%20name/a",
+        "kb://sources/memory/%ff",
+        "kb://sources/memory/" + "a" * 5_000,
         "file:///etc/passwd",
         "http://[",
         "",
@@ -265,6 +279,68 @@ async def test_arguments_are_completed_from_the_base(
 
 
 @pytest.mark.parametrize("era", ERAS)
+async def test_tags_and_paths_are_completed_from_the_base(
+    served: Served, engine: SimulatedEngine, era: str
+) -> None:
+    add_note(engine, "one", tags=["collection:memory", "colour", "feedback"], source_path="notes/bees.md")
+    add_note(engine, "two", tags=["collection:meetings", "food"], source_path="notes/wasps.md")
+    add_note(engine, "three", tags=["collection:memory", "food"], source_path="https://example.org/a")
+
+    async def values(ref: dict[str, str], name: str, value: str, **given: str) -> list[str]:
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": name, "value": value}}
+        if given:
+            params["context"] = {"arguments": given}
+        found = await result(served, era, "completion/complete", **params)
+        return list(found["completion"]["values"])
+
+    for prompt in ("research", "tidy_memory"):
+        ref = {"type": "ref/prompt", "name": prompt}
+        assert await values(ref, "tag", "") == ["colour", "feedback", "food"]
+        assert await values(ref, "tag", "co") == ["colour"]  # and no collection's own tag
+        assert await values(ref, "tag", "collection:") == []
+        assert await values(ref, "tag", "x" * 10_000) == []
+    assert await values({"type": "ref/prompt", "name": "remember"}, "tag", "") == []
+    template = {"type": "ref/resource", "uri": SOURCE_TEMPLATE}
+    assert await values(template, "collection", "me") == ["meetings", "memory"]
+    assert sorted(await values(template, "path", "notes/")) == ["notes/bees.md", "notes/wasps.md"]
+    assert await values(template, "path", "notes/", collection="memory") == ["notes/bees.md"]
+    assert await values(template, "path", "", collection="No name!") == []
+    assert await values(template, "path", "x" * 10_000) == []
+    assert await values(template, "id", "") == []
+    assert await values({"type": "ref/resource", "uri": TEMPLATE}, "path", "") == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("source_path", "written"),
+    [
+        ("notes/bees.md", "notes%2Fbees.md"),
+        ("notes/bees.md", "notes/bees.md"),
+        ("https://example.org/a?b=1#c", "https%3A%2F%2Fexample.org%2Fa%3Fb%3D1%23c"),
+        ("https://example.org/a?b=1#c", "https://example.org/a?b=1#c"),
+        ("über 100%.md", "%C3%BCber%20100%25.md"),
+    ],
+)
+async def test_a_document_is_read_by_its_source(
+    served: Served, engine: SimulatedEngine, era: str, source_path: str, written: str
+) -> None:
+    add_note(engine, "Here it is.", source_path=source_path)
+    add_note(engine, "Elsewhere.", source_path=source_path, tags=["collection:meetings"])
+    uri = f"kb://sources/memory/{written}"
+    (content,) = (await result(served, era, "resources/read", uri=uri))["contents"]
+    assert (content["uri"], content["text"]) == (uri, "Here it is.")
+
+
+async def test_a_long_source_goes_on_as_a_document(
+    served: Served, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "MOST_CHARS", 10)
+    number = add_note(engine, "Paragraph of the quarry.", source_path="a")
+    (content,) = (await result(served, MODERN, "resources/read", uri="kb://sources/memory/a"))["contents"]
+    assert content["_meta"] == {"kb/following": f"kb://documents/{number}?from=10"}
+
+
+@pytest.mark.parametrize("era", ERAS)
 async def test_a_completion_says_whether_there_is_more(
     served: Served, engine: SimulatedEngine, era: str
 ) -> None:
@@ -283,6 +359,28 @@ async def test_a_completion_says_whether_there_is_more(
     assert await completed(research, "collection", "c") == (100, True)
     assert await completed(template, "id", "") == (100, True)
     assert await completed(template, "id", "10") == (3, False)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_results_link_their_documents_where_the_settings_say_so(
+    serve: Serve, engine: SimulatedEngine, tmp_path: Path, era: str
+) -> None:
+    number = add_note(engine, "Granite is hard.", source_path="stones.md", title="Stones")
+    add = {"text": "Chalk is not.", "wait_seconds": 5}
+
+    async def links(served: Served, tool: str, **arguments: Any) -> list[tuple[str, str]]:
+        found = await result(served, era, "tools/call", name=tool, arguments=arguments)
+        return [(link["uri"], link["name"]) for link in found["content"][1:]]
+
+    for wanted in (True, False):
+        settings = ServerSettings(engine_url=engine.url, home=tmp_path, resource_links=wanted)
+        async with Services(settings) as services:
+            served = await serve(build_toolset("kb", services))
+            stones, chalk = (f"kb://documents/{number}", "stones.md"), f"kb://documents/{number + 1}"
+            assert await links(served, "kb_get", document_id=number) == [stones] * wanted
+            assert await links(served, "kb_get", source_path="stones.md") == [stones] * wanted
+            assert await links(served, "kb_addnote", **add) == [(chalk, f"document {number + 1}")] * wanted
+            assert await links(served, "kb_search", query="granite") == []
 
 
 @pytest.mark.parametrize("era", ERAS)

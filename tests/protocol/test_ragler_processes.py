@@ -73,22 +73,26 @@ def test_kb_up_points_the_tools_at_its_own_engine(caller: Caller, collections: d
     assert found["results"][0]["content"] == "API authentication by token (api-docs)"
 
 
+either_way = pytest.mark.parametrize("flags", [(), ("--single",)], ids=["two processes", "one process"])
+
+
 @pytest.mark.requirement("R36", "R41")
-def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path) -> None:
+@either_way
+def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Where the engine has one; nobody repeats it as RAGLER_API_KEY."""
-    with running_stack(
-        tmp_path, KB_TOOLSETS="ragler", KB_EMBEDDER="hash", KB_API_KEY="between-them", LOG_LEVEL="warn"
-    ) as stack:
+    settings = {"KB_TOOLSETS": "ragler", "KB_EMBEDDER": "hash", "KB_API_KEY": "between-them"}
+    with running_stack(tmp_path, *flags, LOG_LEVEL="warn", **settings) as stack:
         caller = Caller(stack.mcp_url)
         assert caller.ok("list_collections") == {"collections": []}
         caller.http.close()
         assert httpx.get(f"{stack.engine_url}/collections").status_code == 401
 
 
-def test_a_backend_that_is_named_is_not_replaced(tmp_path: Path) -> None:
+@either_way
+def test_a_backend_that_is_named_is_not_replaced(tmp_path: Path, flags: tuple[str, ...]) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     environment = {"RAGLER_API_URL": nobody, "RAGLER_API_KEY": "k", "LOG_LEVEL": "warn"}
-    with running_stack(tmp_path, KB_EMBEDDER="hash", **environment) as stack:
+    with running_stack(tmp_path, *flags, KB_EMBEDDER="hash", **environment) as stack:
         caller = Caller(f"{stack.server_url}/mcp/ragler")
         told = caller.refused("list_collections")
         caller.http.close()

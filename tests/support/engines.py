@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kb_contracts.http.mount import REQUEST_LINE_BYTES
+from kb_contracts.http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_simulator import SimulatorSettings, in_thread
@@ -39,7 +39,8 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
     async def serve() -> None:
         app = await create_app(EngineSettings(**chosen))
         app.middlewares[:0] = middlewares
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, max_line_size=REQUEST_LINE_BYTES)
+        bounds = {"max_line_size": REQUEST_LINE_BYTES, "max_field_size": HEADER_BYTES}
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, **bounds)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -202,7 +202,10 @@ class EdgeCore:
         return sum(shard.count(request) for shard in self._collections[name])
 
     async def facet(self, name: str, wanted: rest.FacetRequest) -> Hits:
-        request = edge.FacetRequest(wanted.key, limit=wanted.limit or 10, exact=bool(wanted.exact))
+        those = _filter(wanted.filter) if wanted.filter else None
+        request = edge.FacetRequest(
+            wanted.key, limit=wanted.limit or 10, exact=bool(wanted.exact), filter=those
+        )
         counts: Counter[Any] = Counter()
         for shard in self._collections[name]:
             counts.update({hit.value: hit.count for hit in shard.facet(request).hits})

@@ -110,13 +110,14 @@ class Stack:
 
 
 @contextmanager
-def running_stack(home: Path, **environment: str) -> Iterator[Stack]:
+def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack]:
     """`kb up` with data in `home`, ready to serve; stopped afterwards."""
     engine_port, server_port = free_port(), free_port()
     process = Process.start(
         "-m",
         "kb_cli.main",
         "up",
+        *flags,
         KB_HOME=str(home),
         KB_ENGINE_PORT=str(engine_port),
         KB_MCP_PORT=str(server_port),

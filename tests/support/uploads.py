@@ -78,6 +78,7 @@ def upload(**members: Any) -> Upload:
             "deadline": 0.0,
             "expires_at": "2026-01-01T00:10:00Z",
             "caller": "me",
+            "owner": "anonymous",
             "token_sha256": "",
             **members,
         }

@@ -150,7 +150,7 @@ def import_(options: argparse.Namespace, out: Output) -> int:
     from kb_engine.store.port import BaseRefused
 
     settings = read(EngineSettings, options)
-    folder = Path(options.folder).expanduser()
+    folder = Path(options.place).expanduser()
     embedder = offline_embedder(settings)
     try:
         manifest = layout.read_manifest(folder)

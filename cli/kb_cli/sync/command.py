@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     folder, tags = _folder(options), labels(options, tags_for_submission)
     with engine(options) as client:
         if options.dry_run:
-            _, planned = _planned(client, folder, tags[0])
+            _, planned = planned_for(client, folder, tags[0])
             if not out.answered(planned):
                 out.text("\n".join([*planned.lines(), _summary(planned)]))
             return Exit.OK
@@ -89,7 +89,12 @@ def _folder(options: argparse.Namespace) -> Folder:
     return Folder(path)
 
 
-def _planned(client: EngineClient, folder: Folder, collection: str) -> tuple[Listing, Plan]:
+def planned_for(client: EngineClient, folder: Folder, collection: str) -> tuple[Listing, Plan]:
+    """What the folder holds, and what would bring the collection in step with it.
+
+    Raises:
+        CliError: the folder cannot be read, or the engine fails.
+    """
     listing = folder.listed()
     if folder.root in listing.unreadable:
         raise CliError(Exit.FAILED, f"{folder.root}: {listing.unreadable[folder.root]}")
@@ -123,7 +128,7 @@ def _brought_in_step(
     Raises:
         CliError: the folder has no file any more, and it is not said that it may be `empty`.
     """
-    local, planned = _planned(client, folder, tags[0])
+    local, planned = planned_for(client, folder, tags[0])
     if planned.removed and not local.files and not empty:
         raise CliError(
             Exit.USAGE,

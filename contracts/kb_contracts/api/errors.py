@@ -50,7 +50,7 @@ _KINDS = (
     ErrorKind("missing_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A required value is absent"),
     ErrorKind("contradiction", HTTPStatus.UNPROCESSABLE_ENTITY, "Two values exclude each other"),
     ErrorKind("unauthorized", HTTPStatus.UNAUTHORIZED, "The key is missing or wrong"),
-    ErrorKind("forbidden", HTTPStatus.FORBIDDEN, "The role may not do this"),
+    ErrorKind("forbidden", HTTPStatus.FORBIDDEN, "The caller may not do this"),
     ErrorKind("route_not_found", HTTPStatus.NOT_FOUND, "There is no such path"),
     ErrorKind("method_not_allowed", HTTPStatus.METHOD_NOT_ALLOWED, "The path does not take this method"),
     ErrorKind("document_not_found", HTTPStatus.NOT_FOUND, "There is no such document"),

@@ -803,8 +803,17 @@ class StorageInfo(Response):
     kept_originals_bytes: Count | msgspec.UnsetType = msgspec.UNSET
 
 
+Feature = Literal["access"]
+"""What an engine may do beside what every engine does. `access`: it enforces who may do what, and with which
+documents (`X-KB-Access`)."""
+
+
 class Status(Response):
-    """`GET /status`. `issues` is empty when all is well."""
+    """`GET /status`. `issues` is empty when all is well.
+
+    Counts are of what the caller reaches. Whoever reaches not all, or may not administer, gets an empty
+    `storage`.
+    """
 
     version: str
     model: ModelInfo
@@ -816,6 +825,7 @@ class Status(Response):
     issues: list[str]
     started_at: str
     last_updated: str | None
+    features: list[Feature] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Health(Response):

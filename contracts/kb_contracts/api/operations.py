@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
+from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.content import FileContent
@@ -132,6 +133,12 @@ class ClearQuery(m.Request):
     ] = False
 
 
+class TagQuery(m.Request):
+    add: (
+        Annotated[m.Tag, Meta(description="the tag to put on after it, in one change of the base")] | None
+    ) = None
+
+
 class TagsQuery(PageQuery):
     prefix: Annotated[str, Meta(max_length=200)] = ""
 
@@ -202,6 +209,10 @@ class Operation(Generic[B, R]):
     on_behalf: bool = False
     """True: `X-User-ID` says for whom, so that callers take turns, and each is one voice."""
     surface: ApiSurface = ApiSurface.ENGINE
+    needs: Right | None = None
+    """The right that it needs, where that does not follow from its method."""
+    right: Right = field(init=False)
+    """What a caller must be allowed: to read, to delete (DELETE), else to write."""
     models: Mapping[int, type[R]] = field(init=False)
     """The models of its responses by status; decided once, as what follows is, and read with each request."""
     mutates: bool = field(init=False)
@@ -221,6 +232,8 @@ class Operation(Generic[B, R]):
         set_once("excludes_retries", self.mutates and self.accepted is None)
         set_once("names_user", self.on_behalf or self.surface is ApiSurface.RAGLER)
         set_once("answers_file", self.response_model is FileContent)
+        changing: Right = "delete" if self.method is Method.DELETE else "write"
+        set_once("right", self.needs or (changing if self.mutates else "read"))
         if not self.path_parameters:
             names = [name for _, name, _, _ in Formatter().parse(self.path) if name]
             set_once("path_parameters", {name: _PATH_PARAMETERS[name] for name in names})
@@ -360,7 +373,12 @@ GET_JOB = _get(
 )
 
 CANCEL_JOB = _delete(
-    "cancelJob", _JOB, "Cancel a job that has not ended", m.Job, errors=("job_not_found", "job_finished")
+    "cancelJob",
+    _JOB,
+    "Cancel a job that has not ended",
+    m.Job,
+    needs="write",
+    errors=("job_not_found", "job_finished"),
 )
 
 RETRY_JOB: Operation[None, m.Job] = Operation(
@@ -427,6 +445,7 @@ CLEAR_DOCUMENTS = _delete(
     "Remove all documents and cancel the jobs accepted before; described collections stay",
     m.Removed,
     query=ClearQuery,
+    needs="administer",
     errors=("confirmation_required",),
 )
 
@@ -536,8 +555,10 @@ ADD_TAGS = _post(
 REMOVE_TAG = _delete(
     "removeTag",
     f"{_DOCUMENT}/tags/{{tag}}",
-    "Take a tag off a document",
+    "Take a tag off a document; with `add` another one takes its place, at once",
     m.Document,
+    query=TagQuery,
+    needs="write",
     if_match=True,
     errors=("document_not_found", "tag_not_found", "version_conflict"),
     links=(_READ,),
@@ -595,7 +616,7 @@ PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(
     r.CollectionDetail,
     surface=ApiSurface.RAGLER,
     body=r.CollectionRequest,
-    errors=("forbidden", "collection_exists"),
+    errors=("collection_exists",),
     example={"name": "api-documentation", "description": "Internal API guides"},
     links=(Link("getCollection", {"collection_id": "/id"}),),
 )

@@ -28,7 +28,7 @@ from kb_contracts.api.models import MAX_TAGS, Count, Query, Ranking, Request, Re
 USER_ID = "X-User-ID"
 """The header that says on whose behalf a call is made; rate limits are kept by it."""
 USER_ROLE = "X-User-Role"
-"""The header that says in which role; `SERVICE` (in any case) may read and no more."""
+"""The header that says in which role, for every operation; `SERVICE` (in any case) may read and no more."""
 SERVICE = "service"
 MAX_USER_CHARS = 255
 MAX_ROLE_CHARS = 64
@@ -96,7 +96,7 @@ def may_have_id(name: str, id_: str) -> bool:
 
 
 def may_change(role: str | None) -> bool:
-    """Whether a caller in this role may describe collections.
+    """Whether a caller in this role may do more than read.
 
     Of several roles, comma-separated as a proxy makes one header of two, none may be `SERVICE`.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -32,7 +32,15 @@ def content_disposition(filename: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(visible, safe='')}"
 
 
-async def file_response(content: FileContent) -> web.Response:
+class FileResponse(web.Response):
+    """A response whose body is a file; whoever is in the same process takes its `blocks` instead."""
+
+    def __init__(self, blocks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(body=blocks, headers=headers, content_type=OCTETS)
+        self.blocks = blocks
+
+
+async def file_response(content: FileContent) -> FileResponse:
     """The response, once its first block is there; it breaks off where the others are not.
 
     Raises what the first block raises.
@@ -44,7 +52,7 @@ async def file_response(content: FileContent) -> web.Response:
         "Content-Length": str(content.size),
         "ETag": f'"{content.sha256}"',
     }
-    return web.Response(body=_whole(first, content), headers=headers, content_type=OCTETS)
+    return FileResponse(_whole(first, content), headers)
 
 
 async def _whole(first: bytes, content: FileContent) -> AsyncGenerator[bytes, None]:

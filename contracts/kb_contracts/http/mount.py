@@ -1,52 +1,58 @@
 """The adapter that mounts handlers on aiohttp: it routes, parses and encodes, and decides nothing else.
 
-    request -> key, or origin -> route -> path, query, headers, body -> handler -> response as JSON
-                     `------------------- any EngineError ----------------> problem document
+    request -> key, or origin -> route -> path, query, right, headers, body -> handler -> response as JSON
+                     `------------------- any EngineError ---------------------> problem document
 
 Engine and simulator mount the same table, so that neither can serve a route, take a field or leave one
-out on its own. The tests check the responses against the committed document.
-
-An engine that requires no key has to keep web pages of strangers away. A browser on this machine reaches the
-engine's port on behalf of any page that it shows. Such a page cannot read a response, but it can post a form
-with a file, which is how a file is submitted; its Origin header gives it away. A page whose own name is made
-to resolve to this machine (DNS rebinding) could read responses too; it is recognised by its Host header,
-which is a domain, because a stranger owns no name without a dot. An engine that listens on more than loopback
-cannot know the names that it is reached by, and checks the Origin alone. With a key set neither matters: no
-page knows it.
+out on its own. The tests check the responses against the committed document. From the parsing on, a call of
+the same process takes the same way (`direct.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, partial
 from http import HTTPStatus
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
+from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
-from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
-from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation
+from kb_contracts.api.ragler import LIMITS, MAX_USER_CHARS, USER_ID
 from kb_contracts.http import documents
 from kb_contracts.http.admission import RETRY_SECONDS, Admission
-from kb_contracts.http.connections import is_loopback
+from kb_contracts.http.callers import (
+    AccessOf,
+    access_by_token,
+    caller_header,
+    check_origin,
+    check_unrepeated,
+    credential_of,
+    is_distinct,
+    narrowed,
+    right_missing,
+    token_of,
+    unauthorized,
+)
 from kb_contracts.http.downloads import file_response
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
+
+if TYPE_CHECKING:
+    from kb_contracts.http.multipart import SentFile
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +61,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 JSON_BODY_BYTES = 8 * 1024 * 1024
 REQUEST_LINE_BYTES = 64 * 1024
 """Two source paths of 1,000 characters are up to 24,000 bytes in a URL."""
+HEADER_BYTES = MAX_ACCESS_BYTES + 1024
+"""Of one header: the one that narrows an access may name many tags."""
 MAX_VALUES = 100_000
 """How many values a JSON body may hold, as `holds_too_many_values` counts them."""
 TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"
 _KEY_CHARS = 255
-_ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
+_ACCESS = web.RequestKey("access", Access)
 _ALSO = {"/healthz": ("/health",)}
 """What many probes call a path; answered beside it, and promised by nobody."""
 _PROBES = frozenset(
@@ -80,8 +88,9 @@ class Incoming:
     """A request that fits its operation.
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
-    `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller's headers name, where the operation reads them.
+    `body` is None where the operation has none and where there is a file in its place, to be read from
+    `source`. `user` is what the caller's header names, where the operation reads it. `access` is what the
+    caller may do; the operation is within its rights.
     """
 
     operation: AnyOperation
@@ -91,12 +100,60 @@ class Incoming:
     if_match: int | None
     idempotency_key: str | None
     credential: str
-    http: web.Request
+    source: web.Request | SentFile | None
     user: str | None = None
-    role: str | None = None
+    access: Access = EVERYTHING
+
+    @property
+    def rated_user(self) -> str | None:
+        """Whose calls are counted: a user of a caller with a name or a reach is that caller's alone."""
+        if self.user is None or not is_distinct(self.access):
+            return self.user
+        return f"{self.credential} {self.user}"
 
 
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as it was sent, before it is known to fit.
+
+    `access` is what the holder of the token in `authorization` may do; headers may narrow it. `read_body`
+    gives what `Incoming.body` is to be; `source` is `Incoming`'s.
+    """
+
+    path: Mapping[str, str]
+    query: Iterable[tuple[str, str]]
+    headers: MultiMapping[str]
+    authorization: str
+    read_body: Callable[[], Awaitable[Any]]
+    source: web.Request | SentFile | None
+    access: Access = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What became of a request, for an audit log. `outcome` is `ok`, the code of an error, or `cancelled`.
+
+    `action` is the operation's id, `who` the name of the caller; `answer` is None where there was none.
+    """
+
+    action: str
+    outcome: str
+    who: str
+    headers: MultiMapping[str]
+    source: web.Request | SentFile | None
+    path: Mapping[str, str]
+    answer: msgspec.Struct | None = None
+
+
+Audit = Callable[[Audited], None]
+
+Answering = Callable[[Sent], Awaitable[web.Response]]
+
+ANSWERING: web.AppKey[Mapping[str, Answering]] = web.AppKey("ANSWERING")
+"""What answers each operation of an application, by id."""
 
 
 def handlers_of(*sources: object) -> Mapping[str, Handler]:
@@ -121,12 +178,16 @@ def build_application(
     operations: tuple[AnyOperation, ...] = OPERATIONS,
     keys: KeysInUse | None = None,
     rates: RateWindows | None = None,
+    access_of: AccessOf | None = None,
+    audit: Audit | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
-    `host` is what an engine listens on; without an `api_key` it keeps web pages of strangers away. With
-    `keys` no two requests of one idempotency key run at once; with `rates` calls are counted. The simulator
-    passes none of the three and does all itself, for each of its namespaces.
+    Who has the `api_key` may do everything, who has another token what `access_of` says; without either
+    everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
+    web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
+    calls are counted; `audit` learns of each request that needs a key, also of those who have none. The
+    simulator passes none of these and does all itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -138,44 +199,94 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(middlewares=[_rim(api_key, host)], client_max_size=JSON_BODY_BYTES)
+    app = web.Application(
+        middlewares=[_rim(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
+    )
+    answering = {each.id: _answering(each, handlers[each.id], keys, rates, audit) for each in operations}
     for operation in operations:
-        handler = _adapt(operation, handlers[operation.id], keys, rates)
+        handler = _adapt(operation, answering[operation.id])
         for path in (operation.path, *_ALSO.get(operation.path, ())):
             app.router.add_route(operation.method, path, handler)
+    app[ANSWERING] = answering
     return app
 
 
-def _adapt(
-    operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
-) -> AiohttpHandler:
-    has_role = operation.surface is ApiSurface.RAGLER
+def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return await answer(
+            Sent(
+                path=request.match_info,
+                query=request.query.items(),
+                headers=request.headers,
+                authorization=request.headers.get(hdrs.AUTHORIZATION, ""),
+                read_body=partial(_body, operation, request),
+                source=request,
+                access=request.get(_ACCESS, EVERYTHING),
+            )
+        )
+
+    return serve
+
+
+def _answering(
+    operation: AnyOperation,
+    handler: Handler,
+    keys: KeysInUse | None,
+    rates: RateWindows | None,
+    audit: Audit | None,
+) -> Answering:
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
+    audit = None if operation.public else audit
 
-    async def serve(request: web.Request) -> web.StreamResponse:
-        # In the order in which a misfit is reported: URL, headers about the caller, body, other headers.
-        pairs = list(request.query.items())
-        presented = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
+        # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
+        # other headers.
+        headers = sent.headers
+        if operation.right not in access.rights and not operation.public:
+            raise right_missing(operation, headers)
         incoming = Incoming(
             operation=operation,
-            path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
-            query=convert_query(pairs, operation.query),
-            user=_caller_header(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
-            role=_caller_header(request, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
-            body=await _body(operation, request),
-            if_match=_if_match(request) if operation.if_match else None,
-            idempotency_key=_idempotency_key(request) if operation.mutates else None,
-            credential=hashlib.sha256(presented).hexdigest()[:16],
-            http=request,
+            path=convert_path(sent.path, types) if (types := operation.path_parameters) else {},
+            query=convert_query(sent.query, operation.query),
+            user=caller_header(headers, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
+            body=await sent.read_body(),
+            if_match=_if_match(headers) if operation.if_match else None,
+            idempotency_key=_idempotency_key(headers) if operation.mutates else None,
+            credential=credential,
+            source=sent.source,
+            access=access,
         )
         if rates is not None:
-            rates.count(operation.id, incoming.user, incoming.credential)
+            rates.count(operation.id, incoming.rated_user, incoming.credential)
         if keys is None:
-            answer = await handler(incoming)
-        else:
-            with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
-                answer = await handler(incoming)
+            return await handler(incoming)
+        with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+            return await handler(incoming)
+
+    async def audited(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
+        outcome, answer = "internal", None
+        try:
+            answer = await carry_out(sent, access, credential)
+            outcome = "ok"
+        except EngineError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            if audit is not None:
+                audit(
+                    Audited(operation.id, outcome, access.name, sent.headers, sent.source, sent.path, answer)
+                )
+        return answer
+
+    serve = carry_out if audit is None else audited
+
+    async def answer_to(sent: Sent) -> web.Response:
+        access = sent.access if operation.public else narrowed(sent.access, sent.headers)
+        answer = await serve(sent, access, credential_of(sent.authorization, access))
         if isinstance(answer, FileContent):
             return await file_response(answer)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
@@ -187,7 +298,7 @@ def _adapt(
             headers={"ETag": f'"{version}"'} if isinstance(version, int) else None,
         )
 
-    return serve
+    return answer_to
 
 
 async def _body(operation: AnyOperation, request: web.Request) -> Any:
@@ -197,9 +308,7 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
-            raise EngineError(
-                "payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes."
-            ) from error
+            raise body_too_large() from error
         return decode_body(raw, operation.body)
     if operation.multipart is not None and request.content_type == "multipart/form-data":
         return None
@@ -207,8 +316,13 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
     raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
 
 
-def _if_match(request: web.Request) -> int | None:
-    raw = request.headers.get(IF_MATCH)
+def body_too_large() -> EngineError:
+    """The refusal of a JSON body of more than `JSON_BODY_BYTES`."""
+    return EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.")
+
+
+def _if_match(headers: MultiMapping[str]) -> int | None:
+    raw = headers.get(IF_MATCH)
     if raw is None:
         return None
     digits = raw.strip().strip('"')
@@ -217,8 +331,8 @@ def _if_match(request: web.Request) -> int | None:
     return int(digits)
 
 
-def _idempotency_key(request: web.Request) -> str | None:
-    key = request.headers.get(IDEMPOTENCY_KEY)
+def _idempotency_key(headers: MultiMapping[str]) -> str | None:
+    key = headers.get(IDEMPOTENCY_KEY)
     if key is None:
         return None
     if not 1 <= len(key) <= _KEY_CHARS or not key.isascii() or not key.isprintable():
@@ -230,42 +344,32 @@ def _idempotency_key(request: web.Request) -> str | None:
     return key
 
 
-def _caller_header(request: web.Request, name: str, max_chars: int) -> str | None:
-    """What a caller's header names, None where it is absent. Sent twice it is refused: neither may win."""
-    values = request.headers.getall(name, [])
-    if not values:
-        return None
-    value = values[0]
-    if len(values) > 1 or not 1 <= len(value) <= max_chars or not value.isascii() or not value.isprintable():
-        raise EngineError(
-            "invalid_parameter",
-            f"{name} takes 1 to {max_chars} printable ASCII characters, once.",
-            parameter=name,
-        )
-    return value
-
-
-def _rim(api_key: str, host: str | None) -> Any:
+def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
     """The middleware that checks the key, or the origin, and makes every failure a problem document."""
-    expected = api_key.encode()
+    access = access_by_token(api_key, access_of)
+
+    def admit(request: web.Request) -> None:
+        if request.path not in _OPEN:
+            check_unrepeated(request.headers)
+            found = access(token_of(request.headers))
+            if found is None:
+                raise unauthorized()
+            request[_ACCESS] = found
+        if host is not None and access("") is not None:
+            check_origin(request.headers, host)
 
     @web.middleware
     async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
-            if request.path not in _OPEN:
-                check_unrepeated(request.headers)
-                if api_key:
-                    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-                    presented = token.strip().encode("utf-8", "surrogateescape")
-                    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
-                        raise EngineError(
-                            "unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY."
-                        )
-            if host is not None and not api_key:
-                check_origin(request.headers, host)
+            try:
+                admit(request)
+            except EngineError as error:
+                if audit is not None:
+                    resource = request.match_info.route.resource
+                    action = f"{request.method} {'' if resource is None else resource.canonical}"
+                    audit(Audited(action, error.code, "", request.headers, request, request.match_info))
+                raise
             return await handler(request)
-        except EngineError as error:
-            return problem_response(error)
         except web.HTTPNotFound:
             near = get_close_matches(request.path, sorted({each.path for each in OPERATIONS}), n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
@@ -279,13 +383,18 @@ def _rim(api_key: str, host: str | None) -> Any:
             return response
         except (web.HTTPException, asyncio.CancelledError, ConnectionError):
             raise
-        except Exception:  # a fault of ours becomes a 500 without its words, and a log entry with them
-            logger.exception("unhandled failure", extra={"path": request.path, "method": request.method})
-            return problem_response(
-                EngineError("internal", "The engine failed; its log says why. Try again.")
-            )
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises has a response
+            return failure_response(error, request.method, request.path)
 
     return rim
+
+
+def failure_response(error: Exception, method: str, path: str) -> web.Response:
+    """The problem document for what a handler raised; a fault of ours goes into the log, and only there."""
+    if not isinstance(error, EngineError):
+        logger.error("unhandled failure", exc_info=error, extra={"path": path, "method": method})
+        error = EngineError("internal", "The engine failed; its log says why. Try again.")
+    return problem_response(error)
 
 
 def problem_response(error: EngineError) -> web.Response:
@@ -367,7 +476,7 @@ def _number(text: str) -> int | float:
 _WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
-def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
+def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
     """A model from query parameters; each may stand once.
 
     Raises:
@@ -469,52 +578,3 @@ def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 names += [f"{name}.{below}" for below in _names(kind)]
     return tuple(dict.fromkeys(names))
-
-
-# --- web pages of strangers ----------------------------------------------------------------------
-
-
-def check_origin(headers: MultiMapping[str], host: str) -> None:
-    """Refuse a request by a foreign page to an engine that listens on `host`.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    origin = headers.get(hdrs.ORIGIN)
-    if origin is not None and not _is_local(origin):
-        raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
-    if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
-        raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
-
-
-def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request whose two `Authorization` or `Origin` headers two readers could read differently.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
-            raise EngineError("unauthorized", f"Send the header {name} once.")
-
-
-# Callers send the same few names with every request.
-@lru_cache(maxsize=256)
-def _is_local(url: str) -> bool:
-    return is_loopback(_name(url))
-
-
-_listens_locally = lru_cache(maxsize=16)(is_loopback)
-
-
-@lru_cache(maxsize=256)
-def _is_domain(url: str) -> bool:
-    name = _name(url)
-    return "." in name.strip(".") and not is_loopback(name)
-
-
-def _name(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

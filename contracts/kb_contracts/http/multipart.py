@@ -1,9 +1,12 @@
-"""The multipart body of `POST /jobs`, read as it arrives; the file goes to a sink, not whole into memory."""
+"""The file of `POST /jobs`, read as it arrives, in a multipart body or from a caller in this process.
+
+It goes to a sink, block by block, and never whole into memory.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,18 +45,49 @@ class ReceivedFile:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file and its fields from a caller in this process, as a multipart body would hold them.
+
+    `fields` are texts by name, `content_length` is the size of the file in bytes.
+    """
+
+    filename: str
+    content_type: str
+    content_length: int
+    blocks: AsyncIterator[bytes]
+    fields: Mapping[str, str]
+
+
 async def receive_file(
-    request: web.Request,
+    source: web.Request | SentFile,
     open_sink: Callable[[str, str], Awaitable[Sink]],
     *,
     max_bytes: int,
 ) -> ReceivedFile:
-    """Read the request's parts in any order; `open_sink(filename, content_type)` is called when the file
-    begins.
+    """Read the file and its fields, of a request in any order; `open_sink(filename, content_type)` is called
+    when the file begins.
 
     Raises:
         EngineError: `invalid_request`, `payload_too_large`, or as the fields' models say.
     """
+    if isinstance(source, SentFile):
+        fields = {name: _field(name, text.encode()) for name, text in source.fields.items()}
+        filename = bare_name(source.filename)
+        sink = await open_sink(filename, source.content_type)
+        file = (filename, *await _pour(source.blocks, sink, max_bytes))
+    else:
+        fields, file = await _receive_parts(source, open_sink, max_bytes)
+    try:
+        converted = msgspec.convert(fields, FileFields, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error, FileFields) from error
+    return ReceivedFile(converted, *file)
+
+
+async def _receive_parts(
+    request: web.Request, open_sink: Callable[[str, str], Awaitable[Sink]], max_bytes: int
+) -> tuple[dict[str, Any], tuple[str, int, str]]:
     fields: dict[str, Any] = {}
     file: tuple[str, int, str] | None = None
     parts = 0
@@ -71,20 +105,16 @@ async def receive_file(
                     raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
                 filename = bare_name(part.filename)
                 sink = await open_sink(filename, part.headers.get(hdrs.CONTENT_TYPE, ""))
-                file = (filename, *await _pour(part, sink, max_bytes))
+                file = (filename, *await _pour(_blocks(part), sink, max_bytes))
             elif name in fields:
                 raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
             else:
-                fields[name] = await _field(part, name)
+                fields[name] = _field(name, await _raw_field(part))
     except (ValueError, AssertionError, LookupError, RequestPayloadError) as error:
         raise EngineError("invalid_request", f"The body is not valid multipart/form-data: {error}") from error
     if file is None:
         raise EngineError("missing_parameter", "The part `file` is required.", parameter="file")
-    try:
-        converted = msgspec.convert(fields, FileFields, strict=False)
-    except msgspec.ValidationError as error:
-        raise misfit(error, FileFields) from error
-    return ReceivedFile(converted, *file)
+    return fields, file
 
 
 async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
@@ -94,27 +124,38 @@ async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReade
         raise ValueError("the header of a part cannot be read") from error
 
 
-async def _pour(part: BodyPartReader, sink: Sink, max_bytes: int) -> tuple[int, str]:
+async def _blocks(part: BodyPartReader) -> AsyncIterator[bytes]:
+    while data := await part.read_chunk(_READ_BYTES):
+        yield bytes(data)
+
+
+async def _pour(blocks: AsyncIterator[bytes], sink: Sink, max_bytes: int) -> tuple[int, str]:
     digest = hashlib.sha256()
     size = 0
-    while data := await part.read_chunk(_READ_BYTES):
+    async for data in blocks:
         size += len(data)
         if size > max_bytes:
             raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
         digest.update(data)
-        await sink.write(bytes(data))
+        await sink.write(data)
     return size, digest.hexdigest()
 
 
-async def _field(part: BodyPartReader, name: str) -> Any:
+async def _raw_field(part: BodyPartReader) -> bytes:
     raw = bytearray()
     while data := await part.read_chunk(_READ_BYTES):
         raw += data
         if len(raw) > _FIELD_BYTES:
-            raise EngineError("payload_too_large", f"Part {name!r} is over {_FIELD_BYTES} bytes.")
+            break
+    return bytes(raw)
+
+
+def _field(name: str, raw: bytes) -> Any:
+    if len(raw) > _FIELD_BYTES:
+        raise EngineError("payload_too_large", f"Part {name!r} is over {_FIELD_BYTES} bytes.")
     if name in _JSON_FIELDS:
         try:
-            return msgspec.json.decode(bytes(raw))
+            return msgspec.json.decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
             raise EngineError(
                 "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name

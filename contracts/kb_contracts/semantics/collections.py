@@ -1,19 +1,9 @@
-"""Who may describe a collection, under which id, and which collection a search names."""
+"""Under which id a collection is described, and which collection a search names."""
 
 from __future__ import annotations
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-
-
-def check_may_describe(role: str | None) -> None:
-    """Raises EngineError: `forbidden`."""
-    if not r.may_change(role):
-        raise EngineError(
-            "forbidden",
-            f"The role {r.SERVICE!r} may search, list and get collections, and change none.",
-            parameter=r.USER_ROLE,
-        )
 
 
 def check_description(

@@ -3,7 +3,9 @@
 A cursor is the rest of a ranking: chunks by their ids, with their scores, in their order, and what the answer
 said of the whole. So page two is page two whatever has been added, changed or removed since; what is gone is
 left out, the chunks of a changed document among it. An engine keeps nothing, and the same cursor gives the
-same page again. It goes with the request that it came from, and with no other.
+same page again. It goes with the request that it came from, and with no other, nor with that of a caller who
+reaches other documents. What it names is looked for among those that its sender reaches: nobody has to
+believe it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 
@@ -66,11 +69,16 @@ def places_of(results: Sequence[m.SearchResult]) -> list[list[Place]]:
     ]
 
 
-def cursor_after(request: m.SearchRequest, answer: m.SearchResponse, places: Sequence[list[Place]]) -> str:
-    """The cursor of a page whose ranking goes on with these places."""
+def cursor_after(
+    request: m.SearchRequest,
+    answer: m.SearchResponse,
+    places: Sequence[list[Place]],
+    reach: Reach | None = None,
+) -> str:
+    """The cursor of a page whose ranking goes on with these places, for who reaches as far."""
     snapshot = _Snapshot(
         _VERSION,
-        _digest(request),
+        _digest(request, reach),
         answer.total,
         answer.total_exact is not False,
         answer.mode,
@@ -82,11 +90,11 @@ def cursor_after(request: m.SearchRequest, answer: m.SearchResponse, places: Seq
     return urlsafe_b64encode(msgspec.json.encode(snapshot)).decode().rstrip("=")
 
 
-def opened(request: m.SearchRequest) -> tuple[m.SearchResponse, list[Place]]:
+def opened(request: m.SearchRequest, reach: Reach | None = None) -> tuple[m.SearchResponse, list[Place]]:
     """What the request's cursor says of the whole, and the places that are left.
 
     Raises:
-        EngineError: `page_not_found`, the cursor is none, or another request's.
+        EngineError: `page_not_found`, the cursor is none, another request's, or that of another reach.
     """
     cursor = request.cursor or ""
     try:
@@ -96,7 +104,7 @@ def opened(request: m.SearchRequest) -> tuple[m.SearchResponse, list[Place]]:
         raise _no_page("is none that an answer had") from error
     if snapshot.version != _VERSION:
         raise _no_page("is none that an answer had")
-    if snapshot.request != _digest(request):
+    if snapshot.request != _digest(request, reach):
         raise _no_page("belongs to another request: send the one that it came from, with the cursor added")
     answer = m.SearchResponse(
         results=[],
@@ -126,8 +134,10 @@ def results_at(places: Sequence[Place], found: Mapping[int, m.SearchResult]) -> 
     ]
 
 
-def _digest(request: m.SearchRequest) -> str:
+def _digest(request: m.SearchRequest, reach: Reach | None) -> str:
     encoded = msgspec.json.encode(msgspec.structs.replace(request, cursor=None))
+    if reach is not None:
+        encoded += msgspec.json.encode(reach, order="sorted")
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 

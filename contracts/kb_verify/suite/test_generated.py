@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from schemathesis.engine import events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
+from kb_contracts.access.reach import ACCESS
 from kb_contracts.api.operations import BY_ID, CREATE_JOB, ApiSurface
 from kb_contracts.openapi import document
 from kb_verify.client import Served, fresh_user
@@ -60,6 +61,9 @@ def contract_for(target: Target, served: Served) -> dict[str, Any]:
     for name, part in fields.items():
         if "contentSchema" in part:
             part["format"] = _JSON_FORMAT.format(name=name)
+    # Of the JSON in a header no schema speaks that is enforced: the one that takes nothing away is sent.
+    if (header := contract["components"]["parameters"].get(ACCESS)) is not None:
+        header["schema"] = {"type": "string", "enum": ["{}"]}
     # The files that are sent are texts, of which OCR is not forced: no schema can say that.
     fields["force_ocr"]["enum"] = ["false"]
     return contract

@@ -8,14 +8,17 @@ import hashlib
 from uuid import uuid4
 
 import msgspec
+from aiohttp import web
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
-from kb_contracts.http.multipart import ReceivedFile, receive_file
+from kb_contracts.http.multipart import ReceivedFile, SentFile, receive_file
+from kb_contracts.semantics.access import check_submission
 from kb_contracts.semantics.documents import (
     check_confirmed,
     check_metadata,
@@ -53,6 +56,7 @@ class JobsApi:
             request: m.NoteRequest = incoming.body
             check_note_text(request.text)
             check_metadata(request.metadata)
+            check_submission(incoming.access.reach, request.tags)
             sha256, size = text_digest(request.text)
             new = NewJob(
                 id=str(uuid4()),
@@ -66,6 +70,7 @@ class JobsApi:
                 size_bytes=size,
                 text=request.text,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
         self._engine.workers.wake()
@@ -95,14 +100,15 @@ class JobsApi:
         return job
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
-        length, limit = incoming.http.content_length or 0, self._engine.settings.max_upload_bytes
+        assert incoming.source is not None  # where there is no body there is a file
+        length, limit = incoming.source.content_length or 0, self._engine.settings.max_upload_bytes
         if length > limit + _ENVELOPE_BYTES:
             raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
         await self._engine.kept.make_room(length)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             try:
-                received, form = await self._receive(incoming, job_id)
+                received, form = await self._receive(incoming.source, incoming.access.reach, job_id)
             except EngineError as error:
                 if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
                     await self._engine.kept.make_room(limit)
@@ -124,6 +130,7 @@ class JobsApi:
                 doc_type=form.doc_type,
                 force_ocr=fields.force_ocr,
                 caller=caller_of(incoming),
+                reach=incoming.access.reach,
             )
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
@@ -135,7 +142,9 @@ class JobsApi:
             await spool.remove(job_id)
         return accepted
 
-    async def _receive(self, incoming: Incoming, name: str) -> tuple[ReceivedFile, Format]:
+    async def _receive(
+        self, source: web.Request | SentFile, reach: Reach | None, name: str
+    ) -> tuple[ReceivedFile, Format]:
         async with self._engine.spool.receive(name) as file:
             form: Format | None = None
 
@@ -147,10 +156,9 @@ class JobsApi:
                     raise EngineError(error.code, error.message, parameter="file") from error
                 return file
 
-            received = await receive_file(
-                incoming.http, open_sink, max_bytes=self._engine.settings.max_upload_bytes
-            )
+            received = await receive_file(source, open_sink, max_bytes=self._engine.settings.max_upload_bytes)
             check_metadata(received.fields.metadata)
+            check_submission(reach, received.fields.tags)
             assert form is not None  # a received file was opened
             check_ocr(received.fields, form)
         return received, form
@@ -295,7 +303,7 @@ class DocumentsApi:
     async def remove_tag(self, incoming: Incoming) -> m.Document:
         key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
         return await self._store.once(
-            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match
+            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match, incoming.query.add
         )
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:

@@ -47,6 +47,8 @@ _NO_COUNTS = Counts(
     last_updated=None,
 )
 
+_NO_STORAGE = m.StorageInfo(path="", bytes=0, free_bytes=0, originals_bytes=0)
+
 
 class Phase(StrEnum):
     """Where the engine is between its start and its end."""
@@ -104,14 +106,23 @@ class StateApi:
         self._counts = _NO_COUNTS
         self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
 
-    async def get_status(self, _incoming: Incoming) -> m.Status:
-        """Counts, model, queue, storage, and what is wrong."""
-        engine = self._engine
+    async def get_status(self, incoming: Incoming) -> m.Status:
+        """Counts, model, queue, storage, and what is wrong.
+
+        Of the storage, and in which way something is wrong, administrators of all of it are told.
+        """
+        engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
         failure = engine.encoder.failure
-        issues = [] if failure is None else [f"The embedding model cannot be used: {failure}"]
-        issues += await self._read()
-        counts = self._counts
+        if access.reach is None and "administer" in access.rights:
+            issues = [] if failure is None else [f"The embedding model cannot be used: {failure}"]
+            issues += await self._read()
+            return self._status(self._counts, self._storage, issues)
+        issues = [] if failure is None else [_WITHOUT_MODEL]
+        return self._status(await engine.store.read(state.counts), _NO_STORAGE, issues)
+
+    def _status(self, counts: Counts, storage: m.StorageInfo, issues: list[str]) -> m.Status:
+        engine = self._engine
         return m.Status(
             version=API_VERSION,
             model=engine.encoder.model,
@@ -119,10 +130,11 @@ class StateApi:
             documents=counts.documents,
             chunks=counts.chunks,
             queue=counts.queue,
-            storage=self._storage,
+            storage=storage,
             issues=issues,
             started_at=engine.started_at,
             last_updated=counts.last_updated,
+            features=["access"],
         )
 
     async def get_health(self, _incoming: Incoming) -> m.Health:

@@ -8,10 +8,11 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
-from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.query import ParsedQuery
@@ -50,10 +51,12 @@ class SearchApi:
         self._reranker = engine.reranker
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        return await self.answer(incoming.body)
+        return await self.answer(incoming.body, incoming.access.reach)
 
-    async def answer(self, request: m.SearchRequest) -> m.SearchResponse:
+    async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
         """What `search` answers. In process `top` has no bound, which `kb eval` needs.
+
+        The cursors are for `reach`, which the store knows of the request.
 
         Raises:
             EngineError: as the operation does.
@@ -63,7 +66,7 @@ class SearchApi:
         if request.cursor is None:
             answer = await self._ranked(request, mode, parsed)
         else:
-            answer = await self._after_cursor(request)
+            answer = await self._after_cursor(request, reach)
         places = places_of(answer.results) if request.pages else []
         results = answer.results[: request.top]
         if request.neighbors and request.detail == "full":
@@ -74,13 +77,13 @@ class SearchApi:
             present = partial(presented, results, request)
             answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
         if rest := places[max(1, len(answer.results)) :]:
-            answer.next_cursor = cursor_after(request, answer, rest)
+            answer.next_cursor = cursor_after(request, answer, rest, reach)
         answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
         return answer
 
-    async def _after_cursor(self, request: m.SearchRequest) -> m.SearchResponse:
+    async def _after_cursor(self, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:
         """What is left of a ranking."""
-        answer, places = opened(request)
+        answer, places = opened(request, reach)
         there = await self._store.read(search_rows.at, [place.chunk_id for place in places])
         answer.results = results_at(places, there)
         if request.collapse:
@@ -184,7 +187,6 @@ class RaglerApi:
         return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        check_may_describe(incoming.role)
         return await self._store.once(
             idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body
         )

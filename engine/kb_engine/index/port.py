@@ -27,6 +27,7 @@ from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 
 if TYPE_CHECKING:  # the settings, which every command reads, import this module and no numpy
@@ -57,8 +58,12 @@ class Selection:
     """Which documents may answer. Times are aware, in UTC, both inclusive.
 
     Among `source_types`, None stands for documents whose metadata name none (or one that is no text).
+
+    `reach` is how far the caller reaches. It is more than a filter: what is outside is not there, so that it
+    counts for nothing, in the statistics of words neither.
     """
 
+    reach: Reach | None = None
     tags: Sequence[str] = ()
     tags_any: Sequence[str] = ()
     doc_type: m.DocType | None = None

@@ -36,7 +36,7 @@ from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.documents import updated_note
-from kb_engine.store.repository.sources import duplicate_of
+from kb_engine.store.repository.sources import duplicate_for
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
 from kb_readers.failures import ExtractionFailed
@@ -189,7 +189,7 @@ class Workers:
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
         store = self._store
-        found = await self._retry_while_not_ready(lambda: store.read(duplicate_of, leased.job))
+        found = await self._retry_while_not_ready(lambda: store.read(duplicate_for, leased.job))
         if found is None:
             return False
         closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))

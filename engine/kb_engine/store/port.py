@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
@@ -87,6 +88,7 @@ class NewJob:
     """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
 
     `caller` tells apart who takes turns with whom; it is a digest, never a key.
+    `reach` is how far that caller reaches, and so the job; None: everywhere.
     An update has the `document_id` of its note, and the members of the `NotePatch`: `text` where that
     changes, `new_title` and `expected_version`.
     """
@@ -110,6 +112,7 @@ class NewJob:
     document_id: int | None = None
     new_title: str | None = None
     expected_version: int | None = None
+    reach: Reach | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class KeptJob:
 class PreparedChunk:
     """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
 
-    `tokens` is how many it has, as the embedder counts.
+    `tokens` is how many it has, as the embedder counts. `uid` is that of a chunk which was stored before.
     """
 
     text: str
@@ -159,6 +162,7 @@ class PreparedChunk:
     start: int
     end: int
     tokens: int
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
+from kb_engine.reaching import REACH
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp
@@ -45,6 +47,7 @@ from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
 P = ParamSpec("P")
+R = TypeVar("R", bound=Read)
 T = TypeVar("T")
 
 BATCH = 32
@@ -72,6 +75,12 @@ def original_lost() -> EngineError:
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def bounded(read: R, reach: Reach | None) -> R:
+    """The transaction, which sees no further than that."""
+    read.reach = reach
+    return read
 
 
 class Store(ABC):
@@ -110,7 +119,8 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation on one state of the base."""
-        return await self._run_read(lambda read: operation(read, *args, **kwargs))
+        reach = REACH.get()
+        return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
 
     async def write(
         self,
@@ -119,8 +129,10 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation in one write transaction, which ends also where its caller is cancelled."""
+        reach = REACH.get()
         done = await self._run_write(
-            lambda write: operation(write, *args, **kwargs), makes_room=operation in MAKES_ROOM
+            lambda write: operation(bounded(write, reach), *args, **kwargs),
+            makes_room=operation in MAKES_ROOM,
         )
         if self._follower is not None:
             self._follower.wake()
@@ -137,17 +149,20 @@ class Store(ABC):
 
         Raises `idempotency_mismatch`.
         """
-        makes_room = operation in MAKES_ROOM
+        makes_room, reach = operation in MAKES_ROOM, REACH.get()
         done = await self._run_write(
-            lambda write: once(write, idempotency, operation, *args, **kwargs), makes_room=makes_room
+            lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
+            makes_room=makes_room,
         )
         if self._follower is not None:
             self._follower.wake()
         return done
 
-    @abstractmethod
     async def search(self, query: Query) -> Found:
         """The best chunks, best first, ties by chunk id; filters are part of the query, not applied after."""
+        if (reach := REACH.get()) is not None:
+            query = replace(query, selection=replace(query.selection, reach=reach))
+        return await self._find(query)
 
     async def ping(self) -> None:
         """Prove that the base can be read and written."""
@@ -183,6 +198,10 @@ class Store(ABC):
     @abstractmethod
     def subscribe(self, callback: StoreEventCallback) -> None:
         """Call back, on the event loop, with what other engines do. Called once, at start."""
+
+    @abstractmethod
+    async def _find(self, query: Query) -> Found:
+        """As `search`; the reach is in the query."""
 
     @abstractmethod
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:

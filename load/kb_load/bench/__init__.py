@@ -33,6 +33,9 @@ BENCHMARKS = {
     "workers": Benchmark(
         "what a call costs one process of kb serve, and two that share a port", "calls:run_workers"
     ),
+    "single": Benchmark(
+        "what a call costs kb up in two processes, and in one with --single", "calls:run_single"
+    ),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),

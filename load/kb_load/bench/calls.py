@@ -1,4 +1,4 @@
-"""What a call of a tool costs a server: `kb bench hosts` and `kb bench workers`.
+"""What a call of a tool costs a server: `kb bench hosts`, `kb bench workers` and `kb bench single`.
 
 Between the same client and the same engine, a stub that answers every search with the same bytes, servers are
 loaded one at a time, in turns, at both protocol versions. Before one is timed its answer is looked at: the
@@ -12,6 +12,9 @@ workers   one process of `kb serve`, and two that share a port, loaded in two wa
           differs is that there are two. Flat out: as many clients as ever call without a pause. Processor
           time is that of all processes of a server, the parent of the workers among them. Each worker's
           calls are read from where it counts them for `/metrics`.
+single    `kb up`, whose server asks its engine over HTTP, and `kb up --single`, whose server calls it in the
+          same process. These have no stub but kb's engine, with notes made by seed and the embedder that
+          needs no model. Processor time is that of all processes.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import httpx
 import msgspec
 
 from kb_load.bench import Option
 from kb_load.bench.runner import (
+    KEY,
     SEARCH,
     Cost,
     Panel,
@@ -43,7 +48,8 @@ from kb_load.bench.runner import (
 )
 from kb_load.bench.servers import EXAMPLE_FILE
 from kb_load.messages import ERAS, CallFailed
-from kb_load.processes import free_port, running
+from kb_load.pdf import text_of_page
+from kb_load.processes import LOOPBACK, free_port, running
 from kb_load.report import median_figures
 from kb_server.observability.metrics import counters_by_slot
 
@@ -53,6 +59,7 @@ HOSTS = ("kb", "sdk", "sdk-aiohttp", "fastmcp", CEILING, *(EXAMPLES if EXAMPLE_F
 """The example is part of a checkout, not of an installed kb."""
 WORKERS = ("--workers 1", "--workers 2")
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
+UP = ("kb up", "kb up --single")
 TITLES = {
     "kb": "kb serve",
     "sdk": "official SDK on uvicorn",
@@ -309,6 +316,69 @@ def _measure(
                     )
     ordered = sorted(report.rounds, key=lambda each: (each.manner, each.era, names.index(each.host)))
     report.figures.extend(figures(ordered, yardstick))
+
+
+class SingleReport(CallsReport, frozen=True, kw_only=True):
+    title = "tools/call of kb_search: two processes and one"
+    columns: ClassVar = {
+        "server and engine": "{0.title}",
+        "version": "{0.era}",
+        "calls/s": "{0.rate:.0f}",
+        "p50 ms": "{0.p50:.1f}",
+        "p99 ms": "{0.p99:.1f}",
+        "CPU us/call": "{0.cpu:.0f}",
+        "x two": "{0.cpu_ratio:.2f}",
+    }
+    panels = (Panel("{0.era}", "{0.title}", "cpu", "{0.cpu:.0f}\n{0.cpu_ratio:.2f}", "microseconds a call"),)
+
+
+def run_single(
+    *,
+    rounds: Annotated[int, Option("turns")] = 7,
+    seconds: Annotated[int, Option("how long each turn takes")] = 2,
+    connections: Annotated[int, Option("how many are busy")] = 8,
+    notes: Annotated[int, Option("what is searched", high=100_000)] = 300,
+    note: Callable[[str], None] = print,
+) -> SingleReport:
+    """Measure in turns. Raises as `_measure`."""
+    report = SingleReport(connections=connections, seconds=seconds, rounds=[], figures=[])
+
+    @contextmanager
+    def start(name: str, _engine_url: str, folder: Path) -> Iterator[Standing]:
+        home, port, engine_port = folder / name, free_port(), free_port()
+        home.mkdir()
+        settings = {"KB_HOME": str(home), "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}
+        arguments = ["-m", "kb_cli.main", *name.split()[1:]]
+        with running(
+            name, arguments, home, port=port, KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, **settings
+        ) as process:
+            _add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
+            yield Standing(process, port, counts=True, call=NOTES_CALL, home=home)
+
+    _measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, note)
+    return report
+
+
+def _add_notes(engine_url: str, notes: int) -> None:
+    """Have the engine take in so many notes of the same words everywhere, and wait for them."""
+    with httpx.Client(base_url=engine_url, timeout=60) as http:
+        jobs = [
+            http.post("/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7))})
+            .raise_for_status()
+            .json()["id"]
+            for number in range(1, notes + 1)
+        ]
+        for job in jobs:
+            while http.get(f"/api/v1/jobs/{job}", params={"wait": 30}).json()["status"] != "completed":
+                pass
+
+
+def _check_notes(result: dict[str, Any]) -> None:
+    if not result["structuredContent"]["results"]:
+        raise CallFailed("nothing was found")
+
+
+NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:60]}, _check_notes)
 
 
 def _worker_calls(server: Standing) -> list[float]:

@@ -1,4 +1,4 @@
-"""The engine over HTTP: every operation of the contract's table, on the transport's connections.
+"""The engine over HTTP, or in this process: every operation of the contract's table, by the transport.
 
 call -> build_request -> version, once -> HttpTransport.send (circuit, attempts, exchange) -> decode
 
@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 from yarl import URL
 
+from kb_contracts.access.reach import ACCESS, RIGHTS, Access, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.errors import ERRORS
@@ -40,18 +41,20 @@ from kb_contracts.api.operations import (
     to_params,
 )
 from kb_contracts.api.ragler import USER_ID
+from kb_server.access.grants import GRANT
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
     EngineFailed,
     EngineFault,
+    EngineTooOld,
     EngineUnauthorized,
     Refused,
 )
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
@@ -71,6 +74,10 @@ _MAX_DETAIL = 300
 _TRUNCATED = "truncated"
 """What msgspec says of JSON that ends too early, or has not begun."""
 _MAX_RETRY_AFTER = 3_600.0
+FORBIDDEN = "forbidden"
+"""The code of a refusal that is about the caller, and not about this server's own key."""
+ENFORCES_REACH = "access"
+"""The feature that an engine announces which enforces `X-KB-Access`."""
 _BUSY = frozenset({"queue_full", "not_ready"})
 _GATEWAY = frozenset({502, 504})
 _NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
@@ -78,27 +85,33 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 class HttpEngine:
-    """An `Engine` over HTTP.
+    """An `Engine` over HTTP, or over `exchange`.
 
-    `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The first call connects.
+    `url` is the engine's base, `api_key` its bearer key (empty: none is sent) or what finds it, asked again
+    after the engine was out of reach. `silence` is the seconds without a byte after which a call fails. The
+    first call connects.
     """
 
     def __init__(
         self,
         url: str,
-        api_key: str = "",
+        api_key: Key = "",
         *,
         silence: float = 30.0,
         policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version)
-        self._key = api_key
+        self._http = HttpTransport(
+            url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version, exchange=exchange
+        )
+        self._find_key = key_finder(api_key)
+        self._key = ""
         self._silence = silence
         self._clock = clock
         self._version_known = False
+        self._enforces_reach = False
         self._version_check = SharedWork(self._learn_version)
 
     @property
@@ -136,8 +149,7 @@ class HttpEngine:
             query=query,
             body=body,
         )
-        if not self._version_known and operation is not GET_STATUS:
-            await self._version_check.outcome()
+        await self._ensure_suitable(operation)
         return await self._http.send(request, partial(decode, operation))
 
     async def send_file(
@@ -147,16 +159,30 @@ class HttpEngine:
         request = self._request(
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
+        await self._ensure_suitable(CREATE_JOB)
+        return await self._http.send(request, partial(decode, CREATE_JOB))
+
+    async def ensure_reach(self) -> None:
+        """Let go on only those whom this engine is known to keep to what they reach.
+
+        Raises:
+            EngineFault: it does not, or cannot be asked.
+        """
+        if GRANT.get().access.reach is None:
+            return
         if not self._version_known:
             await self._version_check.outcome()
-        return await self._http.send(request, partial(decode, CREATE_JOB))
+        if not self._enforces_reach:
+            raise EngineTooOld(
+                "It does not announce that it enforces how far keys reach, so that keys for some collections "
+                "cannot be used with it."
+            )
 
     @asynccontextmanager
     async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
         """As `Engine` has it; what fails before the first block is raised by that."""
-        if not self._version_known:
-            await self._version_check.outcome()
         request = self._request(GET_ORIGINAL, silence=self._silence, path={"document_id": document.id})
+        await self._ensure_suitable(GET_ORIGINAL)
         request.stream = stream = BodyStream(OCTETS)
         sending = asyncio.create_task(self._http.send_once(request, _expect_streamed))
         sending.add_done_callback(lambda done: stream.end(None if done.cancelled() else done.exception()))
@@ -194,10 +220,16 @@ class HttpEngine:
         ready, status = (self._request(each, silence=silence) for each in (GET_READINESS, GET_STATUS))
         try:
             await self._http.send_once(ready, partial(decode, GET_READINESS))
-            check_version(await self._http.send_once(status, _version_in))
+            check_version((await self._http.send_once(status, _version_in)).version)
         except EngineFault as fault:
             return fault
         return None
+
+    async def _ensure_suitable(self, operation: AnyOperation) -> None:
+        """Ask a new engine what it is before anything else, but for what an old one may be asked."""
+        if not self._version_known and operation is not GET_STATUS:
+            await self._version_check.outcome()
+        await self.ensure_reach()
 
     def _request(
         self,
@@ -206,14 +238,19 @@ class HttpEngine:
         if_match: int | None = None,
         **content: Any,
     ) -> EngineRequest:
-        headers = {}
+        headers = narrowing(GRANT.get().access)
         if operation.mutates:
             headers[IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
         if operation.on_behalf and (user := USER.get()):
             headers[USER_ID] = user
         if if_match is not None:
             headers[IF_MATCH] = f'"{if_match}"'
-        return build_request(self._http.base, operation, self._key, headers, **content)
+        return build_request(self._http.base, operation, self._current_key(), headers, **content)
+
+    def _current_key(self) -> str:
+        if not self._version_known:  # another engine may be there, with another key
+            self._key = self._find_key()
+        return self._key
 
     async def _learn_version(self) -> None:
         """Ask for it on the first call, and on the first after the engine was out of reach.
@@ -221,12 +258,31 @@ class HttpEngine:
         Calls that begin together share the question: behind an engine that keeps silent they would otherwise
         wait one after the other.
         """
-        request = self._request(GET_STATUS, silence=self._silence)
-        check_version(await self._http.send(request, _version_in))
+        request = build_request(self._http.base, GET_STATUS, self._current_key(), {}, silence=self._silence)
+        found = await self._http.send(request, _version_in)
+        check_version(found.version)
+        self._enforces_reach = ENFORCES_REACH in found.features
         self._version_known = True
 
     def _forget_version(self) -> None:
         self._version_known = False
+
+
+Key = str | Callable[[], str]
+
+
+def key_finder(key: Key) -> Callable[[], str]:
+    """What finds the key that is to be sent."""
+    return (lambda: key) if isinstance(key, str) else key
+
+
+def narrowing(access: Access) -> dict[str, str]:
+    """The header that says for whom a request is; none for those who may do everything."""
+    is_unlimited = access.reach is None and access.rights == RIGHTS
+    return {} if is_unlimited else {ACCESS: _access_header(access)}
+
+
+_access_header = lru_cache(maxsize=1024)(access_header)
 
 
 def longest_wait(silence: float) -> float:
@@ -268,9 +324,10 @@ def build_request(
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
         elif operation.mutates:
             headers["Content-Length"] = "0"
-        params = to_params(query) if query is not None else None
-        if path or params:
-            url = URL(base + operation.fill_path(path or {}), encoded=True)
+        params = to_params(query) if query is not None else {}
+        texts = {name: str(value) for name, value in path.items()} if path else {}
+        if texts or params:
+            url = URL(base + operation.fill_path(texts), encoded=True)
             beginning = _beginning(operation.method, url.with_query(params) if params else url, key)
         else:
             beginning = _plain_beginning(operation.method, base + operation.path, key)
@@ -281,7 +338,7 @@ def build_request(
         raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
     except ValueError as error:
         raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
-    return EngineRequest(operation, lines, silence, json, file)
+    return EngineRequest(operation, lines, silence, json, file, texts, params, headers)
 
 
 def _beginning(method: str, url: URL, key: str) -> str:
@@ -330,12 +387,12 @@ def _expect_streamed(response: RawResponse) -> None:
 
 class _Version(msgspec.Struct):
     version: str
+    features: list[str] = []
 
 
-def _version_in(response: RawResponse) -> str:
-    """Of a status the version alone: an engine that is too old may give the rest in another form."""
-    status = read_json(GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
-    return status.version
+def _version_in(response: RawResponse) -> _Version:
+    """Of a status what says whether the rest can be read: an engine that is too old has another form."""
+    return read_json(GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
 
 
 def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
@@ -367,7 +424,7 @@ def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -
     for member in ("message", "title", "detail"):  # the last counts most; the first is what others call it
         if isinstance(words := problem.get(member), str) and words:
             detail = words[:_MAX_DETAIL]
-    if response.status in (401, 403):
+    if response.status == 401 or (response.status == 403 and code != FORBIDDEN):
         return EngineUnauthorized(detail)
     if 300 <= response.status < 400:
         return EngineBadAnswer(f"It answered {_name(operation)} with a redirect ({response.status}).")

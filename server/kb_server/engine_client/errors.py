@@ -6,8 +6,8 @@ EngineFault                code                  sent again  what happened
  +-- EngineTimeout         engine_timeout        no          connected, and then silence
  +-- EngineBusy            engine_busy           yes         429 or 503, with `retry_after` where it said so
  +-- RateLimited           rate_limited          no          RAGler's 429: what this server may ask is used up
- +-- EngineUnauthorized    engine_unauthorized   no          401 or 403: it refuses the server's KB_API_KEY
- +-- EngineTooOld          engine_too_old        no          its version is under MIN_ENGINE_VERSION
+ +-- EngineUnauthorized    engine_unauthorized   no          401 or 403: it refuses this server's KB_API_KEY
+ +-- EngineTooOld          engine_too_old        no          under MIN_ENGINE_VERSION, or keeps nobody apart
  +-- EngineFailed          engine_failed         no ***      another 5xx
  +-- EngineBadAnswer       engine_bad_answer     no *        not JSON, not the contract, a redirect, too large
  +-- Refused               a contract's code     no **       a problem document: the request was understood
@@ -84,7 +84,7 @@ class EngineUnauthorized(EngineFault):
 
 
 class EngineTooOld(EngineFault):
-    """The engine's version is under the least that this server works with."""
+    """The engine's version is under the least that this server works with, or it does not enforce reach."""
 
     code = "engine_too_old"
 

@@ -58,6 +58,7 @@ class BodyStream:
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._changed = asyncio.Event()
+        self._room = asyncio.Event()
         self._has_ended = False
         self._error: BaseException | None = None
         self._connection: asyncio.ReadTransport | None = None
@@ -81,6 +82,12 @@ class BodyStream:
             self._is_paused = True
         self._changed.set()
 
+    async def taken(self) -> None:
+        """Wait until there is room for more."""
+        while self._size > self._most:
+            self._room.clear()
+            await self._room.wait()
+
     def end(self, error: BaseException | None) -> None:
         """Nothing more comes; None where that is the end."""
         self._has_ended, self._error = True, error
@@ -92,6 +99,7 @@ class BodyStream:
             while self._waiting:
                 block = self._waiting.popleft()
                 self._size -= len(block)
+                self._room.set()
                 if self._is_paused and self._size <= self._most // 2 and self._connection is not None:
                     self._connection.resume_reading()
                     self._is_paused = False

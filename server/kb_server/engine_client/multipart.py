@@ -11,6 +11,9 @@ from kb_contracts.api.models import FileFields
 from kb_contracts.api.operations import to_params
 from kb_server.engine_client.port import FileSource
 
+FILE_TYPE = "application/octet-stream"
+"""Of what kind a file is, its name says."""
+
 
 @dataclass(frozen=True, slots=True)
 class MultipartFile:
@@ -41,23 +44,37 @@ class MultipartFile:
             OSError: the file cannot be read, or has another size than `source` says.
         """
         yield self._head()
+        async for block in self.blocks():
+            yield block
+        yield self._tail()
+
+    async def blocks(self) -> AsyncGenerator[bytes, None]:
+        """The file alone. Raises as `stream`."""
         sent = 0
         async for block in self.source.blocks():
             sent += len(block)
             yield block
         if sent != self.source.size:
             raise OSError(f"the file has {sent} bytes instead of {self.source.size}")
-        yield self._tail()
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The fields that differ from their defaults."""
+        return to_params(self.fields)
+
+    @property
+    def filename(self) -> str:
+        """As a header can hold it: a line break would end it, and no reader understands any form of it."""
+        return "".join("_" if unicodedata.category(char) == "Cc" else char for char in self.source.filename)
 
     def _head(self) -> bytes:
         opening = f"--{self.boundary}\r\nContent-Disposition: form-data; name="
-        parts = [f'{opening}"{name}"\r\n\r\n{value}\r\n' for name, value in to_params(self.fields).items()]
-        # A line break would end the header, and no reader understands any form of it. Quotation marks get
-        # backslashes, which every reader understands; percent signs would stay in the name for some.
-        bare = "".join("_" if unicodedata.category(char) == "Cc" else char for char in self.source.filename)
-        quoted = bare.replace("\\", "\\\\").replace('"', '\\"')
+        parts = [f'{opening}"{name}"\r\n\r\n{value}\r\n' for name, value in self.texts.items()]
+        # Quotation marks get backslashes, which every reader understands; percent signs would stay in the
+        # name for some.
+        quoted = self.filename.replace("\\", "\\\\").replace('"', '\\"')
         parts.append(f'{opening}"file"; filename="{quoted}"\r\n')
-        parts.append("Content-Type: application/octet-stream\r\n\r\n")
+        parts.append(f"Content-Type: {FILE_TYPE}\r\n\r\n")
         return "".join(parts).encode()
 
     def _tail(self) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -21,11 +21,22 @@ from kb_contracts.api.operations import (
     AnyOperation,
 )
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
-from kb_server.engine_client.client import HEALTH_SECONDS, build_request, fault_of, problem_of, read_json
-from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, RateLimited, Refused
+from kb_server.access.grants import GRANT
+from kb_server.engine_client.client import (
+    FORBIDDEN,
+    HEALTH_SECONDS,
+    Key,
+    build_request,
+    fault_of,
+    key_finder,
+    narrowing,
+    problem_of,
+    read_json,
+)
+from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTooOld, RateLimited, Refused
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -33,30 +44,34 @@ S = TypeVar("S", bound=msgspec.Struct)
 USER = "mcp-server"
 """Who this server is to the backend, which keeps its rate limits by it."""
 
-NOT_FOUND, FORBIDDEN = "collection_not_found", "forbidden"
-"""Reasons of `Refused` that a status alone is enough for."""
+NOT_FOUND = "collection_not_found"
+"""With `FORBIDDEN` a reason of `Refused` that a status alone is enough for."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
-    """A `Ragler` over HTTP.
+    """A `Ragler` over HTTP, or over `exchange`.
 
     `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. The first call connects.
+    a byte after which a call fails. The first call connects. `ensure_reach` raises EngineFault where the
+    backend is not known to keep callers to what they reach; without it no such caller is served.
     """
 
     def __init__(
         self,
         url: str,
-        api_key: str = "",
+        api_key: Key = "",
         *,
         silence: float = 30.0,
         policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
+        ensure_reach: Callable[[], Awaitable[None]] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter)
-        self._key = api_key
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange)
+        self._ensure_reach = ensure_reach or refuse_narrowed
+        self._find_key = key_finder(api_key)
         self._silence = silence
 
     async def close(self) -> None:
@@ -90,11 +105,13 @@ class HttpRagler:
     def _request(
         self, operation: AnyOperation, *, silence: float | None = None, **content: Any
     ) -> EngineRequest:
-        headers = {USER_ID: USER, USER_ROLE: SERVICE}
+        headers = {USER_ID: USER, USER_ROLE: SERVICE, **narrowing(GRANT.get().access)}
         silence = self._silence if silence is None else silence
-        return build_request(self._http.base, operation, self._key, headers, silence=silence, **content)
+        key = self._find_key()
+        return build_request(self._http.base, operation, key, headers, silence=silence, **content)
 
     async def _ask(self, request: EngineRequest, model: type[S], collection_id: str | None = None) -> S:
+        await self._ensure_reach()
         try:
             return await self._http.send(
                 request,
@@ -116,6 +133,16 @@ class HttpRagler:
             return any(collection.id == collection_id for collection in await self.collections())
         except EngineFault:
             return False
+
+
+async def refuse_narrowed() -> None:
+    """Let go on only those who reach everything.
+
+    Raises:
+        EngineTooOld: another one calls.
+    """
+    if GRANT.get().access.reach is not None:
+        raise EngineTooOld("It knows nothing of keys for some collections, so that none can be used with it.")
 
 
 class NotThere(Refused):

@@ -11,10 +11,10 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import aiohappyeyeballs
 from yarl import URL
@@ -41,7 +41,8 @@ _SMALL_BYTES = 64 * 1024
 class EngineRequest:
     """One request, built once and sent as often as it takes.
 
-    That is safe, for it changes nothing or carries an idempotency key. `lines` are its head, `silence` is how
+    That is safe, for it changes nothing or carries an idempotency key. `lines` are its head; what they were
+    made of are `path`, `query` and `headers`, the last without those that all requests have. `silence` is how
     long its response may keep still, in seconds.
     """
 
@@ -50,6 +51,9 @@ class EngineRequest:
     silence: float
     json: bytes = b""
     file: MultipartFile | None = None
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     stream: BodyStream | None = None
     """Where the body of a success goes that is not read whole; then it is sent once."""
 
@@ -153,6 +157,16 @@ class RetryPolicy:
         return wait if elapsed + wait < self.deadline else None
 
 
+class Exchange(Protocol):
+    """What sends a request once."""
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        """The response to `request`. Raises `EngineFault`, and OSError of its file."""
+
+    async def close(self) -> None:
+        """Exchange nothing any more."""
+
+
 class Pool:
     """Exchanges with the host of `base`, a URL.
 
@@ -254,6 +268,7 @@ class Pool:
 class HttpTransport:
     """Sends to the backend at `url`, over connections that it keeps; the first call opens one.
 
+    With `exchange` it sends over that instead; attempts and circuit stay, also for an engine in this process.
     `lost` is called when the backend could not be reached or kept silent: it may be another one afterwards.
     """
 
@@ -265,6 +280,7 @@ class HttpTransport:
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         lost: Callable[[], None] = lambda: None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.base = str(URL(url).with_user(None).with_query(None).with_fragment(None)).rstrip("/")
         self._policy = policy or RetryPolicy()
@@ -273,11 +289,11 @@ class HttpTransport:
         self._lost = lost
         self._breaker = Breaker()
         self._last_failure = ""
-        self._pool = Pool(URL(self.base), lost=lost)
+        self._exchange = exchange or Pool(URL(self.base), lost=lost)
 
     async def close(self) -> None:
         """Close the pool, for good."""
-        await self._pool.close()
+        await self._exchange.close()
 
     async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send until `read` takes the response, or as often as the policy and the circuit let it.
@@ -305,7 +321,7 @@ class HttpTransport:
     async def send_once(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send once, and tell the circuit how it went, which has no say in whether."""
         try:
-            result = read(await self._pool.exchange(request))
+            result = read(await self._exchange.exchange(request))
         except (EngineUnreachable, EngineTimeout) as fault:
             self._breaker.failed(self._clock.monotonic())
             self._last_failure = fault.detail

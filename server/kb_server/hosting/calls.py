@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -21,15 +21,29 @@ from mcp.shared.exceptions import MCPError
 from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
+from kb_contracts.access.reach import Access, Right
+from kb_server.access.grants import GRANT, Grant, grant_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
-from kb_server.observability import tracing
+from kb_server.observability import auditing, tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
+from kb_server.tool import (
+    INVALID,
+    MISSING,
+    WORDS,
+    Call,
+    DeferredCall,
+    Progress,
+    Tool,
+    ToolError,
+    Toolset,
+    no_progress,
+)
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -90,6 +104,7 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """What comes with a call beside its arguments."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
+    call.grant = grant_of(caller.identity)
     call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.headers.get("User-Agent"):
         call.log["user_agent"] = agent[:MAX_AGENT]
@@ -103,7 +118,7 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
 class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would cost twice as much
     """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
 
-    __slots__ = ("_call", "_request_id", "_trace", "_user")
+    __slots__ = ("_call", "_grant", "_request_id", "_trace", "_user")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -112,11 +127,24 @@ class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would 
         self._request_id = REQUEST_ID.set(self._call.correlation_id)
         self._trace = TRACE.set(self._call.trace)
         self._user = USER.set(self._call.user)
+        self._grant = GRANT.set(self._call.grant)
 
     def __exit__(self, *_failed: object) -> None:
         REQUEST_ID.reset(self._request_id)
         TRACE.reset(self._trace)
         USER.reset(self._user)
+        GRANT.reset(self._grant)
+
+
+def admit(grant: Grant, right: Right, toolset: str) -> None:
+    """Count a call that needs this right for something of this toolset.
+
+    Raises:
+        ToolError: `forbidden`, or `rate_limited`.
+    """
+    if words := grant.refusal(right, toolset):
+        raise ToolError("forbidden", words)
+    grant.count_call()
 
 
 def _trace(traceparent: object) -> str | None:
@@ -150,12 +178,16 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
+    has_links: bool
+    """Whether resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
+    right: Right
+    toolset: str
 
     @classmethod
-    def of(cls, tool: Tool[Any, Any]) -> PublishedTool:
-        """Publish `tool`.
+    def of(cls, tool: Tool[Any, Any], toolset: str = "") -> PublishedTool:
+        """Publish `tool`, which is of `toolset`.
 
         Raises:
             SchemaError: its models cannot be published to every client.
@@ -163,9 +195,17 @@ class PublishedTool:
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
         published = types_alone(output) if tool.lean_result else output
-        return cls(tool, input_schema(tool.arguments), published, label)
+        return cls(
+            tool,
+            input_schema(tool.arguments),
+            published,
+            has_links=type(tool).links is not Tool.links,
+            label=label,
+            right=tool.needed_right,
+            toolset=toolset,
+        )
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self, *, may_be_task: bool = False) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
         tool, hints = self.tool, self.tool.annotations
         listed: dict[str, Any] = {
@@ -176,6 +216,8 @@ class PublishedTool:
             "outputSchema": self.output,
             "annotations": hints.published(),
         }
+        if may_be_task:
+            listed["execution"] = {"taskSupport": "optional"}
         if tool.max_result_chars is not None:
             listed["_meta"] = {MAX_RESULT_KEY: tool.max_result_chars}
         return listed
@@ -186,16 +228,45 @@ class Calls:
 
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
+        self._tools = {
+            tool.name: PublishedTool.of(tool, toolset.part_of(tool.name)) for tool in toolset.tools
+        }
+        self._deferring = frozenset(toolset.tasks.tools) if toolset.tasks is not None else frozenset()
+        self._views = lru_cache(maxsize=1024)(self._visible)
 
     @property
     def names(self) -> Collection[str]:
-        """The tools there are."""
-        return self._tools.keys()
+        """The tools that the fast path may call."""
+        return [name for name, published in self._tools.items() if not published.tool.asks]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._tools
+
+    def may_be_task(self, name: str) -> bool:
+        """Whether a call of the tool `name` may go on as a task."""
+        return name in self._deferring
+
+    def asks(self, name: str) -> bool:
+        """Whether the tool `name` may put a question to the person at the client."""
+        return name in self._tools and self._tools[name].tool.asks
 
     def listing(self) -> list[dict[str, Any]]:
-        """The tools as `tools/list` shows them."""
-        return [published.listing() for published in self._tools.values()]
+        """The tools as `tools/list` shows them to those who may use all."""
+        return [
+            published.listing(may_be_task=name in self._deferring) for name, published in self._tools.items()
+        ]
+
+    def view(self, caller: Caller) -> frozenset[str]:
+        """The tools that a caller may use, which are all that its list has."""
+        grant = grant_of(caller.identity)
+        return self._views(grant.access.rights, grant.toolsets)
+
+    def _visible(self, rights: frozenset[Right], toolsets: frozenset[str] | None) -> frozenset[str]:
+        grant = Grant(Access(rights=rights), toolsets)
+        return frozenset(
+            name for name, each in self._tools.items() if not grant.refusal(each.right, each.toolset)
+        )
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
@@ -209,6 +280,8 @@ class Calls:
         Raises:
             UnknownToolError: there is no such tool.
             BrokenToolError: the tool broke; logged with its traceback.
+            InputRequired: the client has to ask first.
+            DeferredCall: it goes on as a task, as `call` has it.
         """
         published = self._tools.get(name)
         if published is None:
@@ -217,18 +290,25 @@ class Calls:
             log.warning("There is no such tool", extra=unknown)
             raise UnknownToolError(name, self._tools)
         tool, error_type, fault, answered = published.tool, None, None, False
-        fields: dict[str, Any] = {"tool": tool.name, "correlation_id": call.correlation_id}
+        fields: dict[str, Any] = {
+            "tool": tool.name,
+            "correlation_id": call.correlation_id,
+            "caller": call.grant.access.name,
+        }
         logs.info(log, "Executing tool %s", published.label, fields)
         started = perf_counter()
         span = None if tracing.ACTIVE is None else tracing.ACTIVE.begin(tool.name, call)
         read = None
         try:
             with on_behalf_of(call):
+                admit(call.grant, published.right, published.toolset)
                 try:
                     read = read_arguments(arguments, tool.arguments, published.input)
                 except ToolError as misfit:
                     raise await tool.refusal(misfit, call) from None
-                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+                result = await tool.run(read, call)
+                found = tool.links(result) if published.has_links else ()
+                return ToolOutcome(msgspec.json.encode(result), links=tuple(map(msgspec.json.encode, found)))
         except (ToolError, EngineFault) as failed:
             if isinstance(failed, ToolError):
                 error = failed
@@ -243,6 +323,12 @@ class Calls:
                 call.log["parameter"] = parameter
             payload = {**tool.error_members, **error.payload()}
             return ToolOutcome(msgspec.json.encode(payload), is_error=True)
+        except InputRequired:
+            call.log["asked"] = True
+            raise
+        except DeferredCall as deferred:
+            call.log["task_id"] = deferred.task_id
+            raise
         except asyncio.CancelledError:
             error_type = CANCELLED
             raise
@@ -264,6 +350,7 @@ class Calls:
                 log.warning("Tool %s ended", published.label, extra=fields)
             else:
                 logs.info(log, "Tool %s ended", published.label, fields)
+            auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
             if span is not None:
                 span.end(error_type, answered=answered)
 

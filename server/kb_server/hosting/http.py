@@ -25,7 +25,9 @@ from kb_contracts.http.connections import (
     listen,
     owner_of,
 )
+from kb_server.access.grants import grant_of
 from kb_server.hosting.toolset_server import Mount, hosted
+from kb_server.observability import auditing
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
@@ -70,7 +72,7 @@ def build_app(
     mounted = {mount.path: by_toolset[id(mount.toolset)] for mount in mounts}
     app = transport.build_app(
         {**mounted, **(servers or {})},
-        hosting_options(settings, options or HostingOptions()),
+        hosting_options(settings, options or HostingOptions(), metrics),
         ready=ready,
         root=root,
     )
@@ -88,8 +90,10 @@ def build_app(
         return web.json_response({"error": SERVER_STOPS, "message": words}, status=503)
 
     async def serve_metrics(request: web.Request) -> web.StreamResponse:
-        gate.key.require_unless_local(request)
-        return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
+        grant = grant_of(await gate.tokens.require_unless_local(request))
+        # Which collections there are is told to nobody who does not reach all.
+        text = metrics.render(by_collection=grant.access.reach is None)
+        return web.Response(body=text.encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
     # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
     bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
@@ -114,11 +118,17 @@ def build_app(
     return app
 
 
-def hosting_options(settings: ServerSettings, options: HostingOptions) -> HostingOptions:
+def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: Metrics) -> HostingOptions:
     """`options` with what the settings say."""
+
+    def on_refused(error_type: str, address: str) -> None:
+        metrics.count_refusal(error_type)
+        auditing.note_refusal(error_type, address)
+
     return replace(
         options,
         key=settings.api_key,
+        on_refused=on_refused,
         host=settings.host,
         public_url=settings.public_url,
         allowed_hosts=settings.allowed_hosts,

@@ -11,20 +11,31 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
+from kb_server.access.grants import grant_of
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
-from kb_server.hosting.calls import new_call, on_behalf_of
+from kb_server.hosting.calls import admit, new_call, on_behalf_of
 from kb_server.offers import Completion, Prompt, Resource, ResourceTemplate, ResourceText
-from kb_server.tool import ToolError, Toolset
+from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Context = ServerRequestContext[None, Caller]
+Context = ServerRequestContext[Any, Any]
 _COMPLETE = {"resultType": "complete"}
-_CALLERS_FAULT = frozenset({"resource_not_found", "invalid_parameter"})
+_CALLERS_FAULT = frozenset(
+    {
+        "resource_not_found",
+        INVALID,
+        MISSING,
+        "job_not_found",
+        "job_finished",
+        "task_not_found",
+        "task_finished",
+    }
+)
 
 
 def add_offers(server: Server[None], toolset: Toolset) -> None:
@@ -47,34 +58,39 @@ def add_offers(server: Server[None], toolset: Toolset) -> None:
 class _Offers:
     def __init__(self, toolset: Toolset) -> None:
         self._toolset = toolset
+        self._owner = toolset.part_of(OFFERS)
         self._prompts = {prompt.name: prompt for prompt in toolset.prompts}
 
-    async def list_resources(self, context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
-        found, cursor = await _answered(context, lambda: resources.page(params.cursor))
+        found, cursor = await answered(context, lambda: resources.page(params.cursor), self._owner)
         following = {} if cursor is None else {"nextCursor": cursor}
         return {"resources": [_listed(each) for each in found], **following, **_COMPLETE}
 
     async def list_templates(
-        self, _context: _Context, _params: types.PaginatedRequestParams
+        self, _context: Context, _params: types.PaginatedRequestParams
     ) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
         return {"resourceTemplates": [_template(each) for each in resources.templates], **_COMPLETE}
 
     async def read_resource(
-        self, context: _Context, params: types.ReadResourceRequestParams
+        self, context: Context, params: types.ReadResourceRequestParams
     ) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
-        content = await _answered(context, lambda: resources.read(params.uri))
+        content = await answered(context, lambda: resources.read(params.uri), self._owner)
         return {"contents": [_content(content)], **_COMPLETE}
 
-    async def list_prompts(self, _context: _Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
-        return {"prompts": [_prompt(each) for each in self._toolset.prompts], **_COMPLETE}
+    async def list_prompts(self, context: Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
+        prompts = self._toolset.prompts if self._may_use(context) else ()
+        return {"prompts": [_prompt(each) for each in prompts], **_COMPLETE}
 
-    async def get_prompt(self, _context: _Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+    async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+        if not self._may_use(context):
+            words = f"This key is not for the toolset {self._owner}. Ask for one that is."
+            raise MCPError(SERVER_ERROR, words, {"error_type": "forbidden"})
         prompt = self._prompts.get(params.name)
         if prompt is None:
             names = ", ".join(self._prompts)
@@ -94,41 +110,60 @@ class _Offers:
         message = {"role": "user", "content": {"type": "text", "text": prompt.render(given)}}
         return {"description": prompt.description, "messages": [message], **_COMPLETE}
 
-    async def complete(self, context: _Context, params: types.CompleteRequestParams) -> dict[str, Any]:
-        argument, toolset = params.argument, self._toolset
+    async def complete(self, context: Context, params: types.CompleteRequestParams) -> dict[str, Any]:
+        name, value, toolset = params.argument.name, params.argument.value, self._toolset
+        given = (params.context.arguments if params.context is not None else None) or {}
         found = Completion()
         if isinstance(params.ref, types.PromptReference):
             completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
-            if completer is not None and prompt is not None:
-                found = await _answered(context, lambda: completer.complete(argument.name, argument.value))
+            if completer is not None and prompt is not None and _takes(prompt, name):
+                found = await answered(context, lambda: completer.complete(name, value, given), self._owner)
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
-            found = await _answered(context, lambda: resources.complete(uri, argument.name, argument.value))
+            found = await answered(context, lambda: resources.complete(uri, name, value, given), self._owner)
         return {"completion": {"values": list(found.values), "hasMore": found.more}, **_COMPLETE}
 
+    def _may_use(self, context: Context) -> bool:
+        return grant_of((context.request or Caller()).identity).may_use(self._owner)
 
-async def _answered(context: _Context, ask: Callable[[], Awaitable[T]]) -> T:
-    """What was asked for, on behalf of the caller.
+
+def code_of(error_type: str) -> int:
+    """The protocol's code for an error of a toolset's."""
+    return INVALID_PARAMS if error_type in _CALLERS_FAULT else SERVER_ERROR
+
+
+async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: str) -> T:
+    """What was asked for of this toolset, on behalf of the caller.
 
     Raises:
         MCPError: in the toolset's words, or the engine's; without words where it broke.
     """
     call = new_call(context.params.get("_meta") if context.params else None, context.request or Caller())
-    fields: Mapping[str, Any] = {"method": context.method, "correlation_id": call.correlation_id}
+    fields: Mapping[str, Any] = {
+        "method": context.method,
+        "correlation_id": call.correlation_id,
+        "caller": call.grant.name,
+    }
     try:
         with on_behalf_of(call):
+            admit(call.grant, "read", toolset)
             answer = await ask()
     except (ToolError, EngineFault) as failed:
         error = failed if isinstance(failed, ToolError) else tool_error(failed)
         log.warning("A request beside the tools failed", extra={**fields, "error": error.code})
-        code = INVALID_PARAMS if error.code in _CALLERS_FAULT else SERVER_ERROR
-        raise MCPError(code, error.message, {"error_type": error.code, **error.details}) from None
+        raise MCPError(
+            code_of(error.code), error.message, {"error_type": error.code, **error.details}
+        ) from None
     except Exception:
         # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
         log.exception("A request beside the tools broke", extra=fields)
         raise MCPError(INTERNAL_ERROR, "Internal error") from None
     log.info("Answered a request beside the tools", extra=fields)
     return answer
+
+
+def _takes(prompt: Prompt, argument: str) -> bool:
+    return any(each.name == argument for each in prompt.arguments)
 
 
 def _listed(resource: Resource) -> dict[str, Any]:

@@ -9,27 +9,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_types as types
+import msgspec
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
-from kb_server.hosting.offers import add_offers
+from kb_server.hosting.calls import MAX_AGENT, Calls, admit, new_call, on_behalf_of
+from kb_server.hosting.offers import add_offers, code_of
+from kb_server.hosting.tasks import HostedTasks
+from kb_server.hosting.watched import HostedResources
 from kb_server.observability.metrics import Metrics
-from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
+from kb_server.tool import CANCEL, INVALID, OFFERS, TASKS, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.elicitation import InputRequired, Person
 from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits, Subscriptions
+from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, created, takes_task, wants_task
 
 log = logging.getLogger(__name__)
 
 ROOT = "/mcp"
-CANCEL = "tools/cancel"
-
 _Context = ServerRequestContext[None, Caller]
 
 _LISTING_TTL_MS = 60_000
@@ -43,13 +47,25 @@ _LASTING: tuple[CacheableMethod, ...] = (
 _CHANGING: tuple[CacheableMethod, ...] = ("resources/list", "resources/read")
 
 
-def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool = True) -> HostedServer:
+def hosted(
+    toolset: Toolset,
+    metrics: Metrics | None = None,
+    *,
+    fast_path: bool = True,
+    subscription_limits: SubscriptionLimits | None = None,
+) -> HostedServer:
     """`toolset`, ready to be hosted; without `fast_path` the SDK's kernel answers every call."""
     calls = Calls(toolset, metrics or Metrics())
     sdk = _sdk_server(toolset, calls)
     notification_handlers = {}
+    subscriptions = None
+    if toolset.resources is not None:
+        subscriptions = Subscriptions(
+            HostedResources(toolset.resources, toolset.part_of(OFFERS)), subscription_limits
+        )
+        subscriptions.add_to(sdk)
     if toolset.cancel is not None:
-        cancellation = TaskCancellation(toolset.cancel)
+        cancellation = TaskCancellation(toolset.cancel, toolset.part_of(CANCEL))
         sdk.add_request_handler(CANCEL, _CancelParams, cancellation.on_request)
         notification_handlers[CANCEL] = cancellation.on_notification
     return HostedServer(
@@ -58,27 +74,52 @@ def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool 
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
         ),
         notification_handlers=notification_handlers,
+        tasks=None if toolset.tasks is None else HANDSHAKE_CAPABILITY,
+        subscriptions=subscriptions,
         fast_path=FastPath(calls, sdk) if fast_path else None,
     )
 
 
 def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
-    listing: dict[str, Any] = {"tools": calls.listing(), "resultType": "complete"}
+    every = calls.listing()
+    tasks = None if toolset.tasks is None else HostedTasks(toolset.tasks, toolset.part_of(TASKS))
 
-    async def list_tools(_context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def list_tools(context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         if params.cursor is not None:
             words = "The tool list has one page: `cursor` must be left out"
             raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_cursor"})
-        return listing
+        visible = calls.view(context.request or Caller())
+        return {"tools": [each for each in every if each["name"] in visible], "resultType": "complete"}
 
-    async def call_tool(context: _Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+    async def call_tool(
+        context: _Context, params: types.CallToolRequestParams
+    ) -> dict[str, Any] | types.InputRequiredResult:
         meta = context.params.get("_meta") if context.params else None
         call = new_call(meta, context.request or Caller(), context.session.report_progress)
         if (client := context.session.client_params) is not None:
             # Over stdio there is no header that says who calls.
             agent = f"{client.client_info.name}/{client.client_info.version}"
             call.log.setdefault("user_agent", agent[:MAX_AGENT])
-        return (await calls.outcome(params.name, params.arguments or {}, call)).as_result()
+        if calls.asks(params.name) and (person := Person.of(context, params)) is not None:
+            call.ask = person.answer
+        task_wanted = wants_task(context, params)
+        if calls.may_be_task(params.name):
+            call.deferral = "always" if task_wanted else "waiting" if takes_task(context) else "never"
+        elif task_wanted and calls.knows(params.name):
+            words = f"The tool {params.name} cannot be called as a task: leave `task` out."
+            raise MCPError(types.METHOD_NOT_FOUND, words, {"error_type": "no_task"})
+        try:
+            outcome = await calls.outcome(params.name, params.arguments or {}, call)
+        except InputRequired as first:
+            return first.result
+        except DeferredCall as deferred:
+            assert tasks is not None, "no call of this toolset may be deferred"
+            return created(context, await tasks.state(context, deferred.task_id))
+        if task_wanted:  # its client waits for a task, and reads no result
+            assert outcome.is_error, "a tool that may be a task defers what it accepts"
+            failed = msgspec.json.decode(outcome.encoded)
+            raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
+        return outcome.as_result(context.protocol_version)
 
     @asynccontextmanager
     async def lifespan(_server: Server[None]) -> AsyncIterator[None]:
@@ -92,7 +133,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         title=toolset.title,
         instructions=toolset.instructions or None,
         cache_hints={**dict.fromkeys(_LASTING, hint), **dict.fromkeys(_CHANGING, CacheHint(0, "private"))},
-        get_tool_input_schema=declared_in(listing["tools"]),
+        get_tool_input_schema=declared_in(every),
         lifespan=lifespan,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
@@ -101,6 +142,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
     # The SDK's tracing: a third of a call's cost where nobody collects it. Where somebody does, `Calls`
     # makes the spans, for a call may not come by the kernel at all.
     server.middleware.clear()
+    if tasks is not None:
+        add_tasks(server, tasks)
     return server
 
 
@@ -132,7 +175,7 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
     """One toolset with the tools of all; a single one is returned as it is.
 
     The first gives the name and the version, the first that can cancel tasks cancels them, the first that has
-    resources gives these, each gives its instructions and prompts; the lifespan enters all in order.
+    resources or tasks gives these, each gives its instructions and prompts; the lifespan enters all in order.
 
     Raises:
         ValueError: `toolsets` is empty, or two have a tool of the same name.
@@ -168,7 +211,14 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
         prompts_list_changed=any(prompts) if prompts else None,
         prompts=tuple(prompt for toolset in toolsets for prompt in toolset.prompts),
         resources=next((each.resources for each in toolsets if each.resources is not None), None),
+        tasks=next((each.tasks for each in toolsets if each.tasks is not None), None),
         completer=next((each.completer for each in toolsets if each.completer is not None), None),
+        parts={
+            **owners,
+            CANCEL: next((each.name for each in toolsets if each.cancel is not None), ""),
+            OFFERS: next((each.name for each in toolsets if each.resources or each.prompts), ""),
+            TASKS: next((each.name for each in toolsets if each.tasks is not None), ""),
+        },
         cancel=next((toolset.cancel for toolset in toolsets if toolset.cancel is not None), None),
         lifespan=lifespan,
     )
@@ -187,8 +237,10 @@ class TaskCancellation:
     as a request, or as a notification, whose sender learns nothing of the outcome.
     """
 
-    def __init__(self, cancel: CancelTask) -> None:
+    def __init__(self, cancel: CancelTask, toolset: str) -> None:
+        """`toolset` is the one whose tasks are cancelled."""
         self._cancel = cancel
+        self._toolset = toolset
 
     async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
@@ -212,9 +264,10 @@ class TaskCancellation:
             MCPError: with the toolset's error, or without words where it broke.
         """
         call = new_call((params or {}).get("_meta"), caller)
-        fields = {"correlation_id": call.correlation_id}
+        fields = {"correlation_id": call.correlation_id, "caller": call.grant.name}
         try:
             with on_behalf_of(call):
+                admit(call.grant, "write", self._toolset)
                 await self._cancel(task_id, call)
         except ToolError as error:
             code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR

@@ -1,7 +1,8 @@
 """Counts of tool calls in the text format of Prometheus, without a library.
 
-Four families, as R64 to R67 name them; each call adds to them once, when it ends. The numbers are kept in
-memory, or in two files that the workers of one server read of one another.
+Four families, as R64 to R67 name them, to which each call adds once, when it ends; and a fifth for requests
+that were refused unserved. The numbers are kept in memory, or in two files that the workers of one server
+read of one another.
 
     <slot>.names    one JSON array a line: the names, in the order in which they were first counted
     <slot>.values   as many doubles, mapped into memory
@@ -34,7 +35,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper bounds of the duration histogram in seconds, inclusive."""
 
 _BOUNDS = (*(str(bound) for bound in BUCKETS), "+Inf")
-_REQUESTS, _ERRORS, _RESULTS = "requests", "errors", "results"
+_REQUESTS, _ERRORS, _RESULTS, _REFUSED = "requests", "errors", "results", "refused"
 _BUCKET, _SECONDS = "bucket", "seconds"
 
 Name = tuple[str, ...]
@@ -73,8 +74,12 @@ class Metrics:
         if results is not None:
             add((_RESULTS, collection_id or "all"), results)
 
-    def render(self) -> str:
-        """All families in the Prometheus text format."""
+    def count_refusal(self, error_type: str) -> None:
+        """Count a request that was refused before it was served, such as for a wrong token."""
+        self._counters.add((_REFUSED, error_type), 1)
+
+    def render(self, *, by_collection: bool = True) -> str:
+        """All families in the Prometheus text format; without `by_collection` those that name none."""
         totals = self._counters.totals()
         lines: list[str] = []
 
@@ -103,7 +108,9 @@ class Metrics:
                 sample(f"{family}_count", ("tool",), tool, sum(counts))
         counter("mcp_errors_total", "Tool calls that failed.", _ERRORS, ("tool", "error_type"))
         # Not `_total`: the name is promised as it is, and queried with increase().
-        counter("mcp_search_results_count", "Search results returned.", _RESULTS, ("collection_id",))
+        if by_collection:
+            counter("mcp_search_results_count", "Search results returned.", _RESULTS, ("collection_id",))
+        counter("kb_refused_requests_total", "Requests refused unserved.", _REFUSED, ("error_type",))
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import hdrs, web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.operations import (
@@ -47,6 +48,7 @@ from kb_contracts.api.operations import (
 )
 from kb_contracts.http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
+from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.collection_tags import PREFIX, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
@@ -54,11 +56,12 @@ from kb_server.hosting.calls import new_call, on_behalf_of
 from kb_server.note_edits import difference
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.marking import marked
-from kb_server.pages.sessions import COOKIE, SESSION_SECONDS, Sessions
+from kb_server.pages.sessions import COOKIE, PAGES, SESSION_SECONDS, Sessions
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import ToolError
-from mcp_aiohttp.guard import route_of
-from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.guard import GATE, route_of
+from mcp_aiohttp.protocol.caller import Caller, Identity
+from mcp_aiohttp.protocol.jsonrpc import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +104,7 @@ _HEADERS = {
 }
 _FILES = {"kb.css": "text/css", "kb.js": "text/javascript", "kb.svg": "image/svg+xml"}
 _FAULTS = {
+    "forbidden": 403,
     "document_not_found": 404,
     "version_not_found": 404,
     "original_not_kept": 404,
@@ -111,10 +115,11 @@ _FAULTS = {
 
 
 class Visit:
-    """One request for a page, by somebody who may see it."""
+    """One request for a page, by somebody who may see it: what `grant` says."""
 
-    def __init__(self, pages: Pages, request: web.Request, session: str, form: Form) -> None:
+    def __init__(self, pages: Pages, request: web.Request, session: str, grant: Grant, form: Form) -> None:
         self.request = request
+        self.grant = grant
         self.query: Mapping[str, str] = request.query
         self.form = form
         self._pages = pages
@@ -140,12 +145,12 @@ class Visit:
 
 
 class Pages:
-    """The pages over `services`, behind the key of its settings."""
+    """The pages over `services`, behind its keys."""
 
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self._services = services
-        self.sessions = Sessions(settings.api_key)
+        self.sessions = Sessions(services.keys, services.meter)
         self._is_secure = settings.public_url.lower().startswith("https:")
         self._templates = Environment(
             loader=PackageLoader("kb_server.pages"),
@@ -186,16 +191,16 @@ class Pages:
         change: dict[str, Page] = {
             f"{_DOCUMENT}/note": self._save_note,
             f"{_DOCUMENT}/tags": self._save_tags,
-            f"{_DOCUMENT}/remove": self._remove,
             f"{_VERSION}/restore": self._restore,
             "/add": self._add,
             f"{_JOB}/cancel": partial(self._change_job, CANCEL_JOB, "cancelled"),
             f"{_JOB}/retry": partial(self._change_job, RETRY_JOB, "queued"),
-            "/logout": self._logout,
         }
         return [
             *(web.get(path, self._guarded(page), allow_head=False) for path, page in read.items()),
-            *(web.post(path, self._guarded(page)) for path, page in change.items()),
+            *(web.post(path, self._guarded(page, "write")) for path, page in change.items()),
+            web.post(f"{_DOCUMENT}/remove", self._guarded(self._remove, "delete")),
+            web.post("/logout", self._guarded(self._logout, None)),
             web.get("/login", self._login_page, allow_head=False),
             web.post("/login", self._login),
             *(web.get(f"/pages/{name}", _file(name, kind)) for name, kind in _FILES.items()),
@@ -208,25 +213,28 @@ class Pages:
 
     # --- who may see them --------------------------------------------------------------------------
 
-    def _guarded(self, page: Page) -> Handler:
+    def _guarded(self, page: Page, right: Right | None = "read") -> Handler:
         async def serve(request: web.Request) -> web.Response:
             session = request.cookies.get(COOKIE, "")
-            known = bool(session) and self.sessions.is_valid(session)
+            grant = self.sessions.grant(session)
+            known = grant is not None
             if not known and self.sessions.needs_login:
                 there = f"?{urlencode({'to': request.path_qs})}" if request.method == hdrs.METH_GET else ""
                 return _go(f"/login{there}")
             if not known:
                 session = self.sessions.begin()
             with Form() as form:
-                response = await self._answer(page, Visit(self, request, session, form))
+                visit = Visit(self, request, session, grant or EVERYBODY, form)
+                response = await self._answer(page, visit, right)
             if not known:
                 self._give(response, session)
-            log.info("Served a page", extra={"route": route_of(request), "status": response.status})
+            fields = {"route": route_of(request), "status": response.status, "caller": visit.grant.name}
+            log.info("Served a page", extra=fields)
             return response
 
         return serve
 
-    async def _answer(self, page: Page, visit: Visit) -> web.Response:
+    async def _answer(self, page: Page, visit: Visit, right: Right | None) -> web.Response:
         request, form = visit.request, visit.form
         settings = self._services.settings
         try:
@@ -234,7 +242,11 @@ class Pages:
                 await form.read(
                     request, settings.home / "staging", settings.max_upload_bytes, self._check_token
                 )
-            with on_behalf_of(new_call(None, Caller("pages", request.headers, request.remote or ""))):
+            grant, address = visit.grant, request.app[GATE].address_of(request)
+            if right is not None and right not in grant.access.rights:
+                raise FormError(grant.refusal(right, PAGES), 403)
+            caller = Caller("pages", request.headers, address, Identity(grant.name, grant))
+            with on_behalf_of(new_call(None, caller)):
                 return await page(visit)
         except EngineFault as fault:
             status = _FAULTS.get(fault.reason, 422) if isinstance(fault, Refused) else 502
@@ -268,11 +280,21 @@ class Pages:
             except FormError as error:
                 return self.render("login", error.status, message=error.message, to="/")
             to = _own(form["to"])
-            if not self.sessions.admits(form["key"]):
-                log.info("Refused a login", extra={"route": route_of(request)})
+            gate, key = request.app[GATE], form["key"].strip()
+            address = gate.address_of(request)
+            try:
+                gate.tokens.wrong.check(address, key)
+            except Refusal as refusal:
+                gate.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
+                return self.render("login", refusal.status, message=refusal.message, to=to)
+            session = self.sessions.login(key)
+            if session is None:
+                gate.tokens.wrong.count(address)
+                gate.report_refusal(request, "wrong_login", 403)
                 return self.render("login", 403, message="That is not the key of this server.", to=to)
+        gate.tokens.wrong.accept(address, key)
         response = _go(to)
-        self._give(response, self.sessions.begin())
+        self._give(response, session)
         return response
 
     async def _logout(self, _visit: Visit) -> web.Response:

@@ -1,8 +1,9 @@
 """Who may see the pages: sessions, which a cookie carries, and the token by which forms are known as ours.
 
-A session is an expiry and a random number, signed with a key that is derived from the server's: nothing is
-stored, every worker knows every session, and none outlives a change of the key. Where the server has no key
-everybody has a session, for the forms: a page of a stranger cannot read the token that goes with it.
+A session is an expiry, a random number and the name of the key that opened it, signed with a key that is
+derived from what is kept of that key's token: nothing is stored, every worker knows every session, and none
+outlives its key, which may be revoked, expire or get another token. Where the server has no key everybody has
+a session, for the forms: a page of a stranger cannot read the token that goes with it.
 """
 
 from __future__ import annotations
@@ -13,48 +14,74 @@ import secrets
 import time
 from collections.abc import Callable
 
+from kb_contracts.access.keys import ANYBODY, KeyRing, token_digest
+from kb_server.access.grants import EVERYBODY, Grant, Meter, grant_of_key
+
 COOKIE = "kb_session"
+PAGES = "pages"
+"""What a key for some toolsets has to name among them."""
 SESSION_SECONDS = 7 * 24 * 3600
 
 _NONCE_BYTES = 16
 
 
 class Sessions:
-    def __init__(self, key: str, now: Callable[[], float] = time.time) -> None:
-        """`key` is what a login asks for; empty: there is no login."""
-        self._key = key.strip().encode()
-        self._secret = hmac.digest(self._key, b"kb pages", "sha256")
+    def __init__(
+        self, keys: KeyRing, meter: Meter | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        """`keys` are those that a login takes; where none is needed, there is no login."""
+        self._keys = keys
+        self._meter = meter
         self._now = now
 
     @property
     def needs_login(self) -> bool:
-        return bool(self._key)
+        return self._keys.is_needed
 
-    def admits(self, key: str) -> bool:
-        """Whether this is the key of the server."""
-        return hmac.compare_digest(key.strip().encode(errors="surrogateescape"), self._key)
+    def login(self, token: str) -> str | None:
+        """A new session for who has this key; None where it is none, or not for pages."""
+        key = self._keys.find(token)
+        if key is None or not grant_of_key(key, None).may_use(PAGES):
+            return None
+        return self._begun(key.name, token_digest(token))
 
     def begin(self) -> str:
-        """A new session, as the cookie carries it."""
-        content = f"{int(self._now()) + SESSION_SECONDS}.{secrets.token_hex(_NONCE_BYTES)}"
-        return f"{content}.{self._sign('session', content)}"
+        """A new session for anybody, where there is no login."""
+        return self._begun(ANYBODY, "")
 
-    def is_valid(self, session: str) -> bool:
+    def grant(self, session: str) -> Grant | None:
+        """What its holder may do; None where the session is none, or no longer."""
         content, _, signature = session.rpartition(".")
-        if not _same(signature, self._sign("session", content)):
-            return False
-        return int(content.partition(".")[0]) > self._now()
+        expiry, _, rest = content.partition(".")
+        name = rest.partition(".")[2]
+        if not expiry.isdecimal() or len(expiry) > 15 or int(expiry) <= self._now():
+            return None
+        if not self.needs_login:
+            return EVERYBODY if _same(signature, _sign("", "session", content)) else None
+        found = self._keys.named(name)
+        if found is None:
+            return None
+        key, digests = found
+        if not any(_same(signature, _sign(digest, "session", content)) for digest in digests):
+            return None
+        return grant_of_key(key, self._meter)
 
     def form_token(self, session: str) -> str:
         """What the forms of a session carry."""
-        return self._sign("form", session)
+        return _sign(session, "form", "")
 
     def is_form_token(self, session: str, token: str) -> bool:
         return _same(token, self.form_token(session))
 
-    def _sign(self, purpose: str, content: str) -> str:
-        message = f"{purpose} {content}".encode(errors="surrogateescape")
-        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+    def _begun(self, name: str, digest: str) -> str:
+        expiry = int(self._now()) + SESSION_SECONDS
+        content = f"{expiry}.{secrets.token_hex(_NONCE_BYTES)}.{name}"
+        return f"{content}.{_sign(digest, 'session', content)}"
+
+
+def _sign(secret: str, purpose: str, content: str) -> str:
+    key = hmac.digest(secret.encode(errors="surrogateescape"), b"kb pages", "sha256")
+    return hmac.new(key, f"{purpose} {content}".encode(errors="surrogateescape"), hashlib.sha256).hexdigest()
 
 
 def _same(given: str, right: str) -> bool:

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from kb_config.settings import SettingsError
 from kb_server.engine_faults import tool_error
-from kb_server.tool import A, R, Tool, ToolError, Toolset
+from kb_server.tool import A, Call, R, Tool, ToolError, Toolset
 
 if TYPE_CHECKING:
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_client.port import Engine
     from kb_server.services import Services
     from kb_server.settings import ServerSettings
+
+NOT_CONFIRMED = "not_confirmed"
+"""The code of a refusal by the person who was asked."""
+_QUOTED = 80
 
 TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
@@ -61,6 +65,12 @@ def checked_names(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def quoted(title: str) -> str:
+    """A title as it stands in a question: on one line and short, for whoever wrote it is not who asks."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in title).split())
+    return f"“{line if len(line) <= _QUOTED else line[:_QUOTED] + '…'}”"
+
+
 class ServiceTool(Tool[A, R]):
     """A tool that stands on the services; what it needs of them is opened by the first call."""
 
@@ -70,6 +80,28 @@ class ServiceTool(Tool[A, R]):
     @cached_property
     def engine(self) -> Engine:
         return self.services.engine
+
+    def can_ask(self, call: Call) -> bool:
+        """Whether the person at the client is asked before something is removed."""
+        return call.ask is not None and self.services.settings.ask_before_removal
+
+    async def confirmed(self, question: str, call: Call) -> None:
+        """Ask the person at the client to approve of what `question` says, where they can be asked.
+
+        Nothing may have been changed before: over 2026-07-28 the call ends here and comes again.
+
+        Raises:
+            ToolError: `not_confirmed`, they did not approve.
+        """
+        if call.ask is None or not self.can_ask(call):
+            return
+        answer = await call.ask(question)
+        if answer == "accept":
+            return
+        words = "The person was asked and did not agree: nothing was removed. Leave it as it is."
+        if answer == "none":
+            words = "The client was to ask the person, and gave no answer: nothing was removed."
+        raise ToolError(NOT_CONFIRMED, words, answer=answer)
 
     def error_of(self, fault: EngineFault, **subject: Any) -> ToolError:
         """For a tool that goes on after a fault: what hosting would have made of it."""

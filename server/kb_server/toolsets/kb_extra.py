@@ -33,7 +33,7 @@ from kb_server.engine_client.errors import Refused
 from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import INVALID, A, Annotations, Call, R, ToolError, Toolset
-from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets import ServiceTool, quoted, tools_in
 from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
 from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
 from kb_server.toolsets.kb.state import JobView, job_view
@@ -323,12 +323,19 @@ class KbDeleteTool(_ExtraTool[KbDeleteArguments, KbDeleteResult]):
     title = "Delete a document"
     description = """\
 Remove a document with all its chunks. For some days kb_restore brings it back, unless it is purged: make \
-sure with kb_get that it is the right one.
+sure with kb_get that it is the right one. Where the client can, the person is asked first.
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
+    asks = True
 
-    async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
+    async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
+        if self.can_ask(call):
+            place = {"document_id": arguments.document_id}
+            document = await self.engine.call(GET_DOCUMENT, path=place, query=WITHOUT_CHUNKS)
+            after = "Nothing brings it back." if arguments.purge else "For some days it can be restored."
+            await self.confirmed(f"Remove {quoted(document.title)} (document {document.id})? {after}", call)
         removed = await self.engine.call(
             DELETE_DOCUMENT,
             path={"document_id": arguments.document_id},
@@ -501,7 +508,7 @@ After kb_upload_finish use kb_cancel_job instead."""
 
     async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
         call.log["upload_id"] = arguments.upload_id[:64]
-        upload = await self.services.uploads.abort(arguments.upload_id)
+        upload = await self.services.uploads.abort(arguments.upload_id, owner=call.grant.name)
         return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
 
 

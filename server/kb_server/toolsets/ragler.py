@@ -19,9 +19,11 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api.models import MAX_QUERY_CHARS, MAX_TAGS, Ranking, RankingWeights
 from kb_contracts.api.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
 from kb_contracts.semantics.search import longest_prefix
+from kb_server.access.grants import GRANT
 from kb_server.engine_client.errors import Refused
 from kb_server.engine_client.ragler import (
     Collection,
@@ -131,13 +133,24 @@ def build(services: Services) -> Toolset:
     )
 
 
+_Place = tuple[Reach | None, str]
+"""A collection's id, as those of one reach see it."""
+
+
+def _place(collection_id: str) -> _Place:
+    return GRANT.get().access.reach, collection_id
+
+
 class CollectionNames:
-    """Names that were told within the last five minutes, and those being asked for."""
+    """Names that were learnt within the last five minutes, and those being asked for.
+
+    They are kept for each reach: a name that one caller has learnt is no answer to another.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._known: dict[str, tuple[str, float]] = {}
-        self._requests: dict[str, asyncio.Task[str]] = {}
+        self._known: dict[_Place, tuple[str, float]] = {}
+        self._requests: dict[_Place, asyncio.Task[str]] = {}
 
     async def of(self, collection_id: str) -> str:
         """The name of a collection.
@@ -145,14 +158,15 @@ class CollectionNames:
         Raises:
             EngineFault: the backend does not tell it.
         """
-        name, until = self._known.get(collection_id, ("", 0.0))
+        place = _place(collection_id)
+        name, until = self._known.get(place, ("", 0.0))
         if self._services.clock.monotonic() < until:
             return name
-        request = self._requests.get(collection_id)
+        request = self._requests.get(place)
         if request is None:
             request = asyncio.create_task(self._ask(collection_id), name="collection-name")
-            self._requests[collection_id] = request
-            request.add_done_callback(partial(self._answered, collection_id))
+            self._requests[place] = request
+            request.add_done_callback(partial(self._answered, place))
         # A caller who leaves takes nothing from the others who wait.
         return await asyncio.shield(request)
 
@@ -162,23 +176,23 @@ class CollectionNames:
         for collection in collections:
             if len(self._known) >= KEPT_NAMES:
                 self._known.clear()  # so many are nobody's working set; it is not worth an order of eviction
-            self._known[collection.id] = (collection.name, until)
+            self._known[_place(collection.id)] = (collection.name, until)
 
     def forget(self, collection_id: str | None) -> None:
         """The name may no longer be true."""
-        self._known.pop(collection_id or "", None)
+        self._known.pop(_place(collection_id or ""), None)
 
     async def _ask(self, collection_id: str) -> str:
         collection = await self._services.ragler.collection(collection_id)
-        self._known.pop(collection_id, None)
+        self._known.pop(_place(collection_id), None)
         self.learn([collection])
         # Kept under the id that was asked for, however the backend writes it.
-        self._known[collection_id] = self._known[collection.id]
+        self._known[_place(collection_id)] = self._known[_place(collection.id)]
         return collection.name
 
-    def _answered(self, collection_id: str, task: asyncio.Task[str]) -> None:
+    def _answered(self, place: _Place, task: asyncio.Task[str]) -> None:
         """Nobody may be left who waits for it; its failure is not to be reported as lost."""
-        del self._requests[collection_id]
+        del self._requests[place]
         if not task.cancelled():
             task.exception()
 

@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import pybase64
 
+from kb_contracts.access.keys import ANYBODY
 from kb_contracts.api.models import FileFields, Job
 from kb_server.engine_client.port import Engine, FileSource
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
@@ -133,8 +134,14 @@ class Uploads:
             self._sweeper = None
             await asyncio.to_thread(self._staging.close)
 
-    async def start(self, new: NewUpload, caller: str) -> Started:
-        """Begin an upload; refused where there is no room for its bytes now, though none is kept for it."""
+    async def start(
+        self, new: NewUpload, caller: str, *, owner: str = ANYBODY, most_open: int | None = None
+    ) -> Started:
+        """Begin an upload; refused where there is no room for its bytes now, though none is kept for it.
+
+        `owner` alone may go on with it. `most_open` is how many that caller may have open at once, where that
+        is less than others may.
+        """
         check_size(new.total_size, self._limits.file_bytes)
         filename = check_filename(new.filename)
         check_format(filename)
@@ -146,12 +153,15 @@ class Uploads:
             id=str(uuid4()),
             token_sha256=hash_token(token),
             caller=caller,
+            owner=owner,
             deadline=self._clock.monotonic() + self._limits.seconds,
             expires_at=expires.isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
 
         def admit(ledger: Ledger) -> None:
             now, most = self._clock.monotonic(), self._limits.open_uploads
+            if most_open is not None:
+                most = min(most, most_open)
             mine = sum(each.caller == caller and now < each.deadline for each in ledger.values())
             if mine >= most:
                 raise UploadError(
@@ -165,7 +175,9 @@ class Uploads:
         await self._in_thread(partial(self._staging.create, upload, admit))
         return Started(upload, token)
 
-    async def chunk(self, upload_id: str, index: int, data: str, sha256: str | None = None) -> Received:
+    async def chunk(
+        self, upload_id: str, index: int, data: str, sha256: str | None = None, *, owner: str = ANYBODY
+    ) -> Received:
         """Store one chunk, given as strict base64; the same index again replaces it."""
         expected = check_sha256(sha256)
         if (least := len(data) * 3 // 4 - 2) > CHUNK_BYTES:
@@ -173,7 +185,7 @@ class Uploads:
         decoded = await asyncio.to_thread(_decoded, index, data, expected)
 
         def store(entry: Entry) -> Received:
-            upload = self._changeable(entry)
+            upload = self._changeable(entry, owner)
             if entry.is_receiving():
                 raise _receiving(upload.id)
             self._hold(upload, check_chunk(upload, entry.staged(), index, len(decoded)))
@@ -240,12 +252,12 @@ class Uploads:
         if size != upload.total_size:
             raise size_mismatch(upload, size)
 
-    async def finish(self, upload_id: str, sha256: str | None = None) -> Finished:
+    async def finish(self, upload_id: str, sha256: str | None = None, *, owner: str = ANYBODY) -> Finished:
         """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
         expected = check_sha256(sha256)
 
         def begin(entry: Entry) -> tuple[Upload, list[Path]]:
-            upload = self._current(entry)
+            upload = self._current(entry, owner)
             if upload.job_id is not None:
                 return upload, []
             check_open(entry.state(upload), upload.id)
@@ -280,11 +292,11 @@ class Uploads:
             await self._exclusively(upload_id, accepted)
         return Finished(upload, job.id, job)
 
-    async def abort(self, upload_id: str) -> Upload:
+    async def abort(self, upload_id: str, *, owner: str | None = ANYBODY) -> Upload:
         """Give up an upload that is open, with all that has arrived; a body on its way is refused."""
 
         def remove(entry: Entry) -> Upload:
-            upload = self._changeable(entry)
+            upload = self._changeable(entry, owner)
             self._staging.remove(entry, upload)
             return upload
 
@@ -293,7 +305,7 @@ class Uploads:
     async def abort_by_token(self, token: str) -> Upload:
         """As `abort`, of the upload whose URL has this token."""
         await self._open()
-        return await self.abort(await self._in_thread(partial(self._staging.by_token, token)))
+        return await self.abort(await self._in_thread(partial(self._staging.by_token, token)), owner=None)
 
     async def sweep(self) -> int:
         """Remove the uploads whose time is over, but for those being worked on; how many."""
@@ -387,14 +399,15 @@ class Uploads:
         except OSError as error:
             raise _unusable(error) from error
 
-    def _current(self, entry: Entry) -> Upload:
+    def _current(self, entry: Entry, owner: str | None) -> Upload:
+        """The upload, for its owner; None stands for whoever has its URL."""
         upload = entry.read()
-        if self._is_over(upload):
+        if self._is_over(upload) or owner not in (None, upload.owner):
             raise not_found(upload.id)
         return upload
 
-    def _changeable(self, entry: Entry) -> Upload:
-        upload = self._current(entry)
+    def _changeable(self, entry: Entry, owner: str | None = None) -> Upload:
+        upload = self._current(entry, owner)
         check_open(entry.state(upload), upload.id)
         return upload
 

@@ -112,13 +112,15 @@ class Upload(NewUpload, frozen=True, kw_only=True):
     """What is known of an upload from its start on.
 
     `deadline` is a reading of the monotonic clock, `expires_at` the same moment for people. `token_sha256`
-    is all that is kept of the upload URL's token. `job_id` is set when the engine has accepted the file.
+    is all that is kept of the upload URL's token. Who shares a `caller` shares a quota; the upload is that of
+    `owner` alone. `job_id` is set when the engine has accepted the file.
     """
 
     id: str
     deadline: float
     expires_at: str
     caller: str
+    owner: str
     token_sha256: str
     job_id: str | None = None
 

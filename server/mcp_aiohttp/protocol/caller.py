@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 ANONYMOUS = "anonymous"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a caller is found to be. `payload` is the application's, and nobody else looks at it."""
+
+    name: str = ANONYMOUS
+    payload: Any = None
+
+
+NOBODY = Identity()
+"""Where no token is needed."""
+
+
+class Connected:
+    """A connection that carries messages both ways, for what lasts as long as it does."""
+
+    def __init__(self) -> None:
+        self._endings: list[Callable[[], None]] = []
+
+    def on_end(self, ending: Callable[[], None]) -> None:
+        """Have `ending` called when the connection has ended; it raises nothing."""
+        self._endings.append(ending)
+
+    def end(self) -> None:
+        """The connection has ended."""
+        for ending in self._endings:
+            ending()
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -22,6 +50,9 @@ class Caller(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """aiohttp's mappings ignore case."""
     address: str = ""
+    identity: Identity = NOBODY
+    connection: Connected | None = None
+    """None over HTTP, where every request comes on its own."""
 
 
 @lru_cache(maxsize=256)

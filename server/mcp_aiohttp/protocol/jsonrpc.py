@@ -291,9 +291,13 @@ class Refusal(Exception):
     ```
     Refusal
     ├── 401 unauthorized            no bearer token, or not the right one
+    ├── 403 insufficient_scope      a token of the right caller that may too little
+    ├── 503 authenticator_unavailable  whether a token does cannot be found out now
+    ├── 429 too_many_wrong_tokens   the address has sent so many that it has to wait
     ├── 403 origin_not_allowed      a browser page of a stranger
     ├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
     ├── 405 method_not_allowed      only POST carries messages, or a WebSocket
+    ├── 406 not_acceptable          the answer is a stream, and the client takes none
     ├── 426 upgrade_required        a WebSocket of another version
     ├── 415 unsupported_media_type  the body is not announced as plain JSON
     ├── 413 message_too_large       over the limit on one message
@@ -352,7 +356,11 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response from the client; this server asks for none."""
+    """A response from the client, to a request of the server's; its members are as they came."""
+
+    id: RequestId | None
+    result: Any = None
+    error: Any = None
 
 
 Message = Request | Notification | Reply
@@ -372,7 +380,7 @@ def as_message(value: Any) -> Message:
     if value.get("jsonrpc") != "2.0":
         raise InvalidRequestError('`jsonrpc` must be "2.0"', request_id)
     if "method" not in value and ("result" in value or "error" in value):
-        return Reply()
+        return Reply(request_id, value.get("result"), value.get("error"))
     method, params = value.get("method"), value.get("params")
     if not isinstance(method, str):
         raise InvalidRequestError("`method` must be a string", request_id)
@@ -410,8 +418,15 @@ def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
+def request_bytes(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> bytes:
+    return _sent({"jsonrpc": "2.0", "id": request_id, "method": method}, params)
+
+
 def notification_bytes(method: str, params: Mapping[str, Any] | None) -> bytes:
-    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return _sent({"jsonrpc": "2.0", "method": method}, params)
+
+
+def _sent(message: dict[str, Any], params: Mapping[str, Any] | None) -> bytes:
     if params is not None:
         message["params"] = params
     return msgspec.json.encode(message)

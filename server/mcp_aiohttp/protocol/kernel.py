@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.connection import Connection
@@ -16,10 +16,12 @@ from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.transport_context import TransportContext
+from mcp_types import ServerTasksCapability
 
 from mcp_aiohttp.fastpath import LIST, FastPath
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import Request, error_bytes, result_bytes
+from mcp_aiohttp.protocol.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -32,9 +34,10 @@ class HostedServer:
     """A server built with the official SDK, for any number of connections and paths.
 
     `notifications` are what the handshake announces. `notification_handlers`, by method, take notifications
-    of the server's own, which the SDK's loop would drop; they count as work in flight. `fast_path` answers
-    plain calls past the SDK's kernel. Where tools of a low-level server declare `x-mcp-header`, its
-    `get_tool_input_schema` must be set.
+    of the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced
+    in the handshake, of a server with `protocol.tasks.add_tasks`; `subscriptions` are those that were added
+    to the server. `fast_path` answers plain calls past the SDK's kernel. Where tools of a low-level server
+    declare `x-mcp-header`, its `get_tool_input_schema` must be set.
     """
 
     def __init__(
@@ -43,6 +46,8 @@ class HostedServer:
         notifications: NotificationOptions | None = None,
         *,
         notification_handlers: Mapping[str, NotificationHandler] | None = None,
+        tasks: ServerTasksCapability | None = None,
+        subscriptions: Subscriptions | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
         if not isinstance(server, Server):
@@ -52,6 +57,11 @@ class HostedServer:
             server = server.session_manager.app
         self.sdk: Server[Any] = server
         self.initialization = self.sdk.create_initialization_options(notifications)
+        self.initialization.capabilities.tasks = tasks
+        self._initialization_alone = self.initialization.model_copy(deep=True)
+        if (resources := self._initialization_alone.capabilities.resources) is not None:
+            resources.subscribe = False  # what is announced to a client whose requests come on their own
+        self._subscriptions = subscriptions
         self.notification_handlers = dict(notification_handlers or {})
         self.fast_path = fast_path
         self.lifespan_state: Any = None
@@ -60,18 +70,30 @@ class HostedServer:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """Enter the server's own lifespan; it must be entered before the first call."""
-        async with self.sdk.lifespan(self.sdk) as self.lifespan_state:
+        looking = nullcontext() if self._subscriptions is None else self._subscriptions.run()
+        async with self.sdk.lifespan(self.sdk) as self.lifespan_state, looking:
             yield
 
+    def stop(self) -> None:
+        """Let what would never end by itself end now."""
+        if self._subscriptions is not None:
+            self._subscriptions.end_streams()
+
     async def respond(
-        self, connection: Connection, context: DispatchContext[TransportContext], request: Request
+        self,
+        connection: Connection,
+        context: DispatchContext[TransportContext],
+        request: Request,
+        caller: Caller,
     ) -> tuple[bytes, int | None]:
         """The JSON-RPC response to a request that came on its own, and where it is an error, its code."""
-        runner = ServerRunner(self.sdk, connection, self.lifespan_state, init_options=self.initialization)
+        runner = ServerRunner(
+            self.sdk, connection, self.lifespan_state, init_options=self._initialization_alone
+        )
         try:
             result = await runner.on_request(context, request.method, request.params)
             if self.fast_path is not None and request.method == LIST:
-                self.fast_path.remember_listing(connection.protocol_version, result)
+                self.fast_path.remember_listing(connection.protocol_version, caller, result)
             return result_bytes(request.id, result), None
         except asyncio.CancelledError:
             raise

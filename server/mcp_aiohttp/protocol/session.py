@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import msgspec
 from anyio.abc import ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.runner import serve_dual_era_loop
@@ -37,11 +38,12 @@ from mcp_types import (
     JSONRPCResponse,
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
+from pydantic import ValidationError
 
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.options import Bounds
 from mcp_aiohttp.protocol import jsonrpc
-from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.caller import Caller, Connected
 from mcp_aiohttp.protocol.kernel import HostedServer
 
 log = logging.getLogger(__name__)
@@ -69,9 +71,11 @@ async def session(
     than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
     bytes where `stream` puts messages, plain calls take the fast path.
     """
+    connected = Connected()
+    caller = msgspec.structs.replace(caller or Caller(), connection=connected)
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
     async with receive, anyio.create_task_group() as tasks:
-        client = Session(server, stream, send, tasks, caller or Caller(), bounds, write)
+        client = Session(server, stream, send, tasks, caller, bounds, write)
 
         async def drive() -> None:
             await serve_dual_era_loop(
@@ -84,8 +88,11 @@ async def session(
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(drive)
-        async with send:
-            yield client
+        try:
+            async with send:
+                yield client
+        finally:
+            connected.end()
 
 
 @dataclass(eq=False)
@@ -129,7 +136,8 @@ class Session(ObjectSendStream[SessionMessage]):
                 await self._request(message, len(data))
             elif isinstance(message, jsonrpc.Notification):
                 await self._notification(message, len(data))
-            # A response is passed over: a client is sent no requests.
+            elif self._opened:
+                await self._reply(message)
 
     async def refuse(
         self, request_id: jsonrpc.RequestId | None, code: int, message: str, data: Any = None
@@ -137,6 +145,10 @@ class Session(ObjectSendStream[SessionMessage]):
         """Answer with an error what is not taken, and so is not in flight."""
         error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
         await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
+
+    def recognise(self, caller: Caller) -> None:
+        """Serve what comes from now on as asked for by this caller; the connection stays the same."""
+        self.caller = msgspec.structs.replace(caller, connection=self.caller.connection)
 
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
@@ -222,14 +234,27 @@ class Session(ObjectSendStream[SessionMessage]):
             JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
         )
 
+    async def _reply(self, reply: jsonrpc.Reply) -> None:
+        """Hand a response to the call that waits for it; the loop passes over one that nobody waits for."""
+        if reply.id is None:
+            return
+        answer: JSONRPCResponse | JSONRPCError
+        try:
+            if reply.error is None:
+                answer = JSONRPCResponse(jsonrpc="2.0", id=reply.id, result=reply.result)
+            else:
+                answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
+        except ValidationError:  # who waits for it waits no longer
+            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is none of JSON-RPC")
+            answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
+        await self.loop.send(SessionMessage(answer))
+
     async def _pass(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
         async def unanswered() -> None:
             if isinstance(message, JSONRPCRequest):
                 self._end(message.id)
 
-        metadata = ServerMessageMetadata(
-            request_context=self.caller, on_request_unanswered=unanswered, can_send_request=False
-        )
+        metadata = ServerMessageMetadata(request_context=self.caller, on_request_unanswered=unanswered)
         await self.loop.send(SessionMessage(message, metadata))
 
     def _would_exceed(self, bounds: Bounds, size: int) -> bool:
@@ -251,7 +276,7 @@ class Session(ObjectSendStream[SessionMessage]):
         # There are no headers here that could disagree with the message.
         name = (request.params or {}).get("name")
         headers = {MCP_METHOD_HEADER: request.method, MCP_NAME_HEADER: name if type(name) is str else ""}
-        plain = fast_path.match(request, self._version, headers)
+        plain = fast_path.match(request, self._version, headers, self.caller)
         if plain is None:
             return False
         # Known before it runs: the message that cancels it may have been read already.

@@ -8,7 +8,7 @@ connection for dead. Until then a call can still end in plain JSON with an HTTP 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +34,7 @@ from multidict import CIMultiDictProxy
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
+from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
 from mcp_aiohttp.protocol.jsonrpc import (
     BODY_TIMEOUT,
@@ -70,13 +71,21 @@ _STREAM_HEADERS = {
     hdrs.CACHE_CONTROL: "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
+_LISTEN = "subscriptions/listen"
 _COMMENT = b": keep-alive\n\n"
 
 
 class McpEndpoint:
-    def __init__(self, server: HostedServer, options: HostingOptions, places: SocketPlaces) -> None:
+    def __init__(
+        self,
+        server: HostedServer,
+        options: HostingOptions,
+        places: SocketPlaces,
+        caller_of: Callable[[web.Request], Awaitable[Caller]],
+    ) -> None:
+        """`caller_of` finds out again who opened a connection, for each message on it."""
         self._server = server
-        self._sockets = WebSockets(server, options.sockets, places)
+        self._sockets = WebSockets(server, options.sockets, places, caller_of)
         self._limits = options.body
         self._keep_alive = options.keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
@@ -138,7 +147,8 @@ class McpEndpoint:
             raise _too_large(self._limits)
 
     def stop(self, seconds: float) -> None:
-        """Let the calls on WebSockets end within `seconds`, and the connections with them."""
+        """End streams; let the calls on WebSockets end within `seconds`, and the connections with them."""
+        self._server.stop()
         self._sockets.stop(seconds)
 
     async def drain(self, seconds: float) -> None:
@@ -157,11 +167,14 @@ class McpEndpoint:
         try:
             version = _header_version(http.headers, request)
             if (fast_path := self._server.fast_path) is not None:
-                plain = fast_path.match(request, version, http.headers)
+                plain = fast_path.match(request, version, http.headers, http[CALLER])
                 if plain is not None:
                     work = self._plain(fast_path, http, plain)
                     return await (work if plain.modern or plain.listing is not None else self._detach(work))
             era = era_of(request, version, http.headers, self._server.sdk.get_tool_input_schema)
+            if request.method == _LISTEN and not isinstance(era, str) and not _accepts(_accept_of(http))[1]:
+                words = "Accept `text/event-stream`: the answer is a stream."
+                raise Refusal(406, INVALID_REQUEST, "not_acceptable", words)
         except Refusal as refusal:
             body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
@@ -196,7 +209,7 @@ class McpEndpoint:
                 era.protocol_version, era.client_info, era.client_capabilities
             )
         try:
-            body, code = await self._server.respond(connection, exchange, request)
+            body, code = await self._server.respond(connection, exchange, request, exchange.caller)
         except asyncio.CancelledError:
             await exchange.close()
             raise
@@ -248,7 +261,7 @@ class McpEndpoint:
         exchange = Exchange(http, message, self._keep_alive, streaming=False)
         try:
             connection = Connection.from_envelope(BATCH_VERSION, None, None)
-            return (await self._server.respond(connection, exchange, message))[0]
+            return (await self._server.respond(connection, exchange, message, exchange.caller))[0]
         finally:
             await exchange.close()
 
@@ -261,7 +274,7 @@ class Channel:
         self._http = http
         by_name, self._at_all = False, False
         if streaming:
-            by_name, self._at_all = _accepts(",".join(http.headers.getall(hdrs.ACCEPT, ())))
+            by_name, self._at_all = _accepts(_accept_of(http))
         self._stream: web.StreamResponse | None = None
         self._writing = asyncio.Lock()
         self._ended = False
@@ -334,7 +347,7 @@ class Exchange(Channel):
         self, http: web.Request, request: Request, keep_alive: float, *, streaming: bool = True
     ) -> None:
         super().__init__(http, keep_alive, streaming=streaming)
-        caller = http[CALLER]
+        self.caller = caller = http[CALLER]
         self.request_id = request.id
         self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
         self.transport = TransportContext(
@@ -369,6 +382,10 @@ class Exchange(Channel):
         if message is not None:
             params["message"] = message
         await self.notify("notifications/progress", params)
+
+
+def _accept_of(http: web.Request) -> str:
+    return ",".join(http.headers.getall(hdrs.ACCEPT, ()))
 
 
 @lru_cache(maxsize=64)  # a client sends the same header with every request

@@ -1,13 +1,13 @@
 """The HTTP application: MCP servers by path, probes, and the checks that stand before every handler.
 
 ```
-request ─▶ Gate: key (MCP paths), Host and Origin ─▶ McpEndpoint ─▶ fast path, or the SDK's kernel
+request ─▶ Gate: token (MCP paths), Host and Origin ─▶ McpEndpoint ─▶ fast path, or the SDK's kernel
                                                   ─▶ a route that you added
 ```
 
-Routes that are added to the application pass the check of Host and Origin, and not that of the key: they may
-carry credentials of their own. `app[GATE].key.require(request)` demands the key. What is to stand before the
-gate is inserted before the application's other middlewares.
+Routes that are added to the application pass the check of Host and Origin, and not that of the token: they
+may carry credentials of their own. `await app[GATE].tokens.require(request)` demands one. What is to stand
+before the gate is inserted before the application's other middlewares.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from mcp_aiohttp.guard import GATE, Gate, TrustedProxies
+from mcp_aiohttp.authentication import METADATA
+from mcp_aiohttp.guard import GATE, Gate
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.proxies import TrustedProxies
 from mcp_aiohttp.transport.endpoint import McpEndpoint
 from mcp_aiohttp.transport.signals import on_stop_signal
 from mcp_aiohttp.transport.websocket import SocketPlaces
@@ -76,8 +78,10 @@ def build_app(
     options = options or HostingOptions()
     proxies = TrustedProxies(options.trusted_proxies)
     places = SocketPlaces(options.sockets, proxies)
-    endpoints = {path: McpEndpoint(server, options, places) for path, server in servers.items()}
     gate = Gate(options, proxies)
+    endpoints = {
+        path: McpEndpoint(server, options, places, gate.caller_of) for path, server in servers.items()
+    }
     app = web.Application(middlewares=[gate.middleware])
     app[STOPPING] = Stopping()
     app[GATE] = gate
@@ -88,6 +92,7 @@ def build_app(
             hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint.check)
         )
     _add_probes(app, gate, ready, root)
+    _add_metadata(app, gate)
 
     async def stop(app: web.Application) -> None:
         for endpoint in endpoints.values():
@@ -104,7 +109,7 @@ def build_app(
 
     app.on_shutdown.append(stop)
     app.cleanup_ctx.append(lifespans)
-    if not gate.key.is_set:
+    if not gate.tokens.authenticator.is_needed:
         log.warning("%s is not set: every caller is let in", options.names.key)
     return app
 
@@ -136,6 +141,21 @@ def _add_probes(
     app.router.add_get("/health", health)
     app.router.add_get("/readyz", readiness)
     app.router.add_get("/", first)
+
+
+def _add_metadata(app: web.Application, gate: Gate) -> None:
+    """Say how to get a token, for each MCP path and for the server as a whole."""
+    if (resource := gate.tokens.resource) is None:
+        return
+    for path in ("", *gate.guarded.values()):
+
+        async def metadata(_request: web.Request, path: str = path) -> web.Response:
+            # For anybody, browsers of other origins among them: nothing in it is a secret.
+            headers = {hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.CACHE_CONTROL: "max-age=300"}
+            return web.json_response(resource.metadata(path), headers=headers)
+
+        gate.open.add(metadata)
+        app.router.add_get(f"{METADATA}{path}", metadata)
 
 
 # --- running it -----------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ async def _serve(server: HostedServer, max_line_bytes: int) -> None:
                         await client.refuse(None, jsonrpc.PARSE_ERROR, f"Parse error: {words}")
                     else:
                         await client.take(line)
+                server.stop()
                 await client.settled(LAST_ANSWERS_SECONDS)
 
 

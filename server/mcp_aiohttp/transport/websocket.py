@@ -10,6 +10,7 @@ of the protocol is answered with an error, and what is no proper frame closes th
 | 1002 | what came is no WebSocket frame, or compressed: compression is not agreed to |
 | 1003 | a binary message |
 | 1007 | a text that is not UTF-8 |
+| 1008 | the token with which it was opened opens nothing any more |
 | 1009 | a message over the limit |
 | 1011 | a fault of ours |
 
@@ -24,7 +25,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
@@ -37,18 +38,21 @@ from anyio.abc import ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from mcp_aiohttp.guard import CALLER, TrustedProxies, route_of
+from mcp_aiohttp.guard import CALLER, route_of
 from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
+from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import (
     BAD_HANDSHAKE,
     TOO_MANY_CONNECTIONS,
     Refusal,
     error_bytes,
     notification_bytes,
+    request_bytes,
     result_bytes,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.session import Session, session
+from mcp_aiohttp.proxies import TrustedProxies
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,10 @@ _GRACE = 0.9
 
 _RETRY_SECONDS = 5
 _BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
+
+
+CallerOf = Callable[[web.Request], Awaitable[Caller]]
+"""Finds out who sends a request; raises Refusal where that may not be."""
 
 
 class SocketPlaces:
@@ -109,13 +117,16 @@ class SocketPlaces:
 
 
 class WebSockets:
-    def __init__(self, server: HostedServer, limits: SocketLimits, places: SocketPlaces) -> None:
+    def __init__(
+        self, server: HostedServer, limits: SocketLimits, places: SocketPlaces, caller_of: CallerOf
+    ) -> None:
         # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
         # there.
         logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
         self._server = server
         self._limits = limits
         self._places = places
+        self._caller_of = caller_of
         self._open: set[_Connection] = set()
         self._grace: float | None = None
         """Seconds that calls may take to end, once the server stops."""
@@ -138,7 +149,9 @@ class WebSockets:
                 writer_limit=_NEVER,
             )
             _check_handshake(http, socket)
-            connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
+            connection = _Connection(
+                http, socket, _Outbox(http, socket, await socket.prepare(http)), self._caller_of
+            )
             self._open.add(connection)
             if self._grace is not None:
                 connection.stop(self._grace)  # its upgrade was under way when the others were stopped
@@ -233,7 +246,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
             case JSONRPCNotification():
                 data = notification_bytes(message.method, message.params)
             case JSONRPCRequest():
-                raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
+                data = request_bytes(message.id, message.method, message.params)
         await self.write(data)
 
     async def write(self, data: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:
@@ -281,6 +294,7 @@ class _Connection:
     http: web.Request
     socket: _Socket
     outbox: _Outbox
+    caller_of: CallerOf
     taken: int = 0
     """Messages that came."""
     stopping: bool = False
@@ -334,6 +348,10 @@ class _Connection:
                 break
             match message.type:
                 case WSMsgType.TEXT:
+                    try:
+                        client.recognise(await self.caller_of(self.http))
+                    except Refusal:  # its token was good when it came, and is no longer
+                        return WSCloseCode.POLICY_VIOLATION
                     self.taken += 1
                     await client.take(message.data.encode())
                 case WSMsgType.BINARY:

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.semantics.access import check_changes, check_described, check_stays
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.collections import check_description, no_collection_id
 from kb_contracts.semantics.documents import (
@@ -80,6 +82,8 @@ class Submission:
     format: str | None = None
     doc_type: m.DocType = "note"
     original: bytes | None = None
+    reach: Reach | None = None
+    """How far its caller reaches: nothing beyond is the same, or replaced."""
 
     @property
     def job_title(self) -> str:
@@ -103,6 +107,7 @@ class Update:
     identity: str
     document_id: int
     patch: m.NotePatch
+    reach: Reach | None = None
 
 
 Line = int | tuple[str, str] | None
@@ -118,10 +123,11 @@ def line_of(wanted: Submission | Update) -> Line:
     return source_scope(wanted.tags, wanted.dedup_scope), wanted.source_path
 
 
-def note(identity: str, request: m.NoteRequest) -> Submission:
+def note(identity: str, request: m.NoteRequest, reach: Reach | None = None) -> Submission:
     """A note as `POST /jobs` brings it."""
     sha256, size = text_digest(request.text)
-    return _submission(identity, request, Extraction.of_note(request.text), sha256, size, kind="note")
+    content = Extraction.of_note(request.text)
+    return _submission(identity, request, content, sha256, size, kind="note", reach=reach)
 
 
 def file(
@@ -134,6 +140,7 @@ def file(
     size: int,
     sha256: str,
     original: bytes | None = None,
+    reach: Reach | None = None,
 ) -> Submission:
     """A file as `POST /jobs` brings it; `size` is in bytes."""
     of_file = {
@@ -142,6 +149,7 @@ def file(
         "format": fmt.name,
         "doc_type": fmt.doc_type,
         "original": original,
+        "reach": reach,
     }
     return _submission(identity, fields, content, sha256, size, **of_file)
 
@@ -290,6 +298,8 @@ class Documents:
         scope, tags = submission.dedup_scope, submission.tags
         for document_id in sorted(self._by_content.get((submission.kind, submission.sha256, scope), ())):
             carried = self.by_id[document_id].document.tags
+            if not _is_within(submission.reach, carried):
+                continue
             if scope in tags and scope not in carried:
                 continue
             if submission.source_path is None or source_scope(carried, scope) == source_scope(tags, scope):
@@ -300,14 +310,16 @@ class Documents:
         """The documents that the source of a submission points to."""
         if submission.source_path is None:
             return []
-        return self._pointing(submission.source_path, source_scope(submission.tags, submission.dedup_scope))
+        scope = source_scope(submission.tags, submission.dedup_scope)
+        return self._pointing(submission.source_path, scope, submission.reach)
 
-    def _pointing(self, path: str, scope: str) -> list[Holder]:
-        """The documents that a path in a scope points to."""
+    def _pointing(self, path: str, scope: str, reach: Reach | None) -> list[Holder]:
+        """The documents within reach that a path in a scope points to."""
         return [
             stored.holder
             for _, stored in sorted(self.by_id.items())
             if path in stored.document.source_paths
+            and _is_within(reach, stored.document.tags)
             and source_scope(stored.document.tags, stored.dedup_key[2]) == scope
         ]
 
@@ -386,10 +398,21 @@ class Documents:
             return stored
         return self._changed(stored, stored, now, metadata=metadata)
 
-    def add_tags(self, key: int | str, tags: Sequence[str], expected: int | None, now: int) -> Stored:
-        """Raises EngineError: `document_not_found` or `version_conflict`. Nothing new: nothing changes."""
+    def add_tags(
+        self,
+        key: int | str,
+        tags: Sequence[str],
+        expected: int | None,
+        now: int,
+        reach: Reach | None = None,
+    ) -> Stored:
+        """Nothing new: nothing changes.
+
+        Raises EngineError: `document_not_found`, `version_conflict` or `forbidden`.
+        """
         stored = self.find(key)
         check_version(stored.document.version, expected)
+        check_changes(reach, tags)
         further = [tag for tag in dict.fromkeys(tags) if tag not in stored.document.tags]
         if not further:
             return stored
@@ -397,14 +420,29 @@ class Documents:
         new = replace(stored, dedup_key=(kind, sha256, scope_after_tags(scope, further)))
         return self._changed(stored, new, now, tags=[*stored.document.tags, *further])
 
-    def remove_tag(self, key: int | str, tag: str, expected: int | None, now: int) -> Stored:
-        """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
+    def remove_tag(
+        self,
+        key: int | str,
+        tag: str,
+        expected: int | None,
+        now: int,
+        reach: Reach | None = None,
+        add: str | None = None,
+    ) -> Stored:
+        """Take a tag off, and then put another on.
+
+        Raises EngineError: `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
+        """
         stored = self.find(key)
         check_version(stored.document.version, expected)
+        added = [] if add is None else [add]
+        check_changes(reach, [tag, *added])
+        check_stays(reach, [*(each for each in stored.document.tags if each != tag), *added])
         if tag not in stored.document.tags:
             raise tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
-        return self._changed(stored, stored, now, tags=kept)
+        removed = self._changed(stored, stored, now, tags=kept)
+        return self.add_tags(removed.document.id, added, None, now) if added else removed
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
         """Take down what a voice says of a document. Raises EngineError: `document_not_found`."""
@@ -441,7 +479,9 @@ class Documents:
         self._detach(stored, path, now)
         return m.Removed(documents=0, chunks=0, bytes=0)
 
-    def restore(self, key: int | str, version: int, expected: int | None, now: int) -> Stored:
+    def restore(
+        self, key: int | str, version: int, expected: int | None, now: int, reach: Reach | None = None
+    ) -> Stored:
         """Give a document the content of a version, or bring back a removed one.
 
         Raises EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
@@ -453,7 +493,7 @@ class Documents:
         check_version(last, expected)
         chunks = self._again(past, last + 1)
         if standing is None:
-            return self._brought_back(replace(past, chunks=chunks), last, now)
+            return self._brought_back(replace(past, chunks=chunks), last, now, reach)
         was = past.document
         if (standing.document.sha256, standing.document.title) == (was.sha256, was.title):
             return standing
@@ -463,10 +503,10 @@ class Documents:
         content = {name: getattr(was, name) for name in _OF_CONTENT}
         return self._changed(standing, new, now, **content)
 
-    def _brought_back(self, past: Stored, last: int, now: int) -> Stored:
+    def _brought_back(self, past: Stored, last: int, now: int, reach: Reach | None) -> Stored:
         """A removed document put in again, without the sources that have another one by now."""
         scope = source_scope(past.document.tags, past.dedup_key[2])
-        paths = [path for path in past.document.source_paths if not self._pointing(path, scope)]
+        paths = [path for path in past.document.source_paths if not self._pointing(path, scope, reach)]
         document = msgspec.structs.replace(
             past.document,
             source_path=next(iter(paths), None),
@@ -638,6 +678,10 @@ class Documents:
         self.last_updated = now
 
 
+def _is_within(reach: Reach | None, tags: Iterable[str]) -> bool:
+    return reach is None or reach.admits(tags)
+
+
 def _described(submission: Submission, content: Extraction, chunks: Sequence[m.Chunk]) -> dict[str, Any]:
     """What a document says of what it was made of."""
     return {
@@ -716,10 +760,16 @@ class Collections:
         )
 
     def put(
-        self, documents: Documents, id_: str, wanted: r.CollectionRequest, now: int
+        self,
+        documents: Documents,
+        id_: str,
+        wanted: r.CollectionRequest,
+        now: int,
+        reach: Reach | None = None,
     ) -> r.CollectionDetail:
-        """Describe one. Raises EngineError: `collection_exists`."""
+        """Describe one. Raises EngineError: `collection_exists` or `forbidden`."""
         standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
+        check_described(reach, wanted.name, id_, None if standing is None else standing.id)
         check_description(
             id_,
             wanted.name,

@@ -23,9 +23,9 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
-from kb_contracts.http.mount import JSON_BODY_BYTES, Handler, Incoming, handlers_of
+from kb_contracts.http.mount import Handler, Incoming, body_too_large, handlers_of
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.semantics.collections import check_may_describe
+from kb_contracts.semantics.access import check_submission, check_whole
 from kb_contracts.semantics.documents import (
     check_confirmed,
     check_metadata,
@@ -124,7 +124,7 @@ async def read_body(
     try:
         return await request.read(), None
     except web.HTTPRequestEntityTooLarge as error:
-        raise EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.") from error
+        raise body_too_large() from error
 
 
 class _Memory(bytearray):
@@ -185,7 +185,7 @@ def _change(incoming: Incoming, effect: Callable[[State, int], A]) -> A:
 def _limited(incoming: Incoming) -> State:
     """The state that a read looks at; the call is counted. Raises EngineError: `rate_limited`."""
     call = CURRENT.get()
-    call.namespace.rates.count(incoming.operation.id, incoming.user, incoming.credential)
+    call.namespace.rates.count(incoming.operation.id, incoming.rated_user, incoming.credential)
     return call.reads
 
 
@@ -198,19 +198,21 @@ def handlers() -> Mapping[str, Handler]:
 
 
 async def search(incoming: Incoming) -> m.SearchResponse:
-    state = CURRENT.get().reads
-    return find_passages(state.documents, incoming.body, state.now())
+    state, reach = CURRENT.get().reads, incoming.access.reach
+    return find_passages(state.seen(reach), incoming.body, state.now(), reach)
 
 
 async def create_job(incoming: Incoming) -> m.Job:
-    call = CURRENT.get()
+    call, reach = CURRENT.get(), incoming.access.reach
     if call.upload is None:
         check_note_text(incoming.body.text)
         check_metadata(incoming.body.metadata)
-        note = documents.note(call.identity, incoming.body)
+        check_submission(reach, incoming.body.tags)
+        note = documents.note(call.identity, incoming.body, reach)
         return call.namespace.state.accept(note, _retry(incoming))
     received, fmt = call.upload.received, call.upload.format
     check_metadata(received.fields.metadata)
+    check_submission(reach, received.fields.tags)
     check_ocr(received.fields, fmt)
     content: Extraction | m.JobError
     try:
@@ -226,44 +228,47 @@ async def create_job(incoming: Incoming) -> m.Job:
         size=received.size,
         sha256=received.sha256,
         original=call.upload.data if call.namespace.state.keeps_originals else None,
+        reach=reach,
     )
     return call.namespace.state.accept(file, _retry(incoming, received))
 
 
 async def list_jobs(incoming: Incoming) -> m.JobList:
     query = incoming.query
-    return CURRENT.get().reads.job_page(query.status, query.limit, query.offset)
+    return CURRENT.get().reads.job_page(query.status, query.limit, query.offset, incoming.access.reach)
 
 
 async def get_job(incoming: Incoming) -> m.Job:
     """One job, at its end or after `wait` virtual seconds."""
     call, job_id, wait = CURRENT.get(), incoming.path["job_id"], incoming.query.wait
-    job = call.reads.poll(job_id)
+    job = call.reads.poll(job_id, incoming.access.reach)
     if job.finished_at is not None or wait <= 0:
         return job
     await call.namespace.wait_for_end(job_id, wait)
-    return call.reads.job(job_id)
+    return call.reads.job(job_id, incoming.access.reach)
 
 
 async def cancel_job(incoming: Incoming) -> m.Job:
-    return CURRENT.get().namespace.state.cancel(incoming.path["job_id"], _retry(incoming))
+    state, reach = CURRENT.get().namespace.state, incoming.access.reach
+    return state.cancel(incoming.path["job_id"], _retry(incoming), reach)
 
 
 async def retry_job(incoming: Incoming) -> m.Job:
-    return CURRENT.get().namespace.state.retry_job(incoming.path["job_id"], _retry(incoming))
+    state, reach = CURRENT.get().namespace.state, incoming.access.reach
+    return state.retry_job(incoming.path["job_id"], _retry(incoming), reach)
 
 
 async def list_documents(incoming: Incoming) -> m.DocumentList:
-    return CURRENT.get().reads.documents.page(incoming.query)
+    return _seen(incoming).page(incoming.query)
 
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     key = document_key(incoming.path["document_id"])
-    return CURRENT.get().reads.documents.detail(key, incoming.query)
+    return _seen(incoming).detail(key, incoming.query)
 
 
 async def get_original(incoming: Incoming) -> FileContent:
-    stored = CURRENT.get().reads.documents.find(document_key(incoming.path["document_id"]))
+    stored = _seen(incoming).find(document_key(incoming.path["document_id"]))
     document, data = stored.document, stored.original
     check_original_kept(document)
     assert data is not None, "its document says that it is kept"
@@ -280,13 +285,12 @@ async def get_original(incoming: Incoming) -> FileContent:
 
 
 async def check_citation(incoming: Incoming) -> m.CitationCheck:
-    return CURRENT.get().reads.documents.check_citation(incoming.body)
+    return _seen(incoming).check_citation(incoming.body)
 
 
 async def delete_document(incoming: Incoming) -> m.Removed:
-    key = document_key(incoming.path["document_id"])
     purge = incoming.query.purge
-    return _change(incoming, lambda state, now: state.documents.remove([key], now, purge=purge))
+    return _change_found(incoming, lambda base, key, now: base.remove([key], now, purge=purge))
 
 
 async def list_versions(incoming: Incoming) -> m.PastVersionList:
@@ -301,24 +305,33 @@ async def get_version(incoming: Incoming) -> m.PastVersionDetail:
 
 async def restore_version(incoming: Incoming) -> m.Document:
     key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
-    return _change(
-        incoming, lambda state, now: state.documents.restore(key, version, incoming.if_match, now).document
-    )
+    reach = incoming.access.reach
+
+    def restore(state: State, now: int) -> m.Document:
+        seen = state.seen(reach)
+        number = seen.number(key, now)
+        seen.history.find(number, version, now)
+        return state.documents.restore(number, version, incoming.if_match, now, reach).document
+
+    return _change(incoming, restore)
 
 
 async def purge_versions(incoming: Incoming) -> m.Purged:
     key = document_key(incoming.path["document_id"])
 
     def purge(state: State, now: int) -> m.Purged:
-        documents = state.documents
-        return m.Purged(versions=documents.history.drop(documents.number(key, now)))
+        seen = state.seen(incoming.access.reach)
+        number = seen.number(key, now)
+        counted = len(seen.history.by_id.get(number, ()))
+        state.documents.history.drop(number)
+        state.documents.revision += 1
+        return m.Purged(versions=counted)
 
     return _change(incoming, purge)
 
 
 async def list_trash(incoming: Incoming) -> m.PastVersionList:
-    state = CURRENT.get().reads
-    return state.documents.history.trash(incoming.query, state.now())
+    return _seen(incoming).history.trash(incoming.query, CURRENT.get().reads.now())
 
 
 def _looked_at(incoming: Incoming) -> tuple[documents.Documents, int, int]:
@@ -326,20 +339,34 @@ def _looked_at(incoming: Incoming) -> tuple[documents.Documents, int, int]:
 
     Raises EngineError: `document_not_found`.
     """
-    state = CURRENT.get().reads
-    now = state.now()
-    return state.documents, now, state.documents.number(document_key(incoming.path["document_id"]), now)
+    seen, now = _seen(incoming), CURRENT.get().reads.now()
+    return seen, now, seen.number(document_key(incoming.path["document_id"]), now)
+
+
+def _seen(incoming: Incoming) -> documents.Documents:
+    """The documents that there are for the caller."""
+    return CURRENT.get().reads.seen(incoming.access.reach)
+
+
+def _change_found(incoming: Incoming, effect: Callable[[documents.Documents, int | str, int], A]) -> A:
+    """As `_change`, of the document that the path names. Raises EngineError: `document_not_found`."""
+    key = document_key(incoming.path["document_id"])
+
+    def change(state: State, now: int) -> A:
+        state.seen(incoming.access.reach).find(key)
+        return effect(state.documents, key, now)
+
+    return _change(incoming, change)
 
 
 async def remove_source(incoming: Incoming) -> m.Removed:
-    key, path = document_key(incoming.path["document_id"]), incoming.query.source_path
-    return _change(
-        incoming, lambda state, now: state.documents.remove_source(key, path, incoming.if_match, now)
-    )
+    path, version = incoming.query.source_path, incoming.if_match
+    return _change_found(incoming, lambda base, key, now: base.remove_source(key, path, version, now))
 
 
 async def clear_documents(incoming: Incoming) -> m.Removed:
     check_confirmed(incoming.query.confirm)
+    check_whole(incoming.access.reach)
     state = CURRENT.get().namespace.state
     return state.clear(_retry(incoming), collections=incoming.query.collections)
 
@@ -350,7 +377,7 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     check_patch(patch)
     call = CURRENT.get()
     state = call.namespace.state
-    update = documents.Update(call.identity, incoming.path["document_id"], patch)
+    update = documents.Update(call.identity, incoming.path["document_id"], patch, incoming.access.reach)
     # How long the caller waits does not make it another request.
     taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
     if isinstance(taken, m.Document):
@@ -362,40 +389,40 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
 
 async def set_metadata(incoming: Incoming) -> m.Document:
     check_metadata(incoming.body.metadata)
-    key, metadata = document_key(incoming.path["document_id"]), incoming.body.metadata
-    return _change(
-        incoming,
-        lambda state, now: state.documents.set_metadata(key, metadata, incoming.if_match, now).document,
+    metadata, version = incoming.body.metadata, incoming.if_match
+    return _change_found(
+        incoming, lambda base, key, now: base.set_metadata(key, metadata, version, now).document
     )
 
 
 async def give_feedback(incoming: Incoming) -> m.Feedback:
-    key, signal = document_key(incoming.path["document_id"]), incoming.body.signal
-    voice = f"{incoming.credential} {incoming.user or ''}"
-    return _change(incoming, lambda state, _now: state.documents.give_feedback(key, voice, signal))
+    signal, voice = incoming.body.signal, f"{incoming.credential} {incoming.user or ''}"
+    return _change_found(incoming, lambda base, key, _now: base.give_feedback(key, voice, signal))
 
 
 async def add_tags(incoming: Incoming) -> m.Document:
-    key, tags = document_key(incoming.path["document_id"]), incoming.body.tags
-    return _change(
-        incoming, lambda state, now: state.documents.add_tags(key, tags, incoming.if_match, now).document
+    tags, version, reach = incoming.body.tags, incoming.if_match, incoming.access.reach
+    return _change_found(
+        incoming, lambda base, key, now: base.add_tags(key, tags, version, now, reach).document
     )
 
 
 async def remove_tag(incoming: Incoming) -> m.Document:
-    key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
-    return _change(
-        incoming, lambda state, now: state.documents.remove_tag(key, tag, incoming.if_match, now).document
-    )
+    tag, add, reach = incoming.path["tag"], incoming.query.add, incoming.access.reach
+
+    def remove(base: documents.Documents, key: int | str, now: int) -> m.Document:
+        return base.remove_tag(key, tag, incoming.if_match, now, reach, add).document
+
+    return _change_found(incoming, remove)
 
 
 async def list_tags(incoming: Incoming) -> m.TagList:
     query = incoming.query
-    return CURRENT.get().reads.documents.tags(query.prefix, query.limit, query.offset)
+    return _seen(incoming).tags(query.prefix, query.limit, query.offset)
 
 
-async def get_status(_incoming: Incoming) -> m.Status:
-    return CURRENT.get().reads.status()
+async def get_status(incoming: Incoming) -> m.Status:
+    return CURRENT.get().reads.status(incoming.access)
 
 
 async def get_health(_incoming: Incoming) -> m.Health:
@@ -408,21 +435,23 @@ async def get_readiness(_incoming: Incoming) -> m.Health:
 
 
 async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
-    state = _limited(incoming)
-    return search_vectors(state.documents, state.collections, incoming.body, state.now())
+    state, reach = _limited(incoming), incoming.access.reach
+    collections = state.seen_collections(reach)
+    return search_vectors(state.seen(reach), collections, incoming.body, state.now())
 
 
 async def list_collections(incoming: Incoming) -> r.CollectionList:
-    state = _limited(incoming)
-    return state.collections.every(state.documents)
+    state, reach = _limited(incoming), incoming.access.reach
+    return state.seen_collections(reach).every(state.seen(reach))
 
 
 async def get_collection(incoming: Incoming) -> r.CollectionDetail:
-    state = _limited(incoming)
-    return state.collections.detail(state.documents, incoming.path["collection_id"])
+    state, reach = _limited(incoming), incoming.access.reach
+    return state.seen_collections(reach).detail(state.seen(reach), incoming.path["collection_id"])
 
 
 async def put_collection(incoming: Incoming) -> r.CollectionDetail:
-    check_may_describe(incoming.role)
-    id_, wanted = incoming.path["collection_id"], incoming.body
-    return _change(incoming, lambda state, now: state.collections.put(state.documents, id_, wanted, now))
+    id_, wanted, reach = incoming.path["collection_id"], incoming.body, incoming.access.reach
+    return _change(
+        incoming, lambda state, now: state.collections.put(state.seen(reach), id_, wanted, now, reach)
+    )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -223,7 +223,17 @@ class Index:
 
     def add(self, chunk_id: int, text: str) -> None:
         stems = words_of_text(text)
-        entry = _Entry(len(stems), Counter(stems), _weights(tuple(stems)))
+        self._put(chunk_id, _Entry(len(stems), Counter(stems), _weights(tuple(stems))))
+
+    def only(self, chunk_ids: Container[int]) -> Index:
+        """An index of these chunks alone."""
+        some = Index()
+        for chunk_id, entry in self._entries.items():
+            if chunk_id in chunk_ids:
+                some._put(chunk_id, entry)
+        return some
+
+    def _put(self, chunk_id: int, entry: _Entry) -> None:
         self._entries[chunk_id] = entry
         self._total_length += entry.length
         for word, count in entry.counts.items():

@@ -17,6 +17,7 @@ from itertools import islice
 
 from msgspec import UNSET
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
@@ -52,17 +53,19 @@ _DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
 Test = Callable[[Stored], bool]
 
 
-def search(documents: Documents, request: m.SearchRequest, now: int) -> m.SearchResponse:
-    """The best chunks, best first, equals by id.
+def search(
+    documents: Documents, request: m.SearchRequest, now: int, reach: Reach | None = None
+) -> m.SearchResponse:
+    """The best chunks, best first, equals by id; cursors are for who reaches as far.
 
     Raises:
         EngineError: `contradiction` or `invalid_parameter`.
     """
     if request.cursor is not None:
-        answer = _after_cursor(documents, request)
+        answer = _after_cursor(documents, request, reach)
     else:
         answer = _search(documents, request, query_of(request.query), now)
-    return _page(documents, answer, request)
+    return _page(documents, answer, request, reach)
 
 
 def _search(
@@ -141,8 +144,8 @@ def _search(
     )
 
 
-def _after_cursor(documents: Documents, request: m.SearchRequest) -> m.SearchResponse:
-    answer, places = opened(request)
+def _after_cursor(documents: Documents, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:
+    answer, places = opened(request, reach)
     found = {}
     for key in [place.chunk_id for place in places if place.chunk_id in documents.owners]:
         stored, chunk = documents.chunk(key)
@@ -155,14 +158,16 @@ def _after_cursor(documents: Documents, request: m.SearchRequest) -> m.SearchRes
     return answer
 
 
-def _page(documents: Documents, answer: m.SearchResponse, request: m.SearchRequest) -> m.SearchResponse:
+def _page(
+    documents: Documents, answer: m.SearchResponse, request: m.SearchRequest, reach: Reach | None
+) -> m.SearchResponse:
     """The answer with what is on the page alone."""
     places, results = places_of(answer.results) if request.pages else [], answer.results[: request.top]
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
     answer.results, answer.omitted = presented(results, request, estimated_tokens)
     if rest := places[max(1, len(answer.results)) :]:
-        answer.next_cursor = cursor_after(request, answer, rest)
+        answer.next_cursor = cursor_after(request, answer, rest, reach)
     return answer
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from kb_contracts.access.reach import EVERYTHING, Access, Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
@@ -43,6 +44,7 @@ from kb_simulator.engine.jobs import (
     Retry,
     Stuck,
 )
+from kb_simulator.engine.view import collections_within, documents_within, is_job_within
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -52,6 +54,8 @@ KEPT_ENDED_JOBS = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
 
 _STORAGE_BYTES = 1 << 40
+_MOST_VIEWS = 16
+"""Of so many reaches their view is kept until the base changes."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class State:
     _answers: Answers = field(default_factory=Answers)
     _due: list[tuple[int, str]] = field(default_factory=list)
     _last_stamp: int = 0
+    _views: dict[Reach, tuple[int, Documents]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.started = self.started or self.now()
@@ -86,6 +91,7 @@ class State:
             _lines=dict(self._lines),
             _answers=self._answers.copy(),
             _due=list(self._due),
+            _views={},
         )
         twin._documents = self._documents.copy()
         return twin
@@ -95,6 +101,22 @@ class State:
         """The documents as they are now: of every job whose time has come."""
         self._settle()
         return self._documents
+
+    def seen(self, reach: Reach | None) -> Documents:
+        """The documents as somebody sees them who reaches so far."""
+        documents = self.documents
+        if reach is None:
+            return documents
+        known = self._views.get(reach)
+        if known is None or known[0] != documents.revision:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            known = self._views[reach] = documents.revision, documents_within(documents, reach)
+        return known[1]
+
+    def seen_collections(self, reach: Reach | None) -> Collections:
+        """What is said of collections, as somebody sees it who reaches so far."""
+        return self.collections if reach is None else collections_within(self.collections, reach)
 
     def once(self, retry: Retry | None, effect: Callable[[int], A]) -> A:
         """Do the effect, given the time of the change, unless it was done under this key: then its answer."""
@@ -135,8 +157,8 @@ class State:
         if isinstance(known, m.Document):
             return known
         if isinstance(known, m.Job) and known.id in self.jobs:
-            return self.job(known.id)
-        standing = self._documents.note(update.document_id, update.patch.expected_version).document
+            return self.job(known.id, update.reach)
+        standing = self.seen(update.reach).note(update.document_id, update.patch.expected_version).document
         if (job := self._joined(update)) is None:
             title = update.patch.title or standing.title
             tags, number = list(standing.tags), standing.id
@@ -157,7 +179,8 @@ class State:
         record = None if line is None else self.jobs[line[-1]]
         if record is None or not isinstance(record.submission, Update):
             return None
-        return record.job if record.submission.patch == update.patch else None
+        same = (record.submission.patch, record.submission.reach) == (update.patch, update.reach)
+        return record.job if same else None
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
         """The note as an update has left it, or the job where it has not.
@@ -167,19 +190,19 @@ class State:
         job = self.job(job_id)
         record = self.jobs[job_id]
         if job.error is not None and isinstance(update := record.submission, Update):
-            self._documents.note(update.document_id, update.patch.expected_version)
+            self.seen(update.reach).note(update.document_id, update.patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         return record.updated or job
 
-    def job(self, job_id: str) -> m.Job:
+    def job(self, job_id: str, reach: Reach | None = None) -> m.Job:
         """One job. Raises EngineError: `job_not_found`."""
         self._settle()
-        return self._record(job_id).at(self.now())
+        return self._record(job_id, reach).at(self.now())
 
-    def poll(self, job_id: str) -> m.Job:
+    def poll(self, job_id: str, reach: Reach | None = None) -> m.Job:
         """One job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
         self._settle()
-        record = self._record(job_id)
+        record = self._record(job_id, reach)
         if not record.ended:
             record = self.jobs[job_id] = replace(record, polls=record.polls + 1)
             policy, running = record.policy, record.job.status == "running"
@@ -201,28 +224,29 @@ class State:
             took += duration
         return max(0.0, (ahead[0].accepted + took - self.now()) / 1_000_000)
 
-    def job_page(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+    def job_page(
+        self, status: m.JobStatus | None, limit: int, offset: int, reach: Reach | None = None
+    ) -> m.JobList:
         """Jobs, newest first."""
-        self._settle()
-        found = [each for each in reversed(self.jobs.values()) if status in (None, each.job.status)]
+        found = [each for each in self._records(reach)[::-1] if status in (None, each.job.status)]
         jobs = [record.at(self.now()) for record in found[offset : offset + limit]]
         return m.JobList(jobs=jobs, total=len(found), limit=limit, offset=offset)
 
-    def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
+    def cancel(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
         """Raises EngineError: `job_not_found` or `job_finished`."""
-        cancelled = self.once(retry, lambda now: self._cancel(job_id, now))
+        cancelled = self.once(retry, lambda now: self._cancel(job_id, now, reach))
         self._settle()  # an update that waited for it
         return cancelled
 
-    def _cancel(self, job_id: str, now: int) -> m.Job:
-        record = self._record(job_id)
+    def _cancel(self, job_id: str, now: int, reach: Reach | None = None) -> m.Job:
+        record = self._record(job_id, reach)
         if record.ended:
             raise job_finished(record.job.status)
         seen = replace(record, job=record.at(self.now()))
         job = seen.after(Event.CANCEL, estimated_seconds=None, finished_at=rfc3339(now))
         return self._ended(record, job)
 
-    def retry_job(self, job_id: str, retry: Retry | None = None) -> m.Job:
+    def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
         """Queue a failed job again, as if nothing had been done for it; it ends as the policy of now says.
 
         Raises:
@@ -230,7 +254,7 @@ class State:
         """
 
         def effect(now: int) -> m.Job:
-            record = self._record(job_id)
+            record = self._record(job_id, reach)
             if not record.job.retryable:
                 raise job_not_retryable(record.job.status)
             check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
@@ -275,11 +299,15 @@ class State:
 
         return self.once(retry, effect)
 
-    def status(self) -> m.Status:
-        """Version, model, counts, queue and storage."""
-        documents = self.documents
+    def status(self, access: Access = EVERYTHING) -> m.Status:
+        """Version, model, counts, queue and storage; the storage is an administrator's of all of it."""
+        documents = self.seen(access.reach)
         size = sum(stored.document.size_bytes for stored in documents.by_id.values())
-        states = Counter(record.job.status for record in self.jobs.values())
+        states = Counter(record.job.status for record in self._records(access.reach))
+        path, total = "memory", _STORAGE_BYTES
+        if access.reach is not None or "administer" not in access.rights:
+            path, total, size = "", 0, 0
+        kept = documents.kept_bytes() if path and self.keeps_originals else msgspec.UNSET
         queue = {name: states.get(cast("m.JobStatus", name), 0) for name in m.QueueState.__struct_fields__}
         updated = documents.last_updated
         return m.Status(
@@ -290,15 +318,16 @@ class State:
             chunks=len(documents.owners),
             queue=m.QueueState(**queue),
             storage=m.StorageInfo(
-                path="memory",
+                path=path,
                 bytes=size,
-                free_bytes=_STORAGE_BYTES - size,
+                free_bytes=total - size,
                 originals_bytes=size,
-                kept_originals_bytes=documents.kept_bytes() if self.keeps_originals else msgspec.UNSET,
+                kept_originals_bytes=kept,
             ),
             issues=[],
             started_at=rfc3339(self.started),
             last_updated=None if updated is None else rfc3339(updated),
+            features=["access"],
         )
 
     # inside
@@ -308,10 +337,16 @@ class State:
         self._last_stamp = max(self.now() if at is None else at, self._last_stamp + 1)
         return self._last_stamp
 
-    def _record(self, job_id: str) -> JobRecord:
-        if (record := self.jobs.get(job_id)) is None:
+    def _record(self, job_id: str, reach: Reach | None = None) -> JobRecord:
+        record = self.jobs.get(job_id)
+        if record is None or not (reach is None or is_job_within(record, self._documents, reach)):
             raise job_not_found(job_id)
         return record
+
+    def _records(self, reach: Reach | None) -> list[JobRecord]:
+        """The jobs that there are for somebody who reaches so far, the oldest first."""
+        documents = self.documents
+        return [each for each in self.jobs.values() if reach is None or is_job_within(each, documents, reach)]
 
     def _queued(self, wanted: Submission | Update, now: int, **members: Any) -> m.Job:
         """A new job that waits for its turn. Raises EngineError: `queue_full`."""
@@ -377,6 +412,8 @@ class State:
             job = record.failed(policy.step, m.JobError(code=policy.code, message=policy.message), now)
         elif isinstance(wanted, Update):
             try:
+                if wanted.reach is not None:  # its note may have gone out of reach meanwhile
+                    documents_within(self._documents, wanted.reach).find(wanted.document_id)
                 stored = self._documents.replace_note(wanted.document_id, wanted.patch, now)
             except EngineError as error:
                 job = record.failed(STEPS[-1], m.JobError(code=error.code, message=error.detail), now)

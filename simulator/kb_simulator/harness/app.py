@@ -24,8 +24,11 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from kb_contracts.access.reach import ACCESS
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
+from kb_contracts.api.ragler import USER_ROLE
+from kb_contracts.http.callers import check_origin, check_unrepeated
 from kb_contracts.http.connections import (
     CONNECTIONS,
     ConnectionLimits,
@@ -36,10 +39,9 @@ from kb_contracts.http.connections import (
     listen,
 )
 from kb_contracts.http.mount import (
+    HEADER_BYTES,
     REQUEST_LINE_BYTES,
     build_application,
-    check_origin,
-    check_unrepeated,
     engine_admission,
     is_probe,
     problem_response,
@@ -85,7 +87,7 @@ def build_app(namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOP
             if operation is not None and operation.excludes_retries:
                 key = request.headers.get(IDEMPOTENCY_KEY)
                 try:
-                    held.enter_context(namespace.keys.hold(bearer(request.headers), operation.id, key))
+                    held.enter_context(namespace.keys.hold(_caller(request), operation.id, key))
                 except EngineError as error:
                     refused = refused or error
             return await _answer(namespace, operation, refused, max_upload_bytes, request, handler)
@@ -97,6 +99,11 @@ def build_app(namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOP
     app.middlewares.insert(0, rim)
     app.on_shutdown.append(let_go)
     return app
+
+
+def _caller(request: web.Request) -> str:
+    """What tells callers apart whose requests may be under way at once."""
+    return "\n".join([bearer(request.headers), *request.headers.getall(ACCESS, ())])
 
 
 def _key_refusal(namespace: Namespace, request: web.Request) -> EngineError | None:
@@ -141,6 +148,8 @@ async def _answer(
         and operation_id == "search"
         and not recorded.query
         and request.content_type == _JSON
+        and ACCESS not in request.headers
+        and USER_ROLE not in request.headers
     )
     if plain and (known := namespace.search_cache.get(namespace.state, body)) is not None:
         entry.status, entry.done = 200, True
@@ -350,6 +359,7 @@ class Simulator:
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
             max_line_size=REQUEST_LINE_BYTES,
+            max_field_size=HEADER_BYTES,
         )
         self._runners.append(runner)
         await runner.setup()

@@ -384,7 +384,8 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
 
     def handler_of(endpoint: Endpoint) -> Handler:
         async def handler(incoming: Incoming) -> msgspec.Struct:
-            namespace = named(incoming.http)
+            assert isinstance(incoming.source, web.Request), "the control plane is HTTP's alone"
+            namespace = named(incoming.source)
             return endpoint.act(
                 Call(namespaces, engine_url, namespace, incoming.path, incoming.body, incoming.query)
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kb_cli.output import Exit
+from kb_contracts.access.key_file import KeyFile
 from kb_load.processes import free_port
 from tests.support.stack import running_stack
 from tests.unit.cli.conftest import Kb
@@ -122,3 +123,22 @@ def test_nothing_is_wrong_with_a_stack_that_runs(
         status, out, _ = kb("doctor")
     assert status == Exit.OK
     assert not any(line.startswith("wrong") for line in out.splitlines())
+
+
+def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
+    assert looked(kb)["keys"][0] == "well"
+    kb("keys", "create", "ci", "--expires", "1d")
+    kb("keys", "create", "old", "--expires", "90d")
+    path = home / "kb" / "keys.json"
+    expires = KeyFile(path).read()[1].expires
+    assert expires is not None
+    path.write_text(path.read_text().replace(f"{expires:%Y-%m-%dT}", "2020-01-01T"))
+    path.chmod(0o640)
+    _, out, _ = kb("doctor", "--json")
+    found = [(each["verdict"], each["about"], each["found"]) for each in json.loads(out)]
+    assert ("wrong", "keys", f"others may read or change {path}: its mode is 0640") in found
+    assert ("well", "keys", f"1 of 2 in {path} are valid") in found
+    assert ("note", "key old", "has expired") in found
+    assert [each[:2] for each in found if each[1] == "key ci"] == [("note", "key ci")]
+    path.write_text("{")
+    assert looked(kb)["keys"][0] == "wrong"

@@ -32,6 +32,14 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(params=[(), ("--single",)], ids=["two processes", "one process"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
+    """`kb up` of both kinds."""
+    settings = {"KB_EMBEDDER": "hash", "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
+    with running_stack(tmp_path / "home", *request.param, **settings) as running:
+        yield running
+
+
 @pytest.fixture
 def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -48,7 +56,7 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", module, *arguments],
-        env=clean_environment(KB_EMBEDDER="hash", **environment),
+        env=clean_environment(**{"KB_EMBEDDER": "hash", **environment}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -56,8 +64,9 @@ def command(
     )
 
 
-def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(stack: Stack) -> None:
+def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(either: Stack) -> None:
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
+    stack = either
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
     assert f"pages        {stack.server_url}/\n" in shown
@@ -70,8 +79,9 @@ def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(sta
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_up_stops_cleanly_and_leaves_nobody_behind(stack: Stack, number: signal.Signals) -> None:
-    started = list(children(stack).values())
+def test_up_stops_cleanly_and_leaves_nobody_behind(either: Stack, number: signal.Signals) -> None:
+    stack = either
+    started = psutil.Process(stack.process.pid).children(recursive=True)
     stack.process.popen.send_signal(number)
     assert stack.process.popen.wait(30) == 0
     assert not any(child.is_running() for child in started)
@@ -114,6 +124,10 @@ ELSEWHERE = {"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}
         (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT")),
         (("up",), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
         (("up",), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
+        (("up", "--single"), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
+        (("up", "--single"), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
+        (("up", "--single"), {"KB_EMBEDDER": "nothing"}, Exit.FAILED, ("KB_EMBEDDER",)),
+        (("up", "--single"), {"KB_WORKERS": "2"}, Exit.USAGE, ("KB_WORKERS=2", "leave --single out")),
         (("up", "--engine-port", "many"), {}, Exit.USAGE, ("PORT=",)),
         (("serve", "--port", "99999"), {}, Exit.USAGE, ("PORT=",)),
         (("up",), {"KB_TOOLSETS": "kb,nothing"}, Exit.USAGE, (UNKNOWN_TOOLSET,)),

@@ -11,7 +11,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import PREFIX, CollectionName, collection_id, may_have_id, names_in
-from kb_contracts.semantics.collections import check_description, check_may_describe, check_same_collection
+from kb_contracts.semantics.collections import check_description, check_same_collection
 
 OWN, FREE = collection_id("guides"), "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
@@ -69,13 +69,6 @@ def test_a_name_has_one_id_and_an_id_one_name(
     )
     with expectation:
         check_description(id_, "guides", described_as=described_as, owner=owner, in_use=in_use)
-
-
-def test_the_role_service_describes_nothing() -> None:
-    check_may_describe(None)
-    with pytest.raises(EngineError) as refused:
-        check_may_describe("editor, Service")
-    assert refused.value.code == "forbidden"
 
 
 def test_a_name_beside_an_id_is_the_same_collections() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.app import serve, warn_if_unreachable
+from kb_config.settings import SettingsError
+from kb_server.app import serve, start, warn_if_unreachable
 from kb_server.processes import encode_settings, read_settings
 from kb_server.settings import ServerSettings
 from tests.support.simulated_engine import simulated_engine
@@ -103,3 +104,10 @@ def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_a_damaged_file_of_keys_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("{")
+    for workers in (1, 2):
+        with pytest.raises(SettingsError, match=r"KB_KEYS: .*keys\.json is no file of keys"):
+            start(ServerSettings(home=tmp_path, port=0, workers=workers))

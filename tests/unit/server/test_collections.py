@@ -199,6 +199,38 @@ async def test_the_old_tag_is_removed_first_then_the_new_one_added(
     assert [each.headers["If-Match"] for each in changes] == ['"1"', '"2"']
 
 
+async def test_who_reaches_a_part_alone_swaps_the_tags_in_one_request(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    """The engine lets it take no document out of that part, as it is between two requests."""
+    document = simulated.add("collection:documents", "insurance")
+    refusals = [Refused("forbidden", "Without this tag the document would be out of this key's reach.")]
+
+    async def refused_once(make: MakeCall) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await make()
+
+    engine.around["removeTag"] = refused_once
+    moved = await move(engine, document, "memory")
+    assert (moved.tags, moved.version) == (["insurance", "collection:memory"], document.version + 2)
+    assert simulated.journal.changes() == [("DELETE", "/api/v1/documents/1/tags/collection:documents")]
+
+
+async def test_a_collection_out_of_reach_is_moved_to_by_nobody(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    document = simulated.add("collection:documents")
+
+    async def refused(_make: MakeCall) -> Any:
+        raise Refused("forbidden", "This key may not give or take this tag.")
+
+    engine.around["removeTag"] = refused
+    with pytest.raises(ToolError, match="may not give"):
+        await move(engine, document, "memory")
+    assert in_collections(simulated) == ["collection:documents"]
+
+
 async def test_a_document_that_is_there_already_is_left_alone(
     simulated: SimulatedEngine, engine: Engine
 ) -> None:

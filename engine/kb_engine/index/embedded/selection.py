@@ -80,8 +80,11 @@ def search(
     originals: Originals,
     scanner: Executor | None = None,
     required: Sequence[Word] = (),
+    readable: Ids | None = None,
 ) -> Candidates:
     """The best chunks of these documents (None: of all) by the exact score, best first.
+
+    `readable` are all documents that there are for the caller (None: all), whose words alone are counted.
 
     `words` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
     of `scanner` vectors are compared while this one looks words up. Chunks that lack one of the words in
@@ -101,21 +104,47 @@ def search(
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)
     ]
-    return select(segments, partial(_word_scores, state, words, allowed), query, originals, scanner)
+    of_words = partial(_word_scores, state, words, allowed, readable)
+    return select(segments, of_words, query, originals, scanner)
 
 
-def _word_scores(state: State, words: Sequence[Word], allowed: Sequence[Mask | None]) -> WordScores:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Statistics:
+    """Of the rows that are counted: how many there are, their mean length, in how many each term stands."""
+
+    size: int
+    average: float
+    counts: NDArray[np.int64]
+
+
+def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics:
+    counts = np.zeros(len(terms.texts), np.int64)
+    size, tokens = 0, 0.0
+    for part in state.parts:
+        if readable is None:
+            size, tokens = size + part.size, tokens + part.tokens
+            counts += part.block.words.frequencies(terms)
+            if len(part.removed):
+                counts -= part.block.words.frequencies(terms, part.removed)
+        else:
+            mask = part.rows_of(readable)
+            rows = np.flatnonzero(mask if part.alive is None else mask & part.alive).astype(np.uint32)
+            size += len(rows)
+            tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
+            counts += part.block.words.frequencies(terms, rows)
+    return _Statistics(size, tokens / max(size, 1) or 1.0, counts)
+
+
+def _word_scores(
+    state: State, words: Sequence[Word], allowed: Sequence[Mask | None], readable: Ids | None
+) -> WordScores:
     """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
-    counts = np.zeros(len(texts), np.int64)
-    for part in state.parts:
-        counts += part.block.words.frequencies(terms)
-        if len(part.removed):
-            counts -= part.block.words.frequencies(terms, part.removed)
-    weights, reach = weigh_words(words, dict(zip(texts, counts.tolist(), strict=True)), state.size)
+    known = _statistics(state, terms, readable)
+    weights, reach = weigh_words(words, dict(zip(texts, known.counts.tolist(), strict=True)), known.size)
     of_terms = [weights[text] for text in texts]
-    average = sum(part.tokens for part in state.parts) / max(state.size, 1) or 1.0
+    average = known.average
     found = []
     for part, rows in zip(state.parts, allowed, strict=True):
         scores = np.zeros(len(part.block.chunk_ids), np.float32)

@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import apsw
@@ -91,15 +90,24 @@ class QuantisedVectors:
 
         Where rows are few they are copied out, the others are not read.
         """
+        return self.scaled(self.products(query, rows, steps=2 if fine else 1), query, rows)
+
+    def products(self, query: QuantisedQuery, rows: slice | Rows, *, steps: int = 1) -> Floats32:
+        """The products of the codes of these rows with the first `steps` of the query; shape (steps, n)."""
         codes = np.ascontiguousarray(self.codes[rows])
-        steps = 2 if fine else 1
         found = np.empty((steps, len(codes)), np.float32)
         if len(codes):
             numkong.cdist(query.codes[:steps], codes, "dot", out=found)
-        for step, scale in zip(found, query.scales, strict=False):
-            step *= scale * self.scales[rows]
-        approximate: Floats32 = found[0] + found[1] if fine else found[0]
-        return approximate
+        return found
+
+    def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:
+        """The cosines that these products of the rows stand for; the products are used up."""
+        scales = self.scales[rows]
+        for step, scale in zip(products, query.scales, strict=False):
+            step *= scales
+            step *= scale
+        cosines: Floats32 = products[0] if len(products) == 1 else products[0] + products[1]
+        return cosines
 
     def errors(self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False) -> Floats32:
         """By how much the cosine of each row may be off."""
@@ -160,17 +168,22 @@ def quantise(vectors: Vectors) -> QuantisedVectors:
     for start in range(0, len(given), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         exact = given[rows].astype(np.float64)
-        largest = np.abs(exact).max(axis=1)
-        if not np.all(largest <= LARGEST):  # neither is NaN
-            raise ValueError(f"a vector holds a number that is not finite or above {LARGEST:g}")
-        scales[rows] = largest / _LEVELS
-        # A scale of 0 is that of a row of zeros, or of one that is lost in what float32 can hold.
-        divisors = np.where(scales[rows] > 0, scales[rows], 1).astype(np.float64)[:, np.newaxis]
-        codes[rows] = np.rint(exact / divisors).clip(-_LEVELS, _LEVELS)
-        kept = codes[rows] * scales[rows].astype(np.float64)[:, np.newaxis]
+        codes[rows], scales[rows], kept = _rounded(exact)
         residuals[rows] = _above(np.linalg.norm(exact - kept, axis=1))
         longest = max(longest, float(_above(np.linalg.norm(kept, axis=1)).max()))
     return QuantisedVectors(codes, scales, residuals, longest)
+
+
+def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.int8], Floats32, NDArray[np.float64]]:
+    """Codes and scales of rows, and what these amount to. Raises ValueError: as `quantise`."""
+    largest = np.abs(exact).max(axis=1)
+    if not np.all(largest <= LARGEST):  # neither is NaN
+        raise ValueError(f"a vector holds a number that is not finite or above {LARGEST:g}")
+    scales = (largest / _LEVELS).astype(np.float32)
+    # A scale of 0 is that of a row of zeros, or of one that is lost in what float32 can hold.
+    divisors = np.where(scales > 0, scales, 1).astype(np.float64)[:, np.newaxis]
+    codes = np.rint(exact / divisors).clip(-_LEVELS, _LEVELS).astype(np.int8)
+    return codes, scales, codes * scales.astype(np.float64)[:, np.newaxis]
 
 
 def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
@@ -181,18 +194,17 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
     """
     vector = np.ascontiguousarray(vector, np.float32)
     rest = vector[np.newaxis].astype(np.float64)
-    lengths = [_above(np.linalg.norm(rest, axis=1))]
-    steps = []
+    rests, steps = [rest], []
     for _ in range(2):
-        step = quantise(rest.astype(np.float32))
-        rest = rest - step.codes * step.scales.astype(np.float64)
-        steps.append(step)
-        lengths.append(_above(np.linalg.norm(rest, axis=1)))
-    length, *missing = (float(each[0]) for each in lengths)
+        codes, scales, kept = _rounded(rest)
+        rest = rest - kept
+        rests.append(rest)
+        steps.append((codes, scales))
+    length, *missing = _above(np.linalg.norm(np.concatenate(rests), axis=1)).tolist()
     return QuantisedQuery(
         vector,
-        np.concatenate([step.codes for step in steps]),
-        np.concatenate([step.scales for step in steps]),
+        np.concatenate([codes for codes, _ in steps]),
+        np.concatenate([scales for _, scales in steps]),
         length,
         (missing[0], missing[1]),
     )
@@ -218,7 +230,8 @@ class Scan:
 
     Without a query, as for a search by words, the cosines are 0. The smallest block is the first, the others
     come in any order: what the scanner has not begun when it is needed is done by the thread that needs it,
-    from the other end.
+    from the other end. The scanner does little but multiply, for which it needs no interpreter: whenever it
+    needs that, one of the two threads waits.
     """
 
     def __init__(
@@ -229,10 +242,11 @@ class Scan:
     ) -> None:
         if query is None or sum(len(vectors) for vectors, _ in segments) < SCAN_AHEAD_ROWS:
             scanner = None
-        self._work = [
-            partial(_scan, number, block, *segments[number], query) for number, block in _blocks(segments)
-        ]
-        self._begun: list[Future[Scanned]] = [scanner.submit(work) for work in self._work] if scanner else []
+        self._query = query
+        self._work = [_Block(number, block, *segments[number], query) for number, block in _blocks(segments)]
+        self._begun: list[Future[None]] = (
+            [scanner.submit(one.multiply) for one in self._work] if scanner else []
+        )
 
     def __enter__(self) -> Scan:
         return self
@@ -243,17 +257,21 @@ class Scan:
 
     def __iter__(self) -> Iterator[Scanned]:
         if not self._begun:
-            yield from (work() for work in self._work)
+            for block in self._work:
+                block.multiply()
+                yield block.scanned()
             return
         rest = deque(zip(self._work, self._begun, strict=True))
         while rest:
-            first, (work, last) = rest[0][1], rest[-1]
-            if not first.done() and len(rest) < len(self._work) and last.cancel():
+            (block, begun), (other, last) = rest[0], rest[-1]
+            if not begun.done() and len(rest) < len(self._work) and last.cancel():
                 rest.pop()
-                yield work()
+                block = other
+                block.multiply()
             else:
                 rest.popleft()
-                yield first.result()
+                begun.result()
+            yield block.scanned()
 
 
 def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterator[tuple[int, slice]]:
@@ -265,22 +283,47 @@ def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterato
             start, size = start + size, min(4 * size, BLOCK_ROWS)
 
 
-def _scan(
-    segment: int, block: slice, vectors: QuantisedVectors, allowed: Mask | None, query: QuantisedQuery | None
-) -> Scanned:
-    rows = np.arange(block.start, block.stop, dtype=np.intp)
-    whole = len(rows)
-    if allowed is not None:
-        rows = rows[allowed[block]]
-    if query is None:
-        return Scanned(segment, block, rows, np.zeros(len(rows), np.float32), 0.0)
-    if len(rows) < whole * GATHER_BELOW:
-        cosines = vectors.cosines(query, rows)
-    else:
-        cosines = vectors.cosines(query, block)
-        if len(rows) < whole:
-            cosines = cosines[rows - block.start]
-    return Scanned(segment, block, rows, cosines, vectors.largest_error(query, block))
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Rows of a segment that are compared with a query in one go."""
+
+    segment: int
+    block: slice
+    vectors: QuantisedVectors
+    allowed: Mask | None
+    query: QuantisedQuery | None
+    _rows: Rows | None = None
+    _products: Floats32 | None = None
+
+    def multiply(self) -> None:
+        """Multiply the codes, on whichever thread."""
+        if self.query is None:
+            return
+        places: slice | Rows = self.block
+        if self.allowed is not None:
+            self._rows = self._allowed(self.allowed)
+            if len(self._rows) < (self.block.stop - self.block.start) * GATHER_BELOW:
+                places = self._rows
+        self._products = self.vectors.products(self.query, places)
+
+    def scanned(self) -> Scanned:
+        """What came of it."""
+        rows, block = self._rows, self.block
+        if rows is None:
+            rows = np.arange(block.start, block.stop) if self.allowed is None else self._allowed(self.allowed)
+        if self.query is None or self._products is None:
+            return Scanned(self.segment, block, rows, np.zeros(len(rows), np.float32), 0.0)
+        products = self._products
+        if products.shape[1] > len(rows):
+            products = products[:, rows - block.start]
+        cosines = self.vectors.scaled(
+            products, self.query, block if len(rows) == block.stop - block.start else rows
+        )
+        return Scanned(self.segment, block, rows, cosines, self.vectors.largest_error(self.query, block))
+
+    def _allowed(self, allowed: Mask) -> Rows:
+        rows: Rows = np.flatnonzero(allowed[self.block]) + self.block.start
+        return rows
 
 
 def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:

@@ -45,7 +45,7 @@ async def find_candidates(
     Raises:
         EngineError: `not_ready` where the base has another embedder by now.
     """
-    state = await read_state(db, embedder, query)
+    state = await read_state(db, embedder, query, words.sizes)
     extent = state.extent
     if not extent.left:
         return Candidates((), 0)
@@ -65,7 +65,7 @@ async def find_candidates(
     first, others = weighed(sought, weights, reach), weighed(rest, weights, reach)
     if few:
         return await score_some(db, state, query, await chunks_left(db, state, query), first + others)
-    by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.size
+    by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.whole
     if by_index or others.terms:
         return await _best_of_pools(db, state, query, first, others, by_index=by_index)
     return await score_all(db, state, query, first)

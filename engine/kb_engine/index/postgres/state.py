@@ -7,31 +7,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kb_contracts.access.reach import Reach
 from kb_engine.index.port import IndexQuery
 from kb_engine.index.postgres.building import VALID
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import Db, row, value
+from kb_engine.store.postgres.connection import Db, row, rows, value
 from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
+from kb_engine.store.repository.reach import of_document
 
 ALL = "true"
+MOST_REACHES = 1_000
+"""So many are remembered."""
 _HOLDS = "v.chunk_id IN (SELECT p.chunk_id FROM postings p WHERE p.term = ANY (?::text[]))"
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many chunks the filters leave, out of `size` in the base, and in which state that is."""
+    """How many chunks the filters leave, out of `size` that the caller reaches, of `whole` in the base.
+
+    What was counted holds in one state of the base: `generation` is another one after each change, with a
+    reach also after one of tags.
+    """
 
     left: int
     size: int
     generation: int
+    whole: int
+    reach: Reach | None = None
+
+
+class ReachedSizes:
+    """How many chunks and words there are within a reach, as far as that was counted in this state."""
+
+    def __init__(self) -> None:
+        self._known: dict[Reach, tuple[int, int, int]] = {}
+
+    async def of(self, db: Db, reach: Reach, changes: int) -> tuple[int, int]:
+        """Chunks and words; `changes` is the number of the last change of the base."""
+        known = self._known.get(reach)
+        if known is None or known[0] != changes:
+            where, values = of_document(reach, "c.document_id")
+            sql = f"SELECT count(*), coalesce(sum(c.words), 0)::bigint FROM chunks c WHERE {where}"  # noqa: S608
+            ((chunks, words),) = await rows(db, sql, values)
+            if len(self._known) >= MOST_REACHES:
+                self._known.clear()
+            known = self._known[reach] = changes, int(chunks), int(words)
+        return known[1], known[2]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`average` is in words a chunk; `indexed`: the HNSW index is there and complete; `languages`: those of
-    documents. `required` are words that each chunk has to hold, in one of their forms."""
+    """`average` is in words a chunk, `languages` are those of documents, both of what the caller reaches;
+    `indexed`: the HNSW index is there and complete. `required` are words that each chunk has to hold, in one
+    of their forms."""
 
     extent: Extent
     average: float
@@ -41,15 +71,22 @@ class State:
     required: Sequence[Word] = ()
 
 
-async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> State:
+async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery, sizes: ReachedSizes) -> State:
     """Raises `not_ready` where the base has another embedder by now."""
+    reach = query.selection.reach
+    of_languages, reached = filters.languages_within(reach)
     found = await row(
         db,
-        f"SELECT embedder, dimensions, chunks, words, generation, coalesce(({VALID}), false), "  # noqa: S608
-        f"(SELECT coalesce(string_agg(l.language, ' '), '') FROM ({filters.LANGUAGES}) l) FROM totals",
+        f"SELECT embedder, dimensions, chunks, words, generation, changes, coalesce(({VALID}), false), "  # noqa: S608
+        f"(SELECT coalesce(string_agg(l.language, ' '), '') FROM ({of_languages}) l) FROM totals",
+        reached,
     )
     assert found is not None, "an opened base has its row"
-    name, dimensions, chunks, words, generation, indexed, languages = found
+    name, dimensions, whole, words, generation, changes, indexed, languages = found
+    chunks = whole
+    if reach is not None:
+        generation = changes
+        chunks, words = await sizes.of(db, reach, changes)
     stored = expect_embedder(embedder, EmbedderIdentity.noted(name, dimensions))
     if query.vector is not None and stored.dimensions:
         expect_length(stored, len(query.vector))
@@ -58,7 +95,7 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery) -> S
     if where:
         sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents d WHERE {where}"  # noqa: S608
         left = await value(db, sql, values)
-    extent = Extent(int(left), chunks, generation)
+    extent = Extent(int(left), chunks, generation, whole, reach)
     state = State(extent, words / chunks if chunks else 1.0, stored.dimensions, indexed, languages.split())
     if not query.required and query.among is None:
         return state

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kb_engine.index.postgres.state import Extent
+from kb_contracts.access.reach import Reach
+from kb_engine.index.postgres.state import MOST_REACHES, Extent, ReachedSizes
 from kb_engine.store.postgres.connection import Db, rows
+from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000
 BUDGET_SHARE = 0.15
@@ -85,29 +87,43 @@ class Counts:
 
 
 class Words:
-    """The counts of frequent words that are remembered between searches."""
+    """The counts of frequent words that are remembered between searches, for each reach its own."""
 
     def __init__(self) -> None:
-        self._counts = Counts()
+        self.sizes = ReachedSizes()
+        self._counts: dict[Reach | None, Counts] = {}
 
     async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> list[Known]:
         """The terms that occur, the rarest first; what is remembered of one may be somewhat off."""
-        about = {term: self._counts.about(term, extent) for term in terms}
+        counts = self._counts_of(extent)
+        about = {term: counts.about(term, extent) for term in terms}
         counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
         known = [(term, about[term] or counted[term]) for term in terms if about[term] or counted[term]]
         return sorted(known, key=lambda entry: entry[1])
 
     async def exactly(self, db: Db, chosen: Sequence[Known], extent: Extent) -> list[Known]:
         """The same terms, each with its count in this state of the base."""
-        known = {term: self._counts.exactly(term, extent) for term, _ in chosen}
+        counts = self._counts_of(extent)
+        known = {term: counts.exactly(term, extent) for term, _ in chosen}
         counted = await self._count(db, [term for term, count in known.items() if count is None], extent)
         return [(term, known[term] or counted[term]) for term, _ in chosen]
 
     async def _count(self, db: Db, terms: Sequence[str], extent: Extent) -> dict[str, int]:
         if not terms:
             return {}
-        sql = "SELECT term, count(*) FROM postings WHERE term = ANY (?::text[]) GROUP BY term"
-        counts = dict.fromkeys(terms, 0) | dict(await rows(db, sql, (terms,)))
+        sql, values = "SELECT p.term, count(*) FROM postings p", [terms]
+        where, reached = "", []
+        if extent.reach is not None:
+            sql += " JOIN chunks c ON c.id = p.chunk_id"
+            condition, found = of_document(extent.reach, "c.document_id")
+            where, reached = f" AND {condition}", list(found)
+        sql += f" WHERE p.term = ANY (?::text[]){where} GROUP BY p.term"
+        counts = dict.fromkeys(terms, 0) | dict(await rows(db, sql, [*values, *reached]))
         for term, count in counts.items():
-            self._counts.remember(term, count, extent)
+            self._counts_of(extent).remember(term, count, extent)
         return counts
+
+    def _counts_of(self, extent: Extent) -> Counts:
+        if extent.reach not in self._counts and len(self._counts) > MOST_REACHES:
+            self._counts.clear()
+        return self._counts.setdefault(extent.reach, Counts())

@@ -123,11 +123,16 @@ class Collection:
             with self._mapping_errors():
                 return (await self._client.count(self._name, those, exact=True)).count
 
-    async def values(self, field: str) -> dict[int, int]:
-        """Each value of a payload field of integers, and how many points have it."""
+    async def values(self, field: str, those: q.Filter) -> dict[int, int]:
+        """Each value of a payload field of integers, and how many of these points have it."""
         with self._mapping_errors():
             found = await self._client.facet(
-                self._name, field, limit=MOST_VALUES, exact=True, consistency=self._consistency
+                self._name,
+                field,
+                facet_filter=those,
+                limit=MOST_VALUES,
+                exact=True,
+                consistency=self._consistency,
             )
         return {int(hit.value): hit.count for hit in found.hits}
 

@@ -22,6 +22,7 @@ from typing import cast
 
 from qdrant_client import models as q
 
+from kb_contracts.access.reach import Reach
 from kb_engine.index.port import IndexedDocument, Selection
 from kb_engine.index.words import Analyser
 
@@ -37,7 +38,7 @@ _NUMBER = q.IntegerIndexParams(
 PAYLOAD_INDEXES: dict[str, q.PayloadSchemaType | q.PayloadSchemaParams] = {
     "document": _NUMBER,
     "position": _NUMBER,
-    "tags": q.PayloadSchemaType.KEYWORD,
+    "tags": q.KeywordIndexParams(type=q.KeywordIndexType.KEYWORD, prefix=True),
     "doc_type": q.PayloadSchemaType.KEYWORD,
     "format": q.PayloadSchemaType.KEYWORD,
     "source_type": q.PayloadSchemaType.KEYWORD,
@@ -148,6 +149,8 @@ def selected(selection: Selection) -> list[q.Condition]:
 
 
 def _conditions(wanted: Selection) -> Iterator[q.Condition]:
+    if wanted.reach is not None:
+        yield reached(wanted.reach)
     for tag in wanted.tags:
         yield equals("tags", tag)
     if wanted.tags_any:
@@ -168,6 +171,13 @@ def _conditions(wanted: Selection) -> Iterator[q.Condition]:
     if wanted.date_from is not None or wanted.date_to is not None:
         span = q.DatetimeRange(gte=wanted.date_from, lte=wanted.date_to)
         yield q.FieldCondition(key=wanted.date_field, range=span)
+
+
+def reached(reach: Reach) -> q.Condition:
+    """A tag of the chunk's document is within the reach."""
+    prefixes = [q.MatchPrefix(prefix=each) for each in sorted(reach.prefixes)]
+    either = [q.FieldCondition(key="tags", match=each) for each in prefixes]
+    return q.Filter(should=[among("tags", sorted(reach.tags)), *either])
 
 
 def equals(key: str, value: str | int | bool) -> q.Condition:

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from qdrant_client import models as q
 
+from kb_contracts.access.reach import Reach
 from kb_engine.index.port import Candidates, IndexQuery
 from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
-from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, selected, share, term_number
+from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, reached, selected, share, term_number
 from kb_engine.index.ranking import Floats, fuse, scores_of, select
 from kb_engine.index.words import Analyser, weigh_words
 
@@ -38,15 +39,21 @@ FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
 """Of each kind; a search that asks for more results has at least as many."""
 DEEPER = 4
+MOST_REACHES = 1_000
+"""Of so many what is known of their words is remembered."""
 ROUNDING = 1 + 1e-5
 """Qdrant's scores are of single precision."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What is known of the words of one state of the collection, as far as searches have asked."""
+    """What is known of the words of one state of the collection, as far as searches have asked.
+
+    With a reach they are those of the chunks within it.
+    """
 
     mark: Mark
+    reach: Reach | None
     chunks: int
     average: float
     """Words a chunk."""
@@ -95,13 +102,13 @@ class Searcher:
     def __init__(self, collection: Collection, exact_up_to: int) -> None:
         self._collection = collection
         self._exact_up_to = exact_up_to
-        self._statistics: Statistics | None = None
+        self._statistics: dict[Reach | None, Statistics] = {}
 
     async def search(self, query: IndexQuery, mark: Mark) -> Candidates:
         """The best of the state that the mark names, or of a later one."""
         if not mark.dimensions:
             return Candidates((), 0, generation=mark.generation)
-        statistics = await self._statistics_of(mark)
+        statistics = await self._statistics_of(mark, query.selection.reach)
         question = await self._question(query, statistics)
         if question.by_words and not question.by_meaning and not question.weights:
             return Candidates((), 0, question.reach, generation=mark.generation)
@@ -125,13 +132,16 @@ class Searcher:
             generation=mark.generation,
         )
 
-    async def _statistics_of(self, mark: Mark) -> Statistics:
-        known = self._statistics
+    async def _statistics_of(self, mark: Mark, reach: Reach | None) -> Statistics:
+        known = self._statistics.get(reach)
         if known is None or known.mark != mark:
-            lengths = await self._collection.values("length")
+            lengths = await self._collection.values("length", q.Filter(must=_within(reach)))
             chunks = sum(lengths.values())
             words = sum(length * count for length, count in lengths.items())
-            known = self._statistics = Statistics(mark, chunks, words / chunks if words else 1.0)
+            if len(self._statistics) > MOST_REACHES:
+                self._statistics.clear()
+            known = Statistics(mark, reach, chunks, words / chunks if words else 1.0)
+            self._statistics[reach] = known
         return known
 
     async def _question(self, query: IndexQuery, statistics: Statistics) -> Question:
@@ -147,7 +157,10 @@ class Searcher:
         numbers = {term: term_number(term) for word in words for term in word}
         unknown = [number for number in dict.fromkeys(numbers.values()) if number not in statistics.counts]
         counts = await asyncio.gather(
-            *(self._collection.count(q.Filter(must=[equals("terms", term)])) for term in unknown)
+            *(
+                self._collection.count(q.Filter(must=[equals("terms", term), *_within(statistics.reach)]))
+                for term in unknown
+            )
         )
         statistics.counts.update(zip(unknown, counts, strict=True))
         counted = {term: statistics.counts[number] for term, number in numbers.items()}
@@ -225,6 +238,10 @@ class Searcher:
             for chunk_id, cosine in seen.cosines.items()
         )
         return max(known, holding + without), not near
+
+
+def _within(reach: Reach | None) -> list[q.Condition]:
+    return [] if reach is None else [reached(reach)]
 
 
 def _nearest(question: Question, those: list[q.Condition], limit: int, *, exact: bool) -> q.QueryRequest:

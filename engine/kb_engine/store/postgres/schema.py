@@ -340,13 +340,13 @@ CREATE INDEX versions_removed ON versions (id) WHERE removed;
 FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
 
 # Pages to be given free on a full disk, of a table that needs none itself when it is emptied.
-_VERSION_11 = f"""
+_VERSION_12 = f"""
 CREATE TABLE reserve (room bigint);
 {FILL_RESERVE};
 """
 
 # Files that are kept stay where they were received; versions know of which of them they were made.
-_VERSION_12 = """
+_VERSION_13 = """
 CREATE TABLE originals (
   sha256 text COLLATE "C" PRIMARY KEY,
   size_bytes bigint NOT NULL,
@@ -368,8 +368,10 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
-    _VERSION_11,
+    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
     _VERSION_12,
+    _VERSION_13,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -76,7 +76,7 @@ from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
-from kb_engine.store.store import Store, original_lost, utc_now
+from kb_engine.store.store import Store, bounded, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
@@ -360,7 +360,7 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
 
-    async def search(self, query: Query) -> Found:
+    async def _find(self, query: Query) -> Found:
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         return await self._run_read(partial(self._search, query))
@@ -380,6 +380,8 @@ class PostgresStore(Store):
             raise original_lost()
 
     async def _search(self, query: Query, read: Read) -> Found:
+        bounded(read, query.selection.reach)
+
         async def find(wanted: IndexQuery) -> Candidates:
             return await find_candidates(read.db, self._embedder, self._words, wanted, self._exact_below)
 

@@ -84,7 +84,11 @@ class PostgresRead(Read):
         "SELECT EXISTS (SELECT 1 FROM chunks c WHERE c.document_id = ? AND c.words > "
         "(SELECT coalesce(sum(p.frequency), 0) FROM postings p WHERE p.chunk_id = c.id))"
     )
+    last_document = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM document_ids"
     vector = "v.vector::real[]"
+    tags_in = "json_array_elements_text(({})::json) AS e (tag)"
+    of_version = "v.members::json -> 'tags'"
+    tag_in = 'e.tag COLLATE "C"'
 
     @staticmethod
     def read_list(kept: Iterable[str]) -> list[str]:
@@ -224,6 +228,12 @@ class PostgresWrite(PostgresRead, Write):
     async def next_document(self) -> int:
         return int(await value(self.db, "SELECT nextval('document_ids')"))
 
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        if await value(self.db, self.last_document) < last_document:
+            await value(self.db, "SELECT setval('document_ids', ?)", (last_document,))
+        more = "UPDATE base SET changes = base.changes + greatest(0, ? - t.changes) FROM totals t"
+        await rows(self.db, more, (generation,))
+
     async def touch_base(self, document_id: int | None) -> None:
         self._touched.append(document_id)
 
@@ -246,7 +256,7 @@ class PostgresWrite(PostgresRead, Write):
             records=[
                 (
                     i,
-                    str(uuid4()),
+                    c.uid or str(uuid4()),
                     document_id,
                     place,
                     c.text,

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from kb_contracts.api import ragler as r
+from kb_contracts.semantics.access import check_described
 from kb_contracts.semantics.collections import check_description, no_collection_id
+from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Read, Write, following
 
 _BEYOND = "collection;"  # the first text after all that begin with the prefix
@@ -79,7 +81,8 @@ class _Stats:
 async def every(read: Read) -> r.CollectionList:
     """Those that are in use and those that are described, by name (in the order of code points)."""
     stats = await _stats(read, IN_USE, _RANGE)
-    described = {one.name: one for one in (_Description(*row) for row in await read.rows(_DESCRIPTIONS))}
+    every = (_Description(*row) for row in await read.rows(_DESCRIPTIONS))
+    described = {one.name: one for one in every if _is_within(read, one.name)}
     names = sorted(stats.keys() | described.keys())
     return r.CollectionList(
         collections=[_summary(described.get(name), stats.get(name, _Stats(name))) for name in names],
@@ -94,9 +97,10 @@ async def detail(read: Read, id_: str) -> r.CollectionDetail:
 
 async def name_of(read: Read, id_: str) -> str:
     """The name alone, which costs no counting. Raises `collection_not_found`."""
-    if (known := await read.value("SELECT name FROM collections WHERE id = ?", (id_,))) is not None:
+    known = await read.value("SELECT name FROM collections WHERE id = ?", (id_,))
+    if known is not None and _is_within(read, known):
         return str(known)
-    for (tag,) in await read.rows(NAMES, (*_RANGE, _BEYOND)):
+    for (tag,) in await read.rows(*_names(read)):
         name = tag.removeprefix(r.PREFIX)
         # A name that is described under another id has that one alone.
         if r.collection_id(name) == id_ and await _description(read, name) is None:
@@ -120,10 +124,11 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
 
     `created_at` is that of the first document in it, else now. Raises `collection_exists` where the id
     is another name's, the name has another id (also one that nobody has described, while a document is
-    in it), or the id may not be this name's (`ragler.may_have_id`).
+    in it), or the id may not be this name's (`ragler.may_have_id`); `forbidden` where that is out of reach.
     """
     await write.hold_descriptions()
     standing = await _description(write, wanted.name)
+    check_described(write.reach, wanted.name, id_, standing.id if standing else None)
     check_description(
         id_,
         wanted.name,
@@ -151,18 +156,39 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
     return await _detail(write, wanted.name)
 
 
+def _names(read: Read) -> Condition:
+    """The statement for the tags of collections that documents within reach carry."""
+    within, reached = read.within("document_id")
+    if not within:
+        return NAMES, (*_RANGE, _BEYOND)
+    sql = f"SELECT DISTINCT tag FROM document_tags WHERE {IN_USE}{within} ORDER BY tag"  # noqa: S608
+    return sql, (*_RANGE, *reached)
+
+
+def _is_within(read: Read, name: str) -> bool:
+    """Whether what was said of a collection is there for the caller. One that is in use within reach is there
+    without it."""
+    return read.reach is None or read.reach.has(r.PREFIX + name)
+
+
 async def _is_in_use(read: Read, name: str) -> bool:
-    return await read.row("SELECT 1 FROM document_tags WHERE tag = ? LIMIT 1", (r.PREFIX + name,)) is not None
+    within, reached = read.within("document_id")
+    sql = f"SELECT 1 FROM document_tags WHERE tag = ?{within} LIMIT 1"  # noqa: S608
+    return await read.row(sql, (r.PREFIX + name, *reached)) is not None
 
 
 async def _description(read: Read, name: str) -> _Description | None:
+    if not _is_within(read, name):
+        return None
     found = await read.row(f"{_DESCRIPTIONS} WHERE name = ?", (name,))
     return _Description(*found) if found else None
 
 
 async def _stats(read: Read, condition: str, values: Sequence[str]) -> dict[str, _Stats]:
     """By name."""
-    found = await read.rows(STATISTICS.format(index=read.statistics_index, condition=condition), values)
+    within, reached = read.within("document_id")
+    sql = STATISTICS.format(index=read.statistics_index, condition=condition + within)
+    found = await read.rows(sql, (*values, *reached))
     stats = [_Stats(tag.removeprefix(r.PREFIX), *sums) for tag, *sums in found]
     return {one.name: one for one in stats}
 

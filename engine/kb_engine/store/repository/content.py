@@ -71,7 +71,7 @@ async def content(read: Read, document_id: int) -> Content | None:
     if row is None:
         return None
     sql = (
-        f"SELECT c.text, c.page, c.heading, c.first, c.beyond, c.tokens, c.position, {read.vector} "  # noqa: S608
+        f"SELECT c.text, c.page, c.heading, c.first, c.beyond, c.tokens, c.uid, c.position, {read.vector} "  # noqa: S608
         "FROM chunks c LEFT JOIN vectors v ON v.chunk_id = c.id WHERE c.document_id = ? ORDER BY c.position"
     )
     found = await read.rows(sql, (document_id,))
@@ -80,11 +80,11 @@ async def content(read: Read, document_id: int) -> Content | None:
         **fields,
         text=await note_text(read, document_id),
         chunks=[
-            PreparedChunk(text, page, heading, first, beyond, tokens or 0)
-            for text, page, heading, first, beyond, tokens, _, _ in found
+            PreparedChunk(text, page, heading, first, beyond, tokens or 0, uid)
+            for text, page, heading, first, beyond, tokens, uid, _, _ in found
         ],
-        positions=[row[6] for row in found],
-        vectors=[_vector(read, row[7]) for row in found],
+        positions=[row[7] for row in found],
+        vectors=[_vector(read, row[8]) for row in found],
     )
 
 

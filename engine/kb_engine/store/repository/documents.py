@@ -15,6 +15,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.access import check_changes, check_stays, check_whole
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
     check_version,
@@ -29,7 +30,8 @@ from kb_contracts.semantics.sources import left_out, scope_after_tags, source_no
 from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, originals, sources, versions
 from kb_engine.store.repository.content import assign, note_text
-from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
+from kb_engine.store.repository.reach import starts_with
+from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
 from kb_engine.store.repository.transaction import (
     Read,
     Write,
@@ -53,12 +55,16 @@ _COLUMNS = (
 # read
 
 
-async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The members of documents `d`, by name."""
+async def _rows(
+    read: Read, condition: str, values: Sequence[Any], order: str = "", page: Sequence[int] = ()
+) -> list[dict[str, Any]]:
+    """The members of documents `d` within reach, by name."""
     kept = f"{originals.IS_KEPT} AS original"
     columns = ", ".join([*(f"d.{name}" for name in _COLUMNS), read.sources, read.tags, kept])
+    within, reached = read.within("d.id")
     documents = []
-    for row in await read.rows(f"SELECT {columns} FROM documents d {condition}", values):  # noqa: S608
+    sql = f"SELECT {columns} FROM documents d WHERE {condition}{within}{order}"  # noqa: S608
+    for row in await read.rows(sql, (*values, *reached, *page)):
         fields = dict(zip((*_COLUMNS, "source_paths", "tags", "original"), row, strict=True))
         fields["original"] = True if fields["original"] else msgspec.UNSET
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
@@ -72,9 +78,9 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
     number = int(key) if isinstance(key, str) and key.isdecimal() else key
     found = []
     if isinstance(number, str):
-        found = await _rows(read, "WHERE d.uid = ?", (number,))
+        found = await _rows(read, "d.uid = ?", (number,))
     elif number <= m.MAX_INTEGER:  # beyond, there is no document
-        found = await _rows(read, "WHERE d.id = ?", (number,))
+        found = await _rows(read, "d.id = ?", (number,))
     if not found:
         raise document_not_found(key)
     return found[0]
@@ -116,7 +122,7 @@ async def detail(
 async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
     """What has become of a quote. A note's text is kept whole; a file's, which is only ever replaced as a
     whole, in chunks."""
-    found = await _rows(read, "WHERE d.uid = ?", (citation.document,))
+    found = await _rows(read, "d.uid = ?", (citation.document,))
     if not found:
         return GONE
     document = m.Document(**found[0])
@@ -169,12 +175,11 @@ async def page(
     condition = " AND ".join(sql for sql, _ in conditions) or "true"
     values = [value for _, of_one in conditions for value in of_one]
     place = "coalesce(d.filename, d.title)" if sort_by == "filename" else f"d.{sort_by}"
-    total = await read.value(f"SELECT count(*) FROM documents d WHERE {condition}", values)  # noqa: S608
-    found = await _rows(
-        read,
-        f"WHERE {condition} ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?",
-        (*values, limit, offset),
-    )
+    within, reached = read.within("d.id")
+    counting = f"SELECT count(*) FROM documents d WHERE {condition}{within}"  # noqa: S608
+    total = await read.value(counting, (*values, *reached))
+    order = f" ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?"
+    found = await _rows(read, condition, values, order, (limit, offset))
     listed = [m.Document(**fields) for fields in found]
     return m.DocumentList(documents=listed, total=total, limit=limit, offset=offset)
 
@@ -190,11 +195,14 @@ async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
 
 async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:
     """Tags in use, in alphabetical order."""
-    condition, values = starts_with("tag", prefix)
-    total = await read.value(f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}", values)  # noqa: S608
+    condition, bounds = starts_with("tag", prefix)
+    within, reached = read.within("document_id")
+    values = (*bounds, *reached)
+    counting = f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}{within}"  # noqa: S608
+    total = await read.value(counting, values)
     found = await read.rows(
         "SELECT tag, count(*), sum(d.chunk_count) FROM document_tags "  # noqa: S608
-        f"JOIN documents d ON d.id = document_id WHERE {condition} "
+        f"JOIN documents d ON d.id = document_id WHERE {condition}{within} "
         "GROUP BY tag ORDER BY tag LIMIT ? OFFSET ?",
         (*values, limit, offset),
     )
@@ -217,6 +225,8 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at` and
     `version` change, hash and size follow the text.
 
+    There is nothing for a job but what its caller reaches: nothing else is a duplicate, replaced or updated.
+
     Raises:
         ValueError: not one vector for each chunk.
         EngineError: `version_conflict` where the note has another version than expected, or another text than
@@ -225,6 +235,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     if len(prepared.vectors) != len(prepared.chunks):
         raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
     job = leased.job
+    write.reach = job.reach
     await write.hold_base()
     write.drop_lease(leased.lease)
     if not await jobs.hold(write, leased):
@@ -258,6 +269,7 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 
     None when no such document stands, or the lease is void: nothing has happened.
     """
+    write.reach = leased.job.reach
     await write.hold_base()
     if not await jobs.hold(write, leased):
         return None
@@ -452,7 +464,10 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     """Remove all documents and cancel the jobs accepted before, at once, and keep nothing of them.
 
     What is described stays a collection under its id, unless `collections` says that it goes too.
+
+    Raises `forbidden` to a caller with a reach.
     """
+    check_whole(write.reach)
     await write.hold_base(alone=True)
     ((documents, chunks, size),) = await write.rows(
         "SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) "
@@ -495,14 +510,23 @@ async def set_metadata(
 
 
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
-    """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
+    """Adding nothing new changes no version.
+
+    Raises `document_not_found`, `version_conflict` or `forbidden`.
+    """
     standing = await hold_version(write, key, if_match)
-    if await _tag(write, standing.id, tags):
-        scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,)))
-        further = [tag for tag in tags if tag not in standing.tags]
-        await assign(write, standing.id, {"dedup_scope": scope_after_tags(scope, further)})
-        await raise_version(write, standing.id)
+    check_changes(write.reach, tags)
+    await _add_tags(write, standing.id, standing.tags, tags)
     return await find(write, standing.id)
+
+
+async def _add_tags(write: Write, document_id: int, present: Sequence[str], tags: Sequence[str]) -> None:
+    if not await _tag(write, document_id, tags):
+        return
+    scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (document_id,)))
+    further = [tag for tag in tags if tag not in present]
+    await assign(write, document_id, {"dedup_scope": scope_after_tags(scope, further)})
+    await raise_version(write, document_id)
 
 
 async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
@@ -516,13 +540,23 @@ async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
     return added > 0
 
 
-async def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
-    """Raises `document_not_found`, `tag_not_found` or `version_conflict`."""
+async def remove_tag(
+    write: Write, key: int | str, tag: str, if_match: int | None, add: str | None = None
+) -> m.Document:
+    """Take a tag off, then put `add` on: two changes of the document, neither of which is seen alone.
+
+    Raises `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
+    """
     standing = await hold_version(write, key, if_match)
+    added = [] if add is None else [add]
+    left = [each for each in standing.tags if each != tag]
+    check_changes(write.reach, [tag, *added])
+    check_stays(write.reach, [*left, *added])
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
         raise tag_not_found(tag)
     await raise_version(write, standing.id)
+    await _add_tags(write, standing.id, left, added)
     return await find(write, standing.id)
 
 
@@ -558,8 +592,8 @@ async def accept_update(
     check_version(standing.version, patch.expected_version)
     # Held, so that its end waits for the key that joins it, or is seen here.
     last = await jobs.hold_last_update(write, document_id)
-    wanted = (patch.text, patch.title, patch.expected_version)
-    if last is not None and (last.text, last.new_title, last.expected_version) == wanted:
+    wanted = (patch.text, patch.title, patch.expected_version, write.reach)
+    if last is not None and (last.text, last.new_title, last.expected_version, last.reach) == wanted:
         job = await jobs.find(write, last.id)
     elif refusal is not None:
         raise refusal
@@ -582,6 +616,7 @@ async def accept_update(
                 new_title=patch.title,
                 expected_version=patch.expected_version,
                 caller=caller,
+                reach=write.reach,
             ),
         )
     await keep_answer(write, idempotency, job, job.id)

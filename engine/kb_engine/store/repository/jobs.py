@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.jobs import (
     Event,
@@ -46,7 +47,9 @@ _NEW_JOB = (
     "format", "doc_type", "document_id", "new_title", "expected_version", "caller",
 )  # fmt: skip
 _TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
-_LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts", "lane"])
+_LEASED_COLUMNS = ", ".join(
+    [*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "reach", "lease", "attempts", "lane"]
+)
 
 
 async def accept(write: Write, new: NewJob) -> m.Job:
@@ -58,6 +61,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
         "tags": msgspec.json.encode(list(dict.fromkeys(new.tags))).decode(),
         "metadata": msgspec.json.encode(new.metadata).decode(),
         "force_ocr": new.force_ocr,
+        "reach": None if new.reach is None else msgspec.json.encode(new.reach, order="sorted").decode(),
         "source_scope": None if new.source_path is None else source_scope(new.tags, new.dedup_scope),
         "status": "queued",
         "step": "queued",
@@ -79,7 +83,9 @@ async def accept(write: Write, new: NewJob) -> m.Job:
 
 async def find(read: Read, job_id: str) -> m.Job:
     """Raises `job_not_found`."""
-    found = await read.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
+    within, reached = read.job_within()
+    sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?{within}"  # noqa: S608
+    found = await read.rows(sql, (job_id, *reached))
     if not found:
         raise job_not_found(job_id)
     (standing,) = await estimates.jobs_of(read, found)
@@ -88,7 +94,10 @@ async def find(read: Read, job_id: str) -> m.Job:
 
 async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
     """Newest first."""
-    condition, values = ("status = ?", (status,)) if status else ("true", ())
+    within, reached = read.job_within()
+    condition, values = (
+        (f"status = ?{within}", (status, *reached)) if status else (f"true{within}", tuple(reached))
+    )
     total = await read.value(f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
     found = await read.rows(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
@@ -100,7 +109,8 @@ async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) 
 @makes_room
 async def cancel(write: Write, job_id: str) -> m.Job:
     """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
-    if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
+    within, reached = write.job_within()
+    if not await _end(write, Event.CANCEL, f"id = ?{within}", (job_id, *reached)):
         standing = await find(write, job_id)
         raise job_finished(standing.status)
     await _prune(write)
@@ -377,12 +387,13 @@ async def _requeue(write: Write, job_id: str) -> None:
 
 def _leased(row: Row) -> LeasedJob:
     """A job as a worker gets it, from `_LEASED_COLUMNS`."""
-    *values, force_ocr, tags, metadata, lease, attempts, lane = row
+    *values, force_ocr, tags, metadata, reach, lease, attempts, lane = row
     fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
     wanted = NewJob(
         **fields,
         force_ocr=bool(force_ocr),
         tags=msgspec.json.decode(tags),
         metadata=msgspec.json.decode(metadata),
+        reach=None if reach is None else msgspec.json.decode(reach, type=Reach),
     )
     return LeasedJob(lease=lease, attempts=attempts, lane=lane, job=wanted)

@@ -22,8 +22,13 @@ IS_KEPT = "d.kind = 'file' AND EXISTS (SELECT 1 FROM originals o WHERE o.sha256 
 async def keep(write: Write, job: NewJob) -> None:
     """Keep the file of a job, whose document has its content; in the place of one that was kept before."""
     if job.spool is not None:
-        await write.hold_content("original", job.sha256, "")
-        await write.keep_original(job.sha256, job.size_bytes, job.spool)
+        await take(write, job.sha256, job.size_bytes, job.spool)
+
+
+async def take(write: Write, sha256: str, size: int, name: str) -> None:
+    """Keep a file of the spool, of this content."""
+    await write.hold_content("original", sha256, "")
+    await write.keep_original(sha256, size, name)
 
 
 async def release(write: Write, hashes: Iterable[str | None]) -> None:
@@ -44,6 +49,16 @@ async def of(read: Read, document_id: int) -> str | None:
     sql = f"SELECT d.sha256 FROM documents d WHERE d.id = ? AND {IS_KEPT}"  # noqa: S608
     sha256 = await read.value(sql, (document_id,))
     return None if sha256 is None else str(sha256)
+
+
+async def every(read: Read) -> dict[str, int]:
+    """The sizes of all files, by their content."""
+    return {sha256: int(size) for sha256, size in await read.rows("SELECT sha256, size_bytes FROM originals")}
+
+
+async def kept_bytes(read: Read) -> int:
+    """How many bytes all files take."""
+    return int(await read.value("SELECT CAST(coalesce(sum(size_bytes), 0) AS bigint) FROM originals"))
 
 
 async def bytes_of_versions(read: Read) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
 from kb_engine.index.ranking import rank
 from kb_engine.store.port import Found, Query
+from kb_engine.store.repository.reach import Condition, of_document, starts_with
 from kb_engine.store.repository.transaction import Read, Row, placeholders, stamp
-
-Condition = tuple[str, Sequence[Any]]
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
 _CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
@@ -23,9 +22,6 @@ _SUMMARY = (
     "version", "created_at", "updated_at",
 )  # fmt: skip
 _RESULT_COLUMNS = f"{CHUNK_COLUMNS}, {', '.join(f'd.{name}' for name in _SUMMARY)}"
-
-_LAST = 0x10FFFF
-_BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
 
 def condition(selection: Selection) -> Condition:
@@ -36,6 +32,8 @@ def condition(selection: Selection) -> Condition:
 
 
 def _conditions(selection: Selection) -> Iterator[Condition]:
+    if selection.reach is not None:
+        yield of_document(selection.reach, "d.id")
     tagged = "d.id IN (SELECT document_id FROM document_tags WHERE tag"
     for tag in selection.tags:
         yield f"{tagged} = ?)", [tag]
@@ -60,18 +58,6 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
         yield f"d.{selection.date_field} <= ?", [stamp(selection.date_to)]
 
 
-def starts_with(column: str, prefix: str) -> tuple[str, list[str]]:
-    """A condition that uses the column's index and knows no wildcards: a range up to the next prefix."""
-    if not prefix:
-        return "true", []
-    beyond = prefix.rstrip(chr(_LAST))
-    if not beyond:
-        return f"{column} >= ?", [prefix]
-    last = ord(beyond[-1])
-    following = _AFTER_SURROGATES if last == _BEFORE_SURROGATES else last + 1
-    return f"{column} >= ? AND {column} < ?", [prefix, beyond[:-1] + chr(following)]
-
-
 LANGUAGES = """
 WITH RECURSIVE each (language) AS (
   SELECT min(language) FROM documents WHERE language IS NOT NULL
@@ -84,17 +70,27 @@ SELECT language FROM each WHERE language IS NOT NULL
 
 
 async def languages(read: Read) -> list[str]:
-    """Those that documents of the base are known to be in."""
-    return [language for (language,) in await read.rows(LANGUAGES)]
+    """Those that documents of the base are known to be in, as far as the caller reaches them."""
+    return [language for (language,) in await read.rows(*languages_within(read.reach))]
+
+
+def languages_within(reach: Reach | None) -> Condition:
+    """The statement for the languages of the documents within a reach."""
+    if reach is None:
+        return LANGUAGES, ()
+    where, values = of_document(reach, "d.id")
+    some = f"SELECT DISTINCT d.language FROM documents d WHERE d.language IS NOT NULL AND {where} ORDER BY 1"  # noqa: S608
+    return some, values
 
 
 async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set[int]:
     """Those of these chunks whose passages hold what they must, and nothing that they must not."""
+    within, reached = read.within("d.id")
     sql = (
         "SELECT c.id, d.title, c.heading, c.text "  # noqa: S608
-        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
+        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}{within}"
     )
-    rows = await read.rows(sql, (read.list_value(list(chunk_ids)),))
+    rows = await read.rows(sql, (read.list_value(list(chunk_ids)), *reached))
     return {chunk_id for chunk_id, *texts in rows if wording.passes(*texts)}
 
 
@@ -118,15 +114,20 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
 
 async def at(read: Read, chunk_ids: Sequence[int]) -> dict[int, m.SearchResult]:
-    """Results without a score, those of these chunks that are there, by their ids."""
+    """Results without a score, those of these chunks that are there, by their ids.
+
+    A cursor may name any chunk, and an index of its own may not know yet where a document has gone: what
+    is out of reach by now is left out here.
+    """
     if not chunk_ids:
         return {}
+    within, reached = read.within("d.id")
     sql = (
         f"SELECT {_RESULT_COLUMNS}, {read.tags} "  # noqa: S608
-        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
+        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}{within}"
     )
     results = {}
-    for row in await read.rows(sql, (read.list_value(list(chunk_ids)),)):
+    for row in await read.rows(sql, (read.list_value(list(chunk_ids)), *reached)):
         fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         results[row[0]] = m.SearchResult(

@@ -21,6 +21,8 @@ async def duplicate_of(read: Read, job: NewJob) -> int | None:
     collection), the document must still carry it: one that is just being moved is no duplicate here.
     Nor, for a job that forces OCR, is one whose text was taken from the file: whoever asks for that wants it
     read in the other way. With a source path it is in the collection of the source.
+
+    It is within reach, so that what is not has no say in what becomes of a submission.
     """
     sql = (
         f"SELECT d.id, {read.tags} FROM documents d "  # noqa: S608
@@ -33,11 +35,19 @@ async def duplicate_of(read: Read, job: NewJob) -> int | None:
     if job.force_ocr:
         sql += " AND d.extraction_method = ?"
         values.append(OCR_METHOD)
+    within, reached = read.within("d.id")
+    sql, values = sql + within, [*values, *reached]
     scope = source_scope(job.tags, job.dedup_scope)
     for document_id, tags in await read.rows(f"{sql} ORDER BY d.id", values):
         if job.source_path is None or source_scope(read.read_list(tags), job.dedup_scope) == scope:
             return int(document_id)
     return None
+
+
+async def duplicate_for(read: Read, job: NewJob) -> int | None:
+    """As `duplicate_of`, of what the caller of the job reaches."""
+    read.reach = job.reach
+    return await duplicate_of(read, job)
 
 
 async def hold_plan(write: Write, job: NewJob) -> Plan:
@@ -64,13 +74,15 @@ async def plan_of(read: Read, job: NewJob) -> Plan:
 async def holders(read: Read, path: str, job: NewJob) -> list[Holder]:
     """The documents that the source of a job points to."""
     scope = source_scope(job.tags, job.dedup_scope)
+    within, reached = read.within("d.id")
+    pointed_to = "d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)"
     sql = (
         f"SELECT d.id, d.dedup_scope, d.unsourced, {read.sources}, {read.tags} FROM documents d "  # noqa: S608
-        "WHERE d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?) ORDER BY d.id"
+        f"WHERE {pointed_to}{within} ORDER BY d.id"
     )
     return [
         Holder(document_id, read.read_list(paths), bool(unsourced))
-        for document_id, dedup_scope, unsourced, paths, tags in await read.rows(sql, (path,))
+        for document_id, dedup_scope, unsourced, paths, tags in await read.rows(sql, (path, *reached))
         if source_scope(read.read_list(tags), dedup_scope) == scope
     ]
 

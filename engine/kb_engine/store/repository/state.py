@@ -14,19 +14,26 @@ from typing import Any
 from kb_contracts.api import models as m
 from kb_engine.index.port import Changes, IndexedDocument
 from kb_engine.store.port import Counts
+from kb_engine.store.repository import originals
 from kb_engine.store.repository.transaction import Read, Write, parse
 
 
 async def counts(read: Read) -> Counts:
-    """Totals, from indexes alone."""
+    """Totals, from indexes alone, of what is within reach.
+
+    With a reach a change is seen while its document is there, and how large the base is, is not told.
+    """
+    within, reached = read.within("d.id")
     groups = await read.rows(
-        "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents "
-        "GROUP BY doc_type, status"
+        "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents d "  # noqa: S608
+        f"WHERE true{within} GROUP BY doc_type, status",
+        reached,
     )
-    queue = {
-        status: int(count)
-        for status, count in await read.rows("SELECT status, count(*) FROM jobs GROUP BY status")
-    }
+    jobs_within, reached_jobs = read.job_within()
+    by_job_status = f"SELECT status, count(*) FROM jobs WHERE true{jobs_within} GROUP BY status"  # noqa: S608
+    queue = {status: int(count) for status, count in await read.rows(by_job_status, reached_jobs)}
+    last_updated = f"SELECT max(d.updated_at) FROM documents d WHERE true{within}"  # noqa: S608
+    is_whole = read.reach is None
     by_status = {
         status: sum(n for _, s, n, _, _ in groups if s == status) for status in ("searchable", "empty")
     }
@@ -43,11 +50,9 @@ async def counts(read: Read) -> Counts:
             }
         ),
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
-        kept_originals_bytes=int(
-            await read.value("SELECT CAST(coalesce(sum(size_bytes), 0) AS bigint) FROM originals")
-        ),
-        database_bytes=await read.size(),
-        last_updated=await read.value(read.last_updated),
+        kept_originals_bytes=await originals.kept_bytes(read) if is_whole else 0,
+        database_bytes=await read.size() if is_whole else 0,
+        last_updated=await read.value(*((read.last_updated,) if is_whole else (last_updated, reached))),
     )
 
 

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEventKind
+from kb_engine.store.repository.reach import Condition, of_document, reached
 
 A = TypeVar("A", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., object])
@@ -85,17 +87,64 @@ class Read(ABC):
     """The statement for the number of the last change."""
     lacking_words: ClassVar[str]
     """The statement for whether the base has fewer words of a document than it counted."""
+    last_document: ClassVar[str]
+    """The statement for the highest id of a document that was ever given; 0: none was."""
     vector: ClassVar[str]
     """The column of a vector `v.vector`, as the driver returns it."""
     vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]
+    tags_in: ClassVar[str]
+    """The tags in a JSON text in place of `{}`, as a table with one column."""
+    of_version: ClassVar[str]
+    """The JSON of the tags that a version `v` has."""
+    tag_in: ClassVar[str]
+    """The column of `tags_in`."""
 
     db: Any
     clock: Clock
+    reach: Reach | None = field(default=None, init=False)
+    """The documents that there are for this transaction; None: all. What is outside is as if it were not."""
 
     @cached_property
     def now(self) -> str:
         """One instant for all of the transaction."""
         return stamp(self.clock())
+
+    # Every statement about documents, jobs, versions or collections has one of these conditions, or a number
+    # that came of one that has. Without a reach they are empty, and cost nothing.
+
+    def within(self, column: str) -> Condition:
+        """A further condition on the number of a document: that it is within reach."""
+        if self.reach is None:
+            return "", ()
+        where, values = of_document(self.reach, column)
+        return f" AND {where}", values
+
+    def version_within(self) -> Condition:
+        """A further condition on a version `v`: that the document had a tag within reach in it."""
+        return self._carries(self.of_version)
+
+    def job_within(self) -> Condition:
+        """A further condition on `jobs`: that its tags are within reach, and its document is.
+
+        Of a document that was removed it counts where that was.
+        """
+        if self.reach is None:
+            return "", ()
+        where, own = self._carries("jobs.tags")
+        standing, of_standing = of_document(self.reach, "o.id")
+        removed, of_removed = self.version_within()
+        return (
+            f"{where} AND NOT EXISTS (SELECT 1 FROM documents o "  # noqa: S608
+            f"WHERE o.id = jobs.document_id AND NOT {standing}) AND NOT EXISTS (SELECT 1 FROM versions v "
+            f"WHERE v.document_id = jobs.document_id AND v.removed AND NOT (true{removed}))",
+            [*own, *of_standing, *of_removed],
+        )
+
+    def _carries(self, json: str) -> Condition:
+        if self.reach is None:
+            return "", ()
+        where, values = reached(self.reach, self.tag_in)
+        return f" AND EXISTS (SELECT 1 FROM {self.tags_in.format(json)} WHERE {where})", values  # noqa: S608
 
     @abstractmethod
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
@@ -144,6 +193,10 @@ class Write(Read):
     @abstractmethod
     async def next_document(self) -> int:
         """The id of a new document, never given before."""
+
+    @abstractmethod
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        """Give no document an id, and no change a number, up to these of another base."""
 
     @abstractmethod
     async def touch_base(self, document_id: int | None) -> None:

@@ -118,7 +118,10 @@ async def page(read: Read, key: int | str, limit: int, offset: int) -> m.PastVer
 
 
 async def trash(read: Read, limit: int, offset: int) -> m.PastVersionList:
-    """The removed documents, the one that was removed last first."""
+    """The removed documents, the one that was removed last first.
+
+    Each version is within reach where the document was then, and the document where it is, or was last.
+    """
     return await _page(read, "removed", (), limit, offset)
 
 
@@ -181,13 +184,18 @@ async def _document(read: Read, key: int | str) -> int:
     is_number = not isinstance(key, str)
     if is_number and int(key) > m.MAX_INTEGER:
         raise document_not_found(key)
-    standing = await read.value(f"SELECT id FROM documents WHERE {'id' if is_number else 'uid'} = ?", (key,))  # noqa: S608
+    within, reached = read.within("id")
+    named = f"SELECT id FROM documents WHERE {'id' if is_number else 'uid'} = ?{within}"  # noqa: S608
+    standing = await read.value(named, (key, *reached))
     if standing is not None:
         return int(standing)
+    where, values = read.version_within()
+    if where:  # of one that stands out of reach no version is that of its removal
+        where += " AND v.removed"
     kept = await read.value(
-        f"SELECT document_id FROM versions WHERE {'document_id' if is_number else 'uid'} = ? "  # noqa: S608
-        "AND expires_at > ? LIMIT 1",
-        (key, read.now),
+        f"SELECT v.document_id FROM versions v WHERE v.{'document_id' if is_number else 'uid'} = ? "  # noqa: S608
+        f"AND v.expires_at > ?{where} LIMIT 1",
+        (key, read.now, *values),
     )
     if kept is None:
         raise document_not_found(key)
@@ -195,19 +203,21 @@ async def _document(read: Read, key: int | str) -> int:
 
 
 async def _check_kept(read: Read, document_id: int, version: int) -> None:
-    sql = "SELECT version FROM versions WHERE document_id = ? AND expires_at > ?"
-    found = await read.rows(sql, (document_id, read.now))
+    where, values = read.version_within()
+    sql = f"SELECT v.version FROM versions v WHERE v.document_id = ? AND v.expires_at > ?{where}"  # noqa: S608
+    found = await read.rows(sql, (document_id, read.now, *values))
     check_version_kept(version, [int(number) for (number,) in found])
 
 
 async def _page(
     read: Read, condition: str, values: Sequence[Any], limit: int, offset: int
 ) -> m.PastVersionList:
-    where = f"WHERE {condition} AND expires_at > ?"
-    bound = (*values, read.now)
-    total = await read.value(f"SELECT count(*) FROM versions {where}", bound)  # noqa: S608
+    within, reached = read.version_within()
+    where = f"WHERE {condition} AND expires_at > ?{within}"
+    bound = (*values, read.now, *reached)
+    total = await read.value(f"SELECT count(*) FROM versions v {where}", bound)  # noqa: S608
     found = await read.rows(
-        f"SELECT {_LISTED} FROM versions {where} ORDER BY id DESC LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT {_LISTED} FROM versions v {where} ORDER BY id DESC LIMIT ? OFFSET ?",  # noqa: S608
         (*bound, limit, offset),
     )
     listed = [m.PastVersion(**_listed(row)) for row in found]
@@ -279,8 +289,13 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
 
 
 async def purge(write: Write, key: int | str) -> m.Purged:
-    """Keep no version of a document. Raises `document_not_found`."""
-    return m.Purged(versions=await drop(write, await _document(write, key)))
+    """Keep no version of a document; those within reach are counted. Raises `document_not_found`."""
+    document_id = await _document(write, key)
+    within, reached = write.version_within()
+    counting = f"SELECT count(*) FROM versions v WHERE v.document_id = ?{within}"  # noqa: S608
+    counted = int(await write.value(counting, (document_id, *reached)))
+    await drop(write, document_id)
+    return m.Purged(versions=counted)
 
 
 async def drop(write: Write, document_id: int) -> int:

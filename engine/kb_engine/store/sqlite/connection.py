@@ -127,7 +127,11 @@ class SqliteRead(Read):
     last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
     lacking_words = "SELECT false WHERE ? IS NOT NULL"  # they are in the files of the index
+    last_document = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'"
     vector = "v.vector"
+    tags_in = "json_each({}) AS e"
+    of_version = "json_extract(v.members, '$.tags')"
+    tag_in = "e.value"
 
     db: apsw.Connection
 
@@ -175,7 +179,14 @@ class SqliteWrite(SqliteRead, Write):
 
     async def next_document(self) -> int:
         """The id of a new document; AUTOINCREMENT keeps the highest ever given."""
-        return int(value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'documents'") or 0) + 1
+        return int(value(self.db, self.last_document)) + 1
+
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        for name, least in (("documents", last_document), ("index_changes", generation)):
+            highest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
+            if value(self.db, highest, (name,)) < least:
+                self.db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+                self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, least))
 
     async def touch_base(self, document_id: int | None) -> None:
         set_meta(self.db, "last_updated", self.now)
@@ -207,7 +218,18 @@ class SqliteWrite(SqliteRead, Write):
             "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, tokens) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (i, str(uuid4()), document_id, place, c.text, c.page, c.heading, c.start, c.end, c.tokens)
+                (
+                    i,
+                    c.uid or str(uuid4()),
+                    document_id,
+                    place,
+                    c.text,
+                    c.page,
+                    c.heading,
+                    c.start,
+                    c.end,
+                    c.tokens,
+                )
                 for place, (i, c) in enumerate(chunks)
             ),
         )

@@ -89,6 +89,20 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> tuple[EmbeddedIndex, Embe
         return EmbeddedIndex(open_index(db, path, bound.dimensions)), bound
 
 
+def filled_by(path: Path) -> EmbedderIdentity:
+    """The embedder that filled a base, which must be there. Raises `BaseRefused`."""
+    if not path.exists():
+        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    lock = own(path)
+    try:
+        with latest(lock.path) as db:
+            if (stored := stored_embedder(db)) is None:
+                raise NotABase(path, "no engine has used it. Name the base that the engine uses.")
+            return stored
+    finally:
+        lock.release()
+
+
 @contextmanager
 def latest(path: Path) -> Iterator[apsw.Connection]:
     """A connection to the base, which is owned, migrated; closed in the end. Raises `BaseRefused`."""

@@ -320,7 +320,7 @@ CREATE INDEX versions_removed ON versions (id) WHERE removed;
 """
 
 # Files that are kept, of which the base has the list; versions know of which of them they were made.
-_VERSION_14 = """
+_VERSION_15 = """
 CREATE TABLE originals (sha256 TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
 ALTER TABLE versions ADD COLUMN original TEXT;
 UPDATE versions SET original = json_extract(members, '$.sha256')
@@ -366,7 +366,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_11,
     _VERSION_12,
     _VERSION_13,
-    _VERSION_14,
+    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    "ALTER TABLE jobs ADD COLUMN reach TEXT",
+    _VERSION_15,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -35,7 +35,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals as original_vectors
-from kb_engine.index.port import Candidates, Index, IndexQuery
+from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
@@ -54,11 +54,12 @@ from kb_engine.store.sqlite.connection import (
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.originals import OriginalFolder
 from kb_engine.store.sqlite.segments import Upkeep
-from kb_engine.store.store import BLOCK_BYTES, Store, original_lost, utc_now
+from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, utc_now
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
+_CHOSEN = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 READERS = 3
 SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
 """Threads that compare vectors while those of the readers look words up."""
@@ -325,7 +326,7 @@ class SqliteStore(Store):
         finally:
             roll_back(db)
 
-    async def search(self, query: Query) -> Found:
+    async def _find(self, query: Query) -> Found:
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         if query.wording is None:
@@ -351,18 +352,24 @@ class SqliteStore(Store):
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 state = self._index.state
-            read, analyser = SqliteRead(db, self._clock), Analyser(db)
+            reach = query.selection.reach
+            read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
+            documents = readable = None
             where, values = search.condition(query.selection)
-            sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
-            documents = integers(db.execute(sql, values).get) if where else None
+            if where:
+                documents = integers(db.execute(_CHOSEN.format(where), values).get)
+            if reach is not None:
+                where, values = search.condition(Selection(reach=reach))
+                readable = integers(db.execute(_CHOSEN.format(where), values).get)
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
                 languages = run_to_end(search.languages(read))
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
+            vectors = partial(original_vectors, db)
             candidates = selection.search(
-                state, words, documents, query, partial(original_vectors, db), self._scanner, required
+                state, words, documents, query, vectors, self._scanner, required, readable
             )
             return answer(read, candidates)
         finally:

@@ -9,8 +9,9 @@ from msgspec import Meta
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import A, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets.kb.completion import BaseCompleter
 from kb_server.toolsets.kb.prompts import PROMPTS
-from kb_server.toolsets.kb.resources import CollectionNames, DocumentResources
+from kb_server.toolsets.kb.resources import DocumentResources
 
 INSTRUCTIONS = """\
 A knowledge base: documents, notes and memories, searched by words and by meaning. Search with kb_search \
@@ -21,6 +22,9 @@ with kb_upload_start; if you can run commands, send the file to its upload_url w
 
 
 def build(services: Services) -> Toolset:
+    from kb_server.toolsets.kb.submissions import submission_tasks
+
+    completer = BaseCompleter(services)
     return Toolset(
         name="kb",
         server_name="kb",
@@ -31,8 +35,9 @@ def build(services: Services) -> Toolset:
             tool(services) for tool in tools_in(__name__, "search", "submissions", "documents", "state")
         ),
         prompts=PROMPTS,
-        resources=DocumentResources(services),
-        completer=CollectionNames(services),
+        resources=DocumentResources(services, completer),
+        completer=completer,
+        tasks=submission_tasks(services),
     )
 
 

@@ -8,9 +8,13 @@ from kb_server.offers import Prompt, PromptArgument
 
 _COLLECTION = PromptArgument("collection", "only this collection")
 
+_TAG = PromptArgument("tag", "only what has this tag")
+
 
 def _research(given: Mapping[str, str]) -> str:
     within = f" Search in the collection `{given['collection']}` alone." if given.get("collection") else ""
+    if given.get("tag"):
+        within += f" Search only what has the tag `{given['tag']}`."
     return f"""\
 Answer this from the knowledge base: {given["question"]}
 
@@ -39,8 +43,9 @@ Remember this for later conversations: {given["text"]}
 
 def _tidy(given: Mapping[str, str]) -> str:
     collection = given.get("collection") or "memory"
+    tagged = f", those with the tag `{given['tag']}`" if given.get("tag") else ""
     return f"""\
-Tidy up the notes in the collection `{collection}`.
+Tidy up the notes in the collection `{collection}`{tagged}.
 
 1. See with kb_status what the base holds, and go through the notes of the collection by kb_search, subject
    by subject, and kb_get.
@@ -56,7 +61,7 @@ PROMPTS = (
         "research",
         "Research a question",
         "Search by several wordings, rerank, read around, and answer with sources",
-        (PromptArgument("question", "what to find out", required=True), _COLLECTION),
+        (PromptArgument("question", "what to find out", required=True), _COLLECTION, _TAG),
         _research,
     ),
     Prompt(
@@ -73,7 +78,7 @@ PROMPTS = (
         "tidy_memory",
         "Tidy the memory",
         "Find notes that repeat or contradict one another or are out of date, and propose changes",
-        (PromptArgument("collection", "which (memory)"),),
+        (PromptArgument("collection", "which (memory)"), _TAG),
         _tidy,
     ),
 )

@@ -1,40 +1,44 @@
-"""Documents as resources, `kb://documents/{id}{?from,to}`, and what completes collections, tags and ids."""
+"""Documents as resources: `kb://documents/{id}{?from,to}`, and `kb://sources/{collection}/{path}`.
+
+A path is percent-encoded, as the template has clients do; what is not is taken as it stands.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import get_args
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     DOCUMENT_KEY,
     GET_DOCUMENT,
+    GET_STATUS,
     LIST_DOCUMENTS,
-    LIST_TAGS,
+    WITHOUT_CHUNKS,
     DocumentQuery,
     DocumentsQuery,
-    TagsQuery,
 )
+from kb_server.collection_tags import tag_of
+from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
-from kb_server.offers import Completion, Resource, ResourceTemplate, ResourceText
+from kb_server.offers import Completer, Completion, Resource, ResourceLink, ResourceTemplate, ResourceText
 from kb_server.services import Services
-from kb_server.tool import INVALID, ToolError
+from kb_server.tool import ToolError
 
 TEMPLATE = "kb://documents/{id}{?from,to}"
+SOURCE_TEMPLATE = "kb://sources/{collection}/{path}"
 MOST_CHARS = 200_000
 """Of a document that is read at once; the answer names what follows."""
-MOST_COMPLETIONS = 100
-
 _PAGE = 100
-_LONGEST_PREFIX = 200  # that the engine takes
 _CHUNKS = 500
-_COLLECTION = "collection:"
+_SOURCES = "kb://sources/"
+_LONGEST_PATH = 1_000
+_COMPLETED = {TEMPLATE: ("id",), SOURCE_TEMPLATE: ("collection", "path")}
 _KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
-_CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 _PARTS = ("from", "to")
-_AS_WRITTEN: frozenset[m.DocType] = frozenset(["text", "data"])
+_AS_WRITTEN: frozenset[str] = frozenset(["text", "data"])
 _BREAK = "\n\n"
 
 
@@ -48,26 +52,29 @@ class DocumentResources:
             "A document",
             "The text of a document by its number or uid; `from` and `to` are characters of it.",
         ),
+        ResourceTemplate(
+            SOURCE_TEMPLATE,
+            "source",
+            "A document by its source",
+            "The text of what came from a path or URL (`source_path`) and is in a collection.",
+        ),
     )
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, completer: Completer) -> None:
         self._services = services
+        self._completer = completer
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
         """As `Resources` has it; a document that is added meanwhile moves the others on."""
-        found = _CURSOR.fullmatch(cursor) if cursor is not None else None
-        if cursor is not None and found is None:
-            raise ToolError(INVALID, "The cursor is none of this list's: leave it out.", parameter="cursor")
-        offset = int(found["offset"]) if found else 0
+        offset = offset_of(cursor)
         query = DocumentsQuery(sort_by="updated_at", offset=offset, limit=_PAGE)
         listed = await self._services.engine.call(LIST_DOCUMENTS, query=query)
-        following = offset + len(listed.documents)
-        more = listed.documents and following < listed.total
-        return [_resource(each) for each in listed.documents], f"after-{following}" if more else None
+        following = next_cursor(offset, len(listed.documents), listed.total)
+        return [_resource(each) for each in listed.documents], following
 
     async def read(self, uri: str) -> ResourceText:
         """As `Resources` has it: at the most `MOST_CHARS` characters of a document."""
-        key, start, end = _place(uri)
+        key, start, end = await self._place(uri)
         last = start + MOST_CHARS if end is None else min(end, start + MOST_CHARS)
         parts: list[str] = []
         place, offset = start, 0
@@ -96,52 +103,82 @@ class DocumentResources:
         more = bool(document.chunks) and (document.chunks[-1].end > last or offset < document.chunk_count)
         cut = more and last != end
         following = f"kb://documents/{key}?from={last}" + (f"&to={end}" if end is not None else "")
-        return ResourceText(uri, _mime_type(document), "".join(parts), following if cut else None)
+        return ResourceText(uri, _mime_type(document.doc_type), "".join(parts), following if cut else None)
 
-    async def complete(self, template: str, argument: str, value: str) -> Completion:
-        """As `Resources` has it: the ids of the newest documents; where there are older ones, `more`."""
-        if template != TEMPLATE or argument != "id":
+    async def state(self) -> Hashable:
+        """As `Resources` has it."""
+        status = await self._services.engine.call(GET_STATUS)
+        return status.last_updated, status.documents.total, status.chunks
+
+    async def version(self, uri: str) -> Hashable | None:
+        """As `Resources` has it: which document it is, and its version."""
+        try:
+            key, _, _ = await self._place(uri)
+            document = await self._services.engine.call(
+                GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS
+            )
+        except ToolError:
+            return None
+        except Refused as refused:
+            if refused.reason != "document_not_found":
+                raise
+            return None
+        return document.uid, document.version
+
+    async def complete(
+        self, template: str, argument: str, value: str, given: Mapping[str, str]
+    ) -> Completion:
+        """As `Resources` has it."""
+        if argument not in _COMPLETED.get(template, ()):
             return Completion()
+        return await self._completer.complete(argument, value, given)
+
+    async def _place(self, uri: str) -> tuple[str, int, int | None]:
+        return (await self._key_of_source(uri), 0, None) if uri.startswith(_SOURCES) else _place(uri)
+
+    async def _key_of_source(self, uri: str) -> str:
+        """The key of the document that came from a source."""
+        collection, _, path = uri.removeprefix(_SOURCES).partition("/")
+        try:
+            source_path, tag = unquote(path, errors="strict"), tag_of(unquote(collection))
+        except (ToolError, ValueError):
+            raise _not_found(uri) from None
+        if not 1 <= len(source_path) <= _LONGEST_PATH:
+            raise _not_found(uri)
         listed = await self._services.engine.call(
-            LIST_DOCUMENTS, query=DocumentsQuery(sort_by="updated_at", limit=10 * _PAGE)
+            LIST_DOCUMENTS, query=DocumentsQuery(source_path=source_path, tag=tag)
         )
-        ids = [str(each.id) for each in listed.documents]
-        fitting = [each for each in ids if each.startswith(value)]
-        more = len(fitting) > MOST_COMPLETIONS or listed.total > len(ids)
-        return Completion(fitting[:MOST_COMPLETIONS], more)
-
-
-class CollectionNames:
-    """Completes the argument `collection` of prompts."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    async def complete(self, argument: str, value: str) -> Completion:
-        """As `Completer` has it."""
-        prefix = _COLLECTION + value
-        if argument != "collection" or len(prefix) > _LONGEST_PREFIX:
-            return Completion()
-        query = TagsQuery(prefix=prefix, limit=MOST_COMPLETIONS)
-        listed = await self._services.engine.call(LIST_TAGS, query=query)
-        names = [each.tag.removeprefix(_COLLECTION) for each in listed.tags]
-        return Completion(names, more=listed.total > len(names))
+        if not listed.documents:
+            raise _not_found(uri)
+        return str(listed.documents[0].id)
 
 
 def _resource(document: m.Document) -> Resource:
     return Resource(
-        uri=f"kb://documents/{document.id}",
+        uri=uri_of(document.id),
         name=document.source_path or document.filename or f"document {document.id}",
         title=document.title,
-        mime_type=_mime_type(document),
+        mime_type=_mime_type(document.doc_type),
         size=document.size_bytes,
         changed_at=document.updated_at,
     )
 
 
-def _mime_type(document: m.Document) -> str:
+def uri_of(document_id: int) -> str:
+    return f"kb://documents/{document_id}"
+
+
+def link_to(
+    document_id: int, *, name: str | None = None, title: str | None = None, doc_type: str | None = None
+) -> ResourceLink:
+    """A document that belongs to the result of a tool."""
+    kind = None if doc_type is None else _mime_type(doc_type)
+    return ResourceLink(uri_of(document_id), name or f"document {document_id}", title, kind)
+
+
+def _mime_type(doc_type: str) -> str:
     """Of the text that is read, which readers write as Markdown."""
-    return "text/plain" if document.doc_type in _AS_WRITTEN else "text/markdown"
+    return "text/plain" if doc_type in _AS_WRITTEN else "text/markdown"
 
 
 def _place(uri: str) -> tuple[str, int, int | None]:
@@ -167,5 +204,8 @@ def _place(uri: str) -> tuple[str, int, int | None]:
 
 
 def _not_found(uri: str) -> ToolError:
-    words = f"There is no resource {uri[:200]}. They are {TEMPLATE}, and resources/list has the newest."
+    words = (
+        f"There is no resource {uri[:200]}. They are {TEMPLATE} and {SOURCE_TEMPLATE}, and resources/list "
+        "has the newest."
+    )
     return ToolError("resource_not_found", words, uri=uri[:2_000])

@@ -6,7 +6,8 @@ What is added is a job first, followed for a while where the caller wants to.
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -22,10 +23,14 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_server import collection_moves
-from kb_server.collection_tags import PREFIX, tag_of, tags_for_submission
+from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
-from kb_server.tool import A, Annotations, Call, R, ToolError
+from kb_server.job_tasks import JobTasks
+from kb_server.offers import ResourceLink
+from kb_server.services import Services
+from kb_server.tool import A, Annotations, Call, ToolError
 from kb_server.toolsets.kb import (
+    ENGINE_WORDS,
     Collection,
     DocumentId,
     KbTool,
@@ -38,6 +43,7 @@ from kb_server.toolsets.kb import (
     WaitSeconds,
 )
 from kb_server.toolsets.kb.documents import DocumentView, document_members
+from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
@@ -63,12 +69,22 @@ class Submission(msgspec.Struct, kw_only=True):
     hint: str
 
 
-class _SubmittingTool(KbTool[A, R]):
-    async def followed(self, job: m.Job, tag: str, wait: float) -> Submission:
+S = TypeVar("S", bound=Submission)
+
+
+class _SubmittingTool(KbTool[A, S]):
+    def links(self, result: S) -> Sequence[ResourceLink]:
+        """The document, once it is there."""
+        if result.document_id is None or not self.services.settings.resource_links:
+            return []
+        return [link_to(result.document_id)]
+
+    async def followed(self, job: m.Job, tag: str, wait: float, call: Call) -> Submission:
         """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
 
         A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
         """
+        call.defer(job.id, waits=wait > 0 and job.status not in m.FINAL_STATUSES)
         document, hint = None, ""
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:
@@ -90,6 +106,16 @@ class _SubmittingTool(KbTool[A, R]):
             error=failure_of(job),
             hint=hint,
         )
+
+
+def submission_tasks(services: Services) -> JobTasks:
+    """The jobs of what was submitted, as tasks."""
+    adding = KbAddnoteTool(services)
+
+    async def result(job: m.Job) -> Submission:
+        return await adding.followed(job, tag_of(split_tags(job.tags).collection or DEFAULT), 0.0, Call())
+
+    return JobTasks(services, (KbAddnoteTool.name, KbUploadFinishTool.name), result, ENGINE_WORDS)
 
 
 def _hint(job: m.Job, document: m.Document | None) -> str:
@@ -144,7 +170,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
         )
         job = await self.engine.call(CREATE_JOB, body=note)
         call.log["job_id"] = job.id
-        return await self.followed(job, tags[0], arguments.wait_seconds)
+        return await self.followed(job, tags[0], arguments.wait_seconds, call)
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -192,8 +218,15 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
             metadata=arguments.metadata or {},
             sha256=arguments.sha256,
         )
+        grant = call.grant
+        if not grant.may_give(tags[0]):
+            raise ToolError("forbidden", "This key may not add to that collection.")
+        grant.check_room(1, arguments.total_size)
         # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
-        started = await self.services.uploads.start(new, call.address or call.credential)
+        caller = grant.name if grant.is_one_caller else call.address or call.credential
+        started = await self.services.uploads.start(
+            new, caller, owner=grant.name, most_open=grant.quotas.uploads_in_flight
+        )
         call.log["upload_id"] = started.upload.id
         base = self.services.http_base
         url: str | UnsetType = UNSET
@@ -243,7 +276,11 @@ call kb_upload_finish."""
     async def run(self, arguments: KbUploadChunkArguments, call: Call) -> KbUploadChunkResult:
         call.log["upload_id"] = arguments.upload_id[:64]
         received = await self.services.uploads.chunk(
-            arguments.upload_id, arguments.chunk_index, arguments.data, arguments.sha256
+            arguments.upload_id,
+            arguments.chunk_index,
+            arguments.data,
+            arguments.sha256,
+            owner=call.grant.name,
         )
         left = received.total_size - received.bytes
         return KbUploadChunkResult(
@@ -273,10 +310,12 @@ when that has completed (kb_jobs, or wait_seconds)."""
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
         call.log["upload_id"] = arguments.upload_id[:64]
-        finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
+        finished = await self.services.uploads.finish(
+            arguments.upload_id, arguments.sha256, owner=call.grant.name
+        )
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
-        return await self.followed(job, finished.upload.collection, arguments.wait_seconds)
+        return await self.followed(job, finished.upload.collection, arguments.wait_seconds, call)
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -39,6 +39,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def build(services: Services) -> Toolset:
+    from kb_server.toolsets.knowledge.add import adding_tasks
     from kb_server.toolsets.knowledge.status import canceller
 
     return Toolset(
@@ -50,6 +51,7 @@ def build(services: Services) -> Toolset:
         tools=tuple(tool(services) for tool in tools_in(__name__, "add", "documents", "status")),
         tools_list_changed=True,
         prompts_list_changed=False,
+        tasks=adding_tasks(services),
         cancel=canceller(services),
     )
 

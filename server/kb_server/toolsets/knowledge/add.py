@@ -17,8 +17,10 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.collection_tags import tags_for_submission, validate_tags
 from kb_server.engine_client.errors import EngineFault
+from kb_server.job_tasks import JobTasks
+from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge import KnowledgeTool, Success, name_of
+from kb_server.toolsets.knowledge import ENGINE_WORDS, KnowledgeTool, Success, name_of
 from kb_server.toolsets.knowledge.files import TAKE_OCR, format_of, open_below, source, unreadable
 from kb_server.toolsets.knowledge.status import CANCELLED, document_of, seconds_between
 
@@ -126,6 +128,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             except OSError as error:
                 raise unreadable(path, error) from error
         call.log["job_id"] = job.id
+        call.defer(job.id, waits=not arguments.async_ and job.status not in m.FINAL_STATUSES)
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
             await call.progress(job.progress, 1.0, _step(job))
@@ -152,6 +155,10 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             raise
         if job.status not in m.FINAL_STATUSES:
             return _queued(job, size, f"{QUEUED}; it is not done yet, knowledge-task-status tells when")
+        return await self.added(job)
+
+    async def added(self, job: m.Job) -> KnowledgeAddResult:
+        """What has become of a job that has ended. Raises `ToolError` where nothing was added."""
         if job.status == "cancelled":
             raise ToolError("task_cancelled", CANCELLED, task_id=job.id)
         if job.error is not None:
@@ -179,6 +186,12 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         if job.status == "completed":
             await call.progress(1.0, 1.0, job.step)
         return job
+
+
+def adding_tasks(services: Services) -> JobTasks:
+    """The jobs of files that are added, as tasks."""
+    adding = KnowledgeAddTool(services)
+    return JobTasks(services, (adding.name,), adding.added, ENGINE_WORDS, adding.error_members)
 
 
 def _step(job: m.Job) -> str:

@@ -22,6 +22,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
 )
 from kb_server.tool import INVALID, MISSING, WORDS, Annotations, Call, ToolError
+from kb_server.toolsets import quoted
 from kb_server.toolsets.knowledge import (
     DOCUMENT_NOT_FOUND,
     KnowledgeTool,
@@ -221,12 +222,15 @@ class KnowledgeRemoveTool(KnowledgeTool[KnowledgeRemoveArguments, KnowledgeRemov
     title = "Remove a document"
     description = """\
 Remove a specific document from the knowledge base, with all its passages. No tool of these brings it back, \
-so that it is done only with confirm=true; without, the answer shows the document.
+so that it is done only with confirm=true; without, the answer shows the document. Where the client can, the \
+person is asked as well.
 
 Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "delete"
+    asks = True
 
-    async def run(self, arguments: KnowledgeRemoveArguments, _call: Call) -> KnowledgeRemoveResult:
+    async def run(self, arguments: KnowledgeRemoveArguments, call: Call) -> KnowledgeRemoveResult:
         document_id = arguments.document_id
         if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
             message = DOCUMENT_NOT_FOUND.format(id=document_id)
@@ -237,6 +241,9 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         if not arguments.confirm:
             preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
             raise ToolError(CONFIRM, "Set confirm=true to remove this document", document=preview)
+        await self.confirmed(
+            f"Remove {quoted(name_of(document))}, with {document.chunk_count} passages?", call
+        )
         removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
         return KnowledgeRemoveResult(
             document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
@@ -335,14 +342,19 @@ class KnowledgeClearTool(KnowledgeTool[KnowledgeClearArguments, KnowledgeClearRe
     description = """\
 Remove all documents from the knowledge base: of every collection, notes and memories among them. Tasks \
 under way are cancelled; collections that were described stay, empty. This cannot be undone; ask the user \
-first.
+first; where the client can, it asks as well.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)
+    right = "administer"
+    asks = True
 
-    async def run(self, arguments: KnowledgeClearArguments, _call: Call) -> KnowledgeClearResult:
+    async def run(self, arguments: KnowledgeClearArguments, call: Call) -> KnowledgeClearResult:
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:
             raise await self._unconfirmed()
+        if self.can_ask(call):
+            total = (await self.engine.call(GET_STATUS)).documents.total
+            await self.confirmed(f"Remove ALL {total} documents, for good?", call)
         removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
         return KnowledgeClearResult(
             documents_removed=removed.documents,

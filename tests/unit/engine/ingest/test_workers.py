@@ -185,7 +185,7 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 class Vanishing(SqliteStore):
     async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         found = await super().read(operation, *args, **kwargs)
-        if operation is sources.duplicate_of and found is not None:
+        if operation is sources.duplicate_for and found is not None:
             await self.once(None, documents.delete, found)
         return found
 

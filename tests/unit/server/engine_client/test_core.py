@@ -164,7 +164,6 @@ class TestAnswers:
         fault = fault_of(SEARCH, problem(code), now=NOW)
         expected: dict[str, type[EngineFault]] = {
             "unauthorized": EngineUnauthorized,
-            "forbidden": EngineUnauthorized,
             "rate_limited": EngineBusy,
             "queue_full": EngineBusy,
             "not_ready": EngineBusy,

@@ -61,7 +61,7 @@ def test_labels_are_escaped() -> None:
 def test_before_the_first_call_the_families_are_announced() -> None:
     text = Metrics().render()
     assert "# TYPE mcp_request_duration_seconds histogram\n" in text
-    assert text.count("# HELP") == 4
+    assert text.count("# HELP") == 5
 
 
 @pytest.fixture

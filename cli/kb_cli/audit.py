@@ -1,0 +1,74 @@
+"""`kb audit`: what the audit log says, its last lines, and whether it is as it was written."""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from kb_cli.config import ClientSettings, read
+from kb_cli.output import CliError, Exit, Output
+from kb_config.audit import AuditSettings
+from kb_config.audit_chains import Entry, Head, Wanted, check, entries, heads
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """List lines, print the heads, or check the chains."""
+    if options.known is not None and not options.check:
+        raise CliError(Exit.USAGE, "--known goes with --check")
+    folder = read(AuditSettings, options).folder(read(ClientSettings, options).home)
+    if not folder.is_dir():
+        words = f"{folder}: there is no audit log. KB_AUDIT=true has engine and server write one."
+        raise CliError(Exit.FAILED, words)
+    if options.check:
+        return _check(folder, options.known, out)
+    if options.heads:
+        out.document(heads(folder))
+    else:
+        _list(folder, options, out)
+    return Exit.OK
+
+
+def _list(folder: Path, options: argparse.Namespace, out: Output) -> None:
+    wanted = Wanted(**{name: getattr(options, name) for name in Wanted.__struct_fields__})
+    found = deque((each for each in entries(folder) if wanted.has(each)), maxlen=options.limit)
+    lines = sorted(found, key=lambda entry: entry.at)
+    if out.answered(lines):
+        return
+    columns = ["at", "part", "who", "action", "outcome", "documents", "address", "correlation id"]
+    out.table(columns, [_row(entry) for entry in lines])
+
+
+def _row(entry: Entry) -> list[object]:
+    documents = " ".join(entry.documents) or (None if entry.found is None else f"{entry.found} found")
+    return [
+        entry.at,
+        entry.part,
+        entry.who or entry.user,
+        entry.action,
+        entry.outcome,
+        documents,
+        entry.address,
+        entry.correlation_id,
+    ]
+
+
+def _check(folder: Path, known: str | None, out: Output) -> int:
+    breaks = check(folder, () if known is None else _heads(Path(known)))
+    if not out.answered({"holds": not breaks, "breaks": breaks}):
+        for each in breaks:
+            out.text(f"{each.chain}, line {each.number}: {each.what}", style="red")
+        count = len(heads(folder))
+        out.text(f"{count} chains" + (f", broken in {len(breaks)} places" if breaks else ", all hold"))
+    return Exit.FAILED if breaks else Exit.OK
+
+
+def _heads(file: Path) -> list[Head]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Head])
+    except (OSError, msgspec.DecodeError) as error:
+        raise CliError(
+            Exit.USAGE, f"{file}: these are no heads as `kb audit --heads` prints them: {error}"
+        ) from error

@@ -1,0 +1,158 @@
+"""The command `kb import`.
+
+an export of kb ─▶ kb_cli.exported, into a base that no engine uses
+a folder ─▶ list it and the base, as kb sync does ─▶ read what is new or changed ─▶ send, and wait
+a file of memories ─▶ send, and wait
+
+Nothing is removed, and what is there already is not sent, or known by its content: so an import that was
+interrupted, or that an engine failed, is done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from kb_cli.add import Adding, Details, Found, Progress, Result, Written, status_of
+from kb_cli.config import engine
+from kb_cli.documents import labels
+from kb_cli.exported import command as exported
+from kb_cli.imported import markdown, memories
+from kb_cli.imported.detection import kind_of
+from kb_cli.imported.kinds import NAMES, Kind
+from kb_cli.output import CliError, Exit, Output
+from kb_cli.sync.command import planned_for
+from kb_cli.sync.folder import Folder, Listing
+from kb_cli.sync.planning import Plan
+from kb_server.collection_tags import tags_for_submission
+
+_MEMORIES_GO_TO = "memory"
+_ELSEWHERE = "it leads out of the folder by a link"
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What was imported, or is to be; `skipped` files are of formats that kb does not read."""
+
+    kind: Kind
+    results: list[Result]
+    unchanged: int = 0
+    skipped: int = 0
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One file or memory that is to be sent."""
+
+    path: str
+    title: str | None
+    tags: Sequence[str]
+    notes: Sequence[str]
+
+    def line(self) -> str:
+        """One line, for people."""
+        return "\t".join(filter(None, ("add", self.path, ", ".join(self.tags), "; ".join(self.notes))))
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Import what is named, by what it is."""
+    place = Path(options.place).expanduser()
+    kind: Kind = options.kind or kind_of(place)
+    if kind == "kb":
+        if options.dry_run or options.collection or options.tags:
+            raise CliError(
+                Exit.USAGE, "an export of kb brings its collections and tags along, and has no --dry-run"
+            )
+        return exported.import_(options, out)
+    if not out.as_json:
+        out.text(f"{place} is {NAMES[kind]}")
+    if kind == memories.KIND:
+        return _import_memories(place, options, out)
+    return _import_folder(place, kind, options, out)
+
+
+def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> int:
+    tags = labels(options, lambda name, tags: tags_for_submission(name or _MEMORIES_GO_TO, tags))
+    try:
+        found = list(memories.texts(memories.read(place), len(tags)))
+    except memories.NoMemories as error:
+        raise CliError(Exit.FAILED, f"{place} is no export of mcp-memory-service: {error}") from error
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{place}: {error.strerror}") from error
+    texts = [each for each in found if isinstance(each, Written)]
+    refused = [each for each in found if isinstance(each, Result)]
+    if options.dry_run:
+        return _report_plan(memories.KIND, texts, refused, 0, out)
+    with engine(options) as client, Progress(out) as progress:
+        results = _sent(Adding(client, tags, progress), texts, refused, progress)
+    return _report(Imported(memories.KIND, results), out)
+
+
+def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namespace, out: Output) -> int:
+    if not place.is_dir():
+        raise CliError(Exit.USAGE, f"{place} is no folder")
+    folder, tags = Folder(place), labels(options, tags_for_submission)
+    with engine(options) as client:
+        listing, plan = planned_for(client, folder, tags[0])
+        refused = [Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()]
+        files = []
+        for file in _to_send(listing, plan):
+            if file.path.resolve().is_relative_to(folder.root):
+                name = str(file.path.relative_to(folder.root))
+                details = markdown.details_of(file.path, name, kind, len(tags))
+                files.append(replace(file, details=details))
+            else:
+                refused.append(Result(file.label, "failed", reason=_ELSEWHERE))
+        if options.dry_run:
+            return _report_plan(kind, files, refused, plan.unchanged, out)
+        with Progress(out) as progress:
+            results = _sent(Adding(client, tags, progress), files, refused, progress)
+    return _report(Imported(kind, results, plan.unchanged, plan.skipped), out)
+
+
+def _to_send(listing: Listing, plan: Plan) -> Iterable[Found]:
+    """The files that are new or have changed; one that was moved is sent from where it is now."""
+    moved = [each.moved_to for each in plan.moved if each.moved_to]
+    return [listing.files[source] for source in (*plan.added, *plan.replaced, *moved)]
+
+
+def _sent(
+    adding: Adding, items: Sequence[Found | Written], refused: list[Result], progress: Progress
+) -> list[Result]:
+    sizes = [item.size if isinstance(item, Found) else 0 for item in items]
+    progress.began(len(items) + len(refused), sum(sizes))
+    for result in refused:
+        progress.ended(result)
+    return [*refused, *adding.run(items)]
+
+
+def _report(done: Imported, out: Output) -> Exit:
+    if not out.answered(done):
+        counts = [
+            *(
+                f"{count} {outcome}"
+                for outcome, count in Counter(each.outcome for each in done.results).items()
+            ),
+            *([f"{done.unchanged} unchanged"] if done.unchanged else []),
+            *([f"{done.skipped} of unknown formats"] if done.skipped else []),
+        ]
+        out.text(", ".join(counts) or "Nothing is there.")
+    return status_of(done.results)
+
+
+def _report_plan(
+    kind: Kind, items: Sequence[Found | Written], refused: list[Result], unchanged: int, out: Output
+) -> Exit:
+    plan = [_planned(item.label, item.details) for item in items]
+    if not out.answered({"kind": kind, "planned": plan, "refused": refused, "unchanged": unchanged}):
+        counts = f"{len(plan)} to send, {unchanged} unchanged, {len(refused)} that cannot be"
+        lines = [*(each.line() for each in plan), *(each.line() for each in refused)]
+        out.text("\n".join([*lines, counts]))
+    return Exit.OK
+
+
+def _planned(label: str, details: Details) -> Planned:
+    return Planned(label, details.title, list(details.tags), list(details.notes))

@@ -1,0 +1,44 @@
+"""Which kind of import a file or folder is."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from kb_cli.exported import layout
+from kb_cli.imported import markdown, memories
+from kb_cli.imported.kinds import Kind
+from kb_cli.output import CliError, Exit
+
+_LOOKED_AT = 200
+"""Notes of a folder that is not said to be of basic-memory."""
+
+
+def kind_of(place: Path) -> Kind:
+    """What it is, by what is in it.
+
+    Raises:
+        CliError: nothing that is known.
+    """
+    if place.is_file():
+        return memories.KIND
+    if not place.is_dir():
+        raise CliError(Exit.USAGE, f"{place}: there is no such file or folder")
+    if (place / layout.MANIFEST).exists():
+        return "kb"
+    notes = (path for path in place.rglob("*") if _may_be_note(path, place))
+    if any(map(markdown.is_note_of_basic_memory, islice(notes, _LOOKED_AT))):
+        return "basic-memory"
+    if (place / ".obsidian").is_dir():
+        return "obsidian"
+    raise CliError(
+        Exit.FAILED,
+        f"{place} is no whole export of kb ({layout.MANIFEST} is missing, as where it was broken off), "
+        "no Obsidian vault (.obsidian is missing) and no folder of basic-memory (no note has title, type and "
+        "permalink); say what it is with --from, or take its files in with kb sync",
+    )
+
+
+def _may_be_note(path: Path, place: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
+    return not hidden and path.suffix.lower() in markdown.ENDS and path.is_file() and not path.is_symlink()

@@ -1,0 +1,64 @@
+"""The YAML at the beginning of a Markdown file, read so that no file can do harm by it.
+
+Values stay the texts that they are in the file: YAML's own rules make a date of `2026-01-02`, `true` of `yes`
+and 750 of `12:30`, and each program that writes notes has others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+LARGEST = 65_536
+"""Characters between the two lines of dashes; what is longer is text."""
+
+_DEEPEST = 16
+_FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+class NoMapping(ValueError):
+    """The front matter is not names and values; the message says why."""
+
+
+def split(text: str) -> tuple[str, str]:
+    """The YAML, empty where there is none, and the text below it."""
+    if not text.startswith("---"):
+        return "", text
+    found = _FENCES.match(text, 0, LARGEST)
+    return ("", text) if found is None else (found[1], text[found.end() :])
+
+
+def read(source: str) -> dict[str, Any]:
+    """The members of a front matter: texts, lists and mappings.
+
+    Raises:
+        NoMapping: it is no YAML, no mapping, or has aliases, by which a few lines become gigabytes.
+    """
+    try:
+        _check(source)
+        members = yaml.load(source, Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but texts
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise NoMapping(" ".join(str(error).split())[:200]) from error
+    if members is None or members == "":
+        return {}
+    if not isinstance(members, dict):
+        raise NoMapping("it is no mapping of names to values")
+    return {str(name): value for name, value in members.items()}
+
+
+def _check(source: str) -> None:
+    depth = 0
+    for event in yaml.parse(source, Loader=yaml.BaseLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise NoMapping("it has aliases (*name)")
+        if isinstance(event, yaml.ScalarEvent) and _NO_TEXT.search(event.value):
+            raise NoMapping("it has characters that stand for none")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise NoMapping(f"it is nested more than {_DEEPEST} levels deep")

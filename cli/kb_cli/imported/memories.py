@@ -1,0 +1,121 @@
+"""The JSON of mcp-memory-service: its export of a database (12.x), and that of its dashboard.
+
+    {"export_metadata": {...}, "memories": [{"content": ..., "content_hash": ..., "tags": [...],
+     "memory_type": ..., "metadata": {...}, "created_at": 1795518916.35, "updated_at": ..., "store": ...}]}
+
+The dashboard writes `export_date` in place of `export_metadata`. Vectors are left where they are: another
+model has made them. A memory that cannot be read is named by its number, and the others are taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from kb_cli.add import Details, Result, Written
+from kb_cli.imported import tags
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.documents import check_metadata
+
+KIND: Literal["mcp-memory-service"] = "mcp-memory-service"
+LARGEST = 256 * 2**20
+"""Bytes of an export, which is read as a whole."""
+
+
+class NoMemories(ValueError):
+    """The file is no export of mcp-memory-service; the message says why."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """A memory, but for what does not concern kb. Times are seconds since 1970."""
+
+    content: str
+    content_hash: str | None = None
+    tags: list[str] | str | None = None
+    memory_type: str | None = None
+    metadata: dict[str, Any] | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
+    store: str | None = None
+
+
+def read(path: Path) -> list[Any]:
+    """The memories of an export, each as it is written.
+
+    What others write may have NaN and halves of characters in it: one memory fails for that, and not all.
+
+    Raises:
+        NoMemories: it is no JSON, has none, or is too large.
+        OSError: the file cannot be read.
+    """
+    if (size := path.stat().st_size) > LARGEST:
+        raise NoMemories(f"{size:,} bytes are too many; export in parts, of at most {LARGEST:,} bytes")
+    try:
+        export = json.loads(path.read_bytes().decode("utf-8-sig", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        raise NoMemories(str(error)) from error
+    found = export.get("memories") if isinstance(export, dict) else None
+    if not isinstance(found, list):
+        raise NoMemories("it has no list of memories")
+    return found
+
+
+def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
+    """Each memory as it is to be sent, or why it is not. `taken` tags are given to all of them."""
+    for number, written in enumerate(memories, 1):
+        label = f"memory {number}"
+        try:
+            memory = msgspec.convert(written, Memory)
+            msgspec.json.encode(memory)
+        except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+            yield Result(label, "failed", reason=str(error))
+            continue
+        except UnicodeEncodeError:
+            yield Result(label, "failed", reason="it has characters that are none")
+            continue
+        if memory.content_hash:
+            label = f"{label} ({memory.content_hash[:12]})"
+        if not memory.content.strip():
+            yield Result(label, "failed", reason="it has no text")
+        elif len(memory.content) > m.MAX_NOTE_CHARS:
+            reason = f"its text has more than {m.MAX_NOTE_CHARS:,} characters; add it as a file, with kb add"
+            yield Result(label, "failed", reason=reason)
+        else:
+            yield Written(label, memory.content, _details(memory, taken))
+
+
+def _details(memory: Memory, taken: int) -> Details:
+    listed = memory.tags.split(",") if isinstance(memory.tags, str) else memory.tags or []
+    kept, left_out = tags.sorted_out((tag.strip() for tag in listed if tag.strip()), taken)
+    notes = tags.note(left_out)
+    known = {
+        "memory_type": memory.memory_type,
+        "content_hash": memory.content_hash,
+        "store": memory.store,
+        "created": _time(memory.created_at),
+        "updated": _time(memory.updated_at),
+        **tags.noted(left_out),
+    }
+    base = {"imported_from": KIND, **{name: value for name, value in known.items() if value}}
+    metadata = {**base, "metadata": memory.metadata} if memory.metadata else base
+    try:
+        check_metadata(metadata)
+    except EngineError as error:
+        metadata = base
+        notes.append(f"its own metadata are left out: {error.detail}")
+    return Details(tags=kept, metadata=metadata, notes=notes)
+
+
+def _time(seconds: float | None) -> str | None:
+    """RFC 3339; None where there is none that a calendar has."""
+    try:
+        moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,152 @@
+"""`kb keys`: who may do what with this kb; keys are made, listed, closed, and given new tokens."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kb_cli.config import read
+from kb_cli.output import CliError, Exit, Output
+from kb_config.settings import Setting, Settings
+from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
+from kb_contracts.access.keys import Key, KeysDamaged, Quotas
+
+_UNITS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+_PERIOD = re.compile(r"([0-9]{1,5})([mhdw])")
+
+
+class KeySettings(Settings, frozen=True, kw_only=True):
+    """Where the keys are."""
+
+    home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
+    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
+
+    @property
+    def file(self) -> Path:
+        """The file of keys."""
+        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+
+
+class KeyView(msgspec.Struct, kw_only=True):
+    """A key as it is shown. `token` is there once, when it is made."""
+
+    id: str
+    name: str
+    state: str
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+    rights: list[str]
+    collections: list[str] | None
+    toolsets: list[str] | None
+    quotas: Quotas
+    token: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def run(options: argparse.Namespace, out: Output) -> None:
+    """Do what `action` says."""
+    file = KeyFile(read(KeySettings, options).file)
+    if (options.action == "list") != (options.key is None):
+        words = "takes no name" if options.action == "list" else "needs the name of a key"
+        raise CliError(Exit.USAGE, f"{options.action} {words}")
+    try:
+        match options.action:
+            case "create":
+                key, token = _create(file, options)
+                _show_token(out, file, key, token)
+            case "rotate":
+                key, token = file.rotate(
+                    options.key, _period(options.grace) if options.grace else timedelta()
+                )
+                _show_token(out, file, key, token)
+            case "revoke":
+                key = file.revoke(options.key)
+                if not out.answered(_view(key)):
+                    out.text(f"The key {key.name} opens nothing any more.")
+            case _:
+                _list(file.read(), out)
+    except (KeyRefused, KeysDamaged) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{file.path}: {error.strerror or error}") from error
+
+
+def _create(file: KeyFile, options: argparse.Namespace) -> tuple[Key, str]:
+    return file.create(
+        options.key,
+        rights=rights_of(_split([options.rights])),
+        expires=None if options.expires is None else datetime.now(UTC) + _period(options.expires),
+        collections=_given(options.collection),
+        toolsets=_given(options.toolset),
+        quotas=Quotas(
+            options.calls_per_minute,
+            options.bytes_per_day,
+            options.documents_per_day,
+            options.uploads_in_flight,
+        ),
+    )
+
+
+def _show_token(out: Output, file: KeyFile, key: Key, token: str) -> None:
+    view = _view(key)
+    view.token = token
+    if out.answered(view):
+        return
+    out.text(token)
+    out.note(f"This is the only time that the token of {key.name} is shown; {file.path} has its hash alone.")
+
+
+def _list(keys: Sequence[Key], out: Output) -> None:
+    views = [_view(key) for key in keys]
+    if out.answered(views):
+        return
+    rows = [
+        (
+            view.name,
+            view.id,
+            view.state,
+            ", ".join(view.rights),
+            "all" if view.collections is None else ", ".join(view.collections) or "none",
+            "all" if view.toolsets is None else ", ".join(view.toolsets),
+            "" if view.expires is None else f"{view.expires:%Y-%m-%d %H:%M}",
+        )
+        for view in views
+    ]
+    columns = ("name", "id", "state", "rights", "collections", "toolsets", "expires (UTC)")
+    out.table(columns, rows, title="Keys")
+
+
+def _view(key: Key) -> KeyView:
+    return KeyView(
+        id=key.id,
+        name=key.name,
+        state=key.state(datetime.now(UTC)),
+        created=key.created,
+        expires=key.expires,
+        revoked=key.revoked,
+        rights=sorted(key.rights),
+        collections=None if key.collections is None else list(key.collections),
+        toolsets=None if key.toolsets is None else list(key.toolsets),
+        quotas=key.quotas,
+    )
+
+
+def _given(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else _split(values)
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _period(text: str) -> timedelta:
+    found = _PERIOD.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise CliError(Exit.USAGE, f"{text!r} is no time: write 30m, 12h, 90d or 4w")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])

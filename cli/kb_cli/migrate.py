@@ -1,0 +1,42 @@
+"""`kb migrate`: a base put into another one, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from kb_cli.config import read
+from kb_cli.output import CliError, Exit, Output
+from kb_config.installing import install_command
+from kb_contracts.api.errors import EngineError
+from kb_engine.address import printable
+from kb_engine.app import StartError
+from kb_engine.care.migration import MigrationRefused, migrate
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import BaseRefused
+
+
+def run(options: argparse.Namespace, out: Output) -> None:
+    """Copy the base of one address to another, and compare the two."""
+    source = read(EngineSettings, options, store=options.source)
+    target = read(EngineSettings, options, store=options.target)
+
+    def progress(what: str, done: int, total: int) -> None:
+        if out.is_terminal:
+            out.stderr.write(f"\r{what} {done} of {total}" + ("\n" if done >= total else ""))
+            out.stderr.flush()
+
+    try:
+        made = asyncio.run(migrate(source, target, progress))
+    except (MigrationRefused, BaseRefused, StartError) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    except EngineError as error:
+        raise CliError(Exit.FAILED, f"{error.detail} Run it again to go on.") from error
+    except ModuleNotFoundError as error:
+        needed = f"the package {error.name} is not installed; install it with: "
+        raise CliError(Exit.FAILED, needed + install_command("postgres")) from error
+    if not out.answered(made):
+        place = printable(options.target)
+        held = f"{made.documents} documents ({made.passages} passages, {made.versions} earlier versions)"
+        out.text(f"{held} are in {place}, compared and equal", style="green")
+        out.text(f"Start the engine with KB_STORE={place} and its embedder, {made.embedder}.")

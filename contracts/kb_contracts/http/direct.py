@@ -1,0 +1,88 @@
+"""Calls of an application's operations by a caller in its own process, without HTTP.
+
+They take the way of a request from its parsing on (`mount.py`): the same conversion, the same idempotency
+keys in use and rates, the same handlers and problem documents. What a connection needs is left out: the key,
+the Origin, the route. As over HTTP, a caller that leaves stops nothing that has begun: each call is a task of
+its own. Who was still sending a file cancels it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from kb_contracts.api.operations import AnyOperation
+from kb_contracts.http.mount import (
+    ANSWERING,
+    JSON_BODY_BYTES,
+    Sent,
+    body_too_large,
+    decode_body,
+    failure_response,
+)
+from kb_contracts.http.multipart import SentFile
+
+_ENDING_SECONDS = 10.0
+"""How long calls may end in when the application stops; as connections may."""
+
+
+class DirectCalls:
+    """The operations of `app`, called as a caller over HTTP with this `api_key` would."""
+
+    def __init__(self, app: web.Application, api_key: str = "") -> None:
+        self._answering = app[ANSWERING]
+        self._authorization = f"Bearer {api_key}" if api_key else ""
+        self._calls: set[asyncio.Task[web.Response]] = set()
+
+    def begin(
+        self,
+        operation: AnyOperation,
+        *,
+        path: Mapping[str, str],
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        json: bytes = b"",
+        file: SentFile | None = None,
+    ) -> asyncio.Task[web.Response]:
+        """Begin a call of `operation`; its response, a problem document where it failed.
+
+        `path`, `query` and `headers` are texts as in a URL, decoded. The body is `json`, or a file. The task
+        raises ConnectionError where `file.blocks` does, and nothing else.
+        """
+
+        async def read_body() -> object:
+            if operation.body is None or file is not None:
+                return None
+            if len(json) > JSON_BODY_BYTES:
+                raise body_too_large()
+            return decode_body(json, operation.body)
+
+        sent = Sent(path, query.items(), CIMultiDict(headers), self._authorization, read_body, file)
+        call = asyncio.create_task(self._answer(operation, sent))
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
+        return call
+
+    async def close(self, _app: web.Application) -> None:
+        """Let calls end, for a while; a handler of the application's shutdown."""
+        if self._calls:
+            _, late = await asyncio.wait(self._calls, timeout=_ENDING_SECONDS)
+            for call in late:
+                call.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _ended(self, call: asyncio.Task[web.Response]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # looked at, so that it is not reported as lost where nobody waits any more
+
+    async def _answer(self, operation: AnyOperation, sent: Sent) -> web.Response:
+        try:
+            return await self._answering[operation.id](sent)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises has a response
+            return failure_response(error, operation.method, operation.path)

@@ -1,0 +1,241 @@
+"""A base put into another one, on the same database or another: all that it keeps, as it is.
+
+check that nothing waits ─▶ compare what is there already ─▶ copy what is missing ─▶ compare all of it
+
+Nothing is embedded: the vectors come along, and the other base takes the same embedder. What is there already
+is what an earlier run has left, and must be equal: so one that was broken off is run again, and a base that
+was used otherwise is refused. A base is whole when the last step has said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.app import open_store
+from kb_engine.settings import EngineSettings
+from kb_engine.spool import Spool
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.repository import originals, state, transfer
+from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
+from kb_engine.store.store import Store
+
+BATCH = 16
+"""Documents that are committed together."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, and with how many of how many are done."""
+
+
+class MigrationRefused(Exception):
+    """It cannot be done, or was not done right; the message says why and what to do."""
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """What the other base holds now. `copied` documents came in this run; `files` are those that were sent
+    and are kept; `digest` is a SHA-256 over all."""
+
+    documents: int
+    copied: int
+    passages: int
+    versions: int
+    collections: int
+    files: int
+    embedder: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A document (by its number) or a row of a table (by its key)."""
+
+    table: str
+    key: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        what = {"documents": "document", "versions": "version", "collections": "collection"}[self.table]
+        return " ".join([what, *map(str, self.key)])
+
+
+async def migrate(source: EngineSettings, target: EngineSettings, progress: Progress) -> Migrated:
+    """Put the base of `source` into that of `target`, which is unused or holds a part of it.
+
+    Raises:
+        MigrationRefused: jobs have not ended, the target is used, or the two differ in the end.
+        BaseRefused, StartError: one of the two cannot be opened.
+    """
+    if (source.address or source.database.resolve()) == (target.address or target.database.resolve()):
+        raise MigrationRefused("source and target are the same base. Name another target.")
+    async with AsyncExitStack() as stack:
+        identity = await _identity(source)
+        one, _ = await stack.enter_async_context(_opened(source, identity))
+        two, spool = await stack.enter_async_context(_opened(target, identity))
+        await _check_at_rest(one, two)
+        items = await _items(one)
+        missing = await _missing(one, two, items, progress)
+        await two.write(
+            transfer.continue_from,
+            await one.read(transfer.last_document),
+            # Beyond it, so that an index of its own that followed the source is made again.
+            await one.read(state.generation) + 1,
+        )
+        await _copy(one, two, missing, progress)
+        files = await _copy_files(one, two, spool, progress)
+        digest = await _compared(one, two, items, progress)
+        counts = await two.read(state.counts)
+        return Migrated(
+            documents=counts.documents.total,
+            copied=sum(item.table == "documents" for item in missing),
+            passages=counts.chunks,
+            versions=sum(item.table == "versions" for item in items),
+            collections=sum(item.table == "collections" for item in items),
+            files=files,
+            embedder=identity.name,
+            digest=digest,
+        )
+
+
+async def _identity(settings: EngineSettings) -> EmbedderIdentity:
+    if settings.address is None:
+        return await asyncio.to_thread(filled_by_sqlite, settings.database)
+    from kb_engine.store.postgres.opening import filled_by
+
+    return await filled_by(settings.address)
+
+
+@asynccontextmanager
+async def _opened(settings: EngineSettings, identity: EmbedderIdentity) -> AsyncIterator[tuple[Store, Spool]]:
+    """The base alone: an index of its own follows when an engine opens it."""
+    store, spool = await open_store(msgspec.structs.replace(settings, index=""), identity)
+    try:
+        yield store, spool
+    finally:
+        await store.close()
+
+
+async def _check_at_rest(one: Store, two: Store) -> None:
+    jobs = await one.read(transfer.jobs_by_status)
+    if waiting := jobs.get("queued", 0) + jobs.get("running", 0):
+        raise MigrationRefused(
+            f"{waiting} jobs of the source have not ended. Start its engine and let them finish first "
+            "(kb jobs), then stop it."
+        )
+    if await two.read(transfer.jobs_by_status):
+        raise MigrationRefused("an engine has used the target. Name a new one.")
+
+
+async def _items(store: Store) -> list[_Item]:
+    """All that a base keeps, in the order in which it is put into another."""
+    found = [_Item("documents", (number,)) for number in await store.read(transfer.document_ids)]
+    for table in transfer.TABLES:
+        found += [_Item(table, key) for key in await store.read(transfer.keys, table)]
+    return found
+
+
+async def _missing(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> list[_Item]:
+    """What is not in the target yet. Raises MigrationRefused: it holds something else."""
+    here = await _items(two)
+    if strange := set(here) - set(items):
+        first = min(map(str, strange))
+        raise MigrationRefused(
+            f"the target is used: it has {first}, which is not in the source. Name a new one."
+        )
+    for done, item in enumerate(here):
+        progress("comparing", done, len(here))
+        await _check_equal(one, two, item)
+    known = set(here)
+    return [item for item in items if item not in known]
+
+
+async def _copy(one: Store, two: Store, missing: Sequence[_Item], progress: Progress) -> None:
+    documents = [item for item in missing if item.table == "documents"]
+    others = [item for item in missing if item.table != "documents"]
+    for start in range(0, len(documents), BATCH):
+        progress("copying", start, len(missing))
+        records = [
+            await one.read(transfer.record, int(item.key[0])) for item in documents[start : start + BATCH]
+        ]
+        try:
+            await two.write(transfer.put_records, [each for each in records if each is not None])
+        except transfer.VectorLost as error:
+            raise MigrationRefused(
+                f"{error}. Mend the source with kb check --repair, then repeat."
+            ) from error
+    for done, item in enumerate(others, len(documents)):
+        progress("copying", done, len(missing))
+        fields = await one.read(transfer.row, item.table, item.key)
+        if fields is not None:
+            await two.write(transfer.put_row, item.table, fields)
+
+
+async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) -> int:
+    """Copy the files that are kept and not there yet; how many there are.
+
+    Raises MigrationRefused: one of the source is hurt, or the target has others.
+    """
+    wanted, here = await one.read(originals.every), await two.read(originals.every)
+    if here.keys() - wanted.keys():
+        raise MigrationRefused("the target is used: it keeps a file that the source has not. Name a new one.")
+    for done, sha256 in enumerate(sorted(wanted.keys() - here.keys())):
+        progress("copying files", done, len(wanted) - len(here))
+        name, digest = f"moved-{sha256}", hashlib.sha256()
+        await spool.remove(name)  # what an earlier run has left
+        try:
+            async with spool.receive(name) as file, aclosing(one.original(sha256)) as blocks:
+                async for block in blocks:
+                    digest.update(block)
+                    await file.write(block)
+        except EngineError as error:
+            if error.code != "original_not_kept":
+                raise
+        try:
+            if digest.hexdigest() != sha256:
+                raise MigrationRefused(
+                    f"the file {sha256} is missing in the source, or damaged. kb check names its document: "
+                    "send the file again, or remove the document for good; then repeat."
+                )
+            await two.write(originals.take, sha256, wanted[sha256], name)
+        finally:
+            await spool.remove(name)
+    return len(wanted)
+
+
+async def _compared(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> str:
+    """SHA-256 over all that both hold. Raises MigrationRefused: they differ."""
+    for store, name in ((one, "source"), (two, "target")):
+        if set(await _items(store)) != set(items):
+            raise MigrationRefused(
+                f"the {name} was changed meanwhile. Stop the engines of both, and repeat with a new target."
+            )
+    whole = hashlib.sha256()
+    for done, item in enumerate(items):
+        progress("comparing", done, len(items))
+        whole.update((await _check_equal(one, two, item)).encode())
+    progress("comparing", len(items), len(items))
+    return whole.hexdigest()
+
+
+async def _check_equal(one: Store, two: Store, item: _Item) -> str:
+    """The digest of what both have. Raises MigrationRefused: it differs."""
+    first, second = await _digest(one, item), await _digest(two, item)
+    if first is None or first != second:
+        raise MigrationRefused(
+            f"{item} is another in the target than in the source: one of the two was used since it was "
+            "copied. Stop the engines of both, and repeat with a new target."
+        )
+    return first
+
+
+async def _digest(store: Store, item: _Item) -> str | None:
+    if item.table == "documents":
+        record = await store.read(transfer.record, int(item.key[0]))
+        return None if record is None else record.digest
+    fields = await store.read(transfer.row, item.table, item.key)
+    return None if fields is None else transfer.row_digest(fields)

@@ -1,0 +1,195 @@
+"""Access tokens of an authorization server: JWTs (RFC 9068), checked against the keys that it publishes.
+
+    token ─▶ algorithm, key id ─▶ IssuerKeys ─▶ signature, issuer, audience, times ─▶ scopes ─▶ Grant
+
+Signing algorithms are those with public keys: a token that is not signed, or signed with a secret, is
+refused before a key is looked for, and a key signs by the algorithms of its own type alone. What was found of
+a token is kept a minute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jwt
+from jwt.exceptions import (
+    ExpiredSignatureError,
+    ImmatureSignatureError,
+    InvalidAudienceError,
+    InvalidIssuerError,
+    MissingRequiredClaimError,
+    PyJWTError,
+)
+
+from kb_contracts.access.keys import reach_of
+from kb_contracts.access.reach import Access, Right
+from kb_server.access.grants import Grant
+from kb_server.access.issuer import IssuerKeys
+from mcp_aiohttp.authentication import TokenRefused
+from mcp_aiohttp.protocol.caller import Identity, digest
+
+ALGORITHMS: Mapping[str, frozenset[str]] = {
+    "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+    "EC": frozenset({"ES256", "ES384", "ES512"}),
+    "OKP": frozenset({"EdDSA"}),
+}
+"""By the type of a key, what tokens may be signed with."""
+_ALL: frozenset[str] = frozenset().union(*ALGORITHMS.values())
+
+_TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
+"""Of a token's header. An ID token is a plain `jwt`, too, and is for its client: the audience tells."""
+_REQUIRED = ("exp", "iss", "aud", "sub")
+_LEEWAY_SECONDS = 30
+_KEPT_SECONDS = 60.0
+_KEPT = 2_000
+_LONGEST_SUBJECT = 60
+_COLLECTION = "collection"
+
+
+class Scopes:
+    """Which scopes stand for which rights, as `KB_OAUTH_SCOPES` has it."""
+
+    def __init__(self, pairs: Sequence[str]) -> None:
+        split = [pair.partition("=") for pair in pairs]
+        self._collection = next((scope for name, _, scope in split if name == _COLLECTION), "")
+        self.rights: dict[str, Right] = {
+            scope: name  # type: ignore[misc] # the setting was checked
+            for name, _, scope in split
+            if name != _COLLECTION
+        }
+
+    @property
+    def least(self) -> str:
+        """The scope without which nothing can be done."""
+        return next((scope for scope, right in self.rights.items() if right == "read"), "")
+
+    def access(self, subject: str, given: Sequence[str]) -> Access:
+        """What the scopes of a token allow; the name says who it is, and tells apart what it may."""
+        rights = frozenset(right for scope, right in self.rights.items() if scope in given)
+        begins = self._collection
+        named = [each for each in given if begins and each.startswith(begins)]
+        collections = sorted({each.removeprefix(begins) for each in named})
+        reach = reach_of(tuple(collections)) if collections else None
+        if len(subject) > _LONGEST_SUBJECT or not subject.isprintable():
+            subject = hashlib.sha256(subject.encode(errors="surrogatepass")).hexdigest()[:32]
+        seen = digest(" ".join((*sorted(rights), "|", *collections)))[:8]
+        return Access(f"oauth:{subject}/{seen}", rights, reach)
+
+
+class TokenVerifier:
+    """Checks tokens of `issuer` for any of the `audiences`, which are asked for when a token comes."""
+
+    def __init__(
+        self,
+        issuer: str,
+        audiences: Callable[[], Sequence[str]],
+        scopes: Scopes,
+        *,
+        keys: IssuerKeys | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.issuer = issuer
+        self.scopes = scopes
+        self._audiences = audiences
+        self._keys = keys or IssuerKeys(issuer, suits)
+        self._clock = clock
+        self._known: dict[str, tuple[Identity, float]] = {}
+
+    async def identity(self, token: str) -> Identity:
+        """Who sends the token.
+
+        Raises:
+            TokenRefused: it is not one of these.
+            AuthenticatorUnavailable: the issuer's keys cannot be had.
+        """
+        key, now = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest(), self._clock()
+        identity, until = self._known.get(key, (None, 0.0))
+        if identity is not None and now < until:
+            return identity
+        claims = await self._claims(token)
+        access = self.scopes.access(claims["sub"], _scopes_of(claims))
+        if not access.rights:
+            needed = self.scopes.least
+            raise TokenRefused(
+                f"The token has none of the scopes {', '.join(self.scopes.rights)}.",
+                error="insufficient_scope",
+                scope=needed,
+            )
+        identity = Identity(access.name, Grant(access, is_one_caller=True))
+        if len(self._known) >= _KEPT:
+            self._known.clear()  # so many are nobody's working set
+        self._known[key] = identity, min(now + _KEPT_SECONDS, claims["exp"])
+        return identity
+
+    async def _claims(self, token: str) -> dict[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+        except PyJWTError:
+            raise TokenRefused("The bearer token is neither a key of this server nor a JWT.") from None
+        algorithm = header.get("alg")
+        if algorithm not in _ALL:
+            raise TokenRefused("The token must be signed with a public key: RS, PS, ES or EdDSA.")
+        if str(header.get("typ", "")).lower() not in _TYPES:
+            raise TokenRefused("The token is no access token by its type.")
+        key_id = header.get("kid")
+        found = await self._keys.find(key_id if isinstance(key_id, str) else None, algorithm)
+        if not found:
+            raise TokenRefused("The token is signed with a key that the issuer does not publish.")
+        for key in found[:-1]:
+            try:
+                return self._decoded(token, key, algorithm)
+            except PyJWTError:
+                continue
+        try:
+            return self._decoded(token, found[-1], algorithm)
+        except PyJWTError as error:
+            raise _refused(error) from None
+
+    def _decoded(self, token: str, key: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+        claims = jwt.decode(
+            token,
+            jwt.PyJWK(dict(key), algorithm),
+            algorithms=[algorithm],
+            audience=list(self._audiences()),
+            issuer=self.issuer,
+            leeway=_LEEWAY_SECONDS,
+            options={"require": list(_REQUIRED)},
+        )
+        if not isinstance(claims["sub"], str) or not claims["sub"]:
+            raise MissingRequiredClaimError("sub")
+        return claims
+
+
+def suits(key: Mapping[str, Any], algorithm: str) -> bool:
+    """Whether a published key is one for signatures by this algorithm."""
+    return (
+        algorithm in ALGORITHMS.get(str(key.get("kty")), ())
+        and key.get("alg", algorithm) == algorithm
+        and key.get("use", "sig") == "sig"
+    )
+
+
+def _scopes_of(claims: Mapping[str, Any]) -> list[str]:
+    """Scopes as RFC 9068 writes them, or as others do: in `scp`, as a list."""
+    given = claims.get("scope", claims.get("scp", ""))
+    values = given.split() if isinstance(given, str) else given
+    return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
+
+
+def _refused(error: PyJWTError) -> TokenRefused:
+    match error:
+        case ExpiredSignatureError():
+            return TokenRefused("The token has expired.", is_guess=False)
+        case ImmatureSignatureError():
+            return TokenRefused("The token is not valid yet.", is_guess=False)
+        case InvalidAudienceError():
+            return TokenRefused("The token is for another audience.", is_guess=False)
+        case InvalidIssuerError():
+            return TokenRefused("The token is of another issuer.")
+        case MissingRequiredClaimError():
+            return TokenRefused(f"The token lacks the claim {error.claim}.")
+        case _:
+            return TokenRefused("The token's signature does not fit.")

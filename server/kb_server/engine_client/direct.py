@@ -1,0 +1,128 @@
+"""An engine in this process, behind the transport: requests are handed over, and none goes through a socket.
+
+What stands above, from the operations to the attempts, is the same as over HTTP, and so are the faults: a
+response is read by the same readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from aiohttp import hdrs, web
+
+from kb_contracts.http.direct import DirectCalls
+from kb_contracts.http.downloads import FileResponse
+from kb_contracts.http.multipart import SentFile
+from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
+from kb_server.engine_client.http1 import BodyStream, RawResponse, ResponseReader
+from kb_server.engine_client.multipart import FILE_TYPE, MultipartFile
+from kb_server.engine_client.transport import EngineRequest
+
+
+class DirectExchange:
+    """An `Exchange` with an engine in this process, which others reach at `url`."""
+
+    def __init__(self, calls: DirectCalls, url: str) -> None:
+        self._calls = calls
+        self._url = url
+
+    async def close(self) -> None:
+        """As `Exchange` has it: nothing is open, and calls that were left end with the engine."""
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        """Call the operation. Silence is the time without an answer, and without a block taken of its file.
+
+        Raises:
+            EngineTimeout: silence.
+            EngineUnreachable: the engine has stopped.
+            OSError: of the file.
+        """
+        if request.file is None:
+            call = self._begin(request)
+            if not (await asyncio.wait((call,), timeout=request.silence))[0]:
+                raise _timeout(request)
+            if request.stream is not None and not call.cancelled():
+                response = call.result()
+                if isinstance(response, FileResponse):
+                    return await _passed_on(response, request.stream, request)
+            return self._response_of(call)
+        sending = _Sending(request.file)
+        async with aclosing(sending.blocks()) as blocks:
+            call = self._begin(request, sending.file_of(blocks))
+            try:
+                while not call.done():
+                    if (left := sending.moved + request.silence - sending.now()) <= 0:
+                        raise _timeout(request)
+                    await asyncio.wait((call,), timeout=left)
+            finally:
+                if not (call.done() or sending.is_whole):
+                    call.cancel()  # over HTTP its connection would break
+                    await asyncio.wait((call,))
+        if sending.failure is not None:
+            raise sending.failure
+        return self._response_of(call)
+
+    def _begin(self, request: EngineRequest, file: SentFile | None = None) -> asyncio.Task[web.Response]:
+        return self._calls.begin(
+            request.operation,
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            json=request.json,
+            file=file,
+        )
+
+    def _response_of(self, call: asyncio.Task[web.Response]) -> RawResponse:
+        if call.cancelled():
+            raise EngineUnreachable("it has stopped", url=self._url)
+        response = call.result()
+        assert isinstance(response.body, bytes), "what the operations answer is encoded"
+        retry_after = response.headers.get(hdrs.RETRY_AFTER)
+        return RawResponse(response.status, response.content_type, response.body, retry_after)
+
+
+async def _passed_on(response: FileResponse, stream: BodyStream, request: EngineRequest) -> RawResponse:
+    """A file, as it is taken. Raises EngineTimeout where it is not; EngineBadAnswer where it breaks off."""
+    async with aclosing(response.blocks) as blocks:
+        try:
+            async for block in blocks:
+                stream.put(block)
+                async with asyncio.timeout(request.silence):
+                    await stream.taken()
+        except TimeoutError:
+            raise _timeout(request) from None
+        except Exception as error:  # whatever the engine fails of, as over HTTP where its connection breaks
+            raise ResponseReader.broken_off() from error
+    return RawResponse(response.status, response.content_type, b"")
+
+
+def _timeout(request: EngineRequest) -> EngineTimeout:
+    return EngineTimeout(f"It said nothing for {request.silence:g} s.")
+
+
+class _Sending:
+    """A file on its way. `moved` is when its last block was taken, `failure` what broke it off."""
+
+    def __init__(self, file: MultipartFile) -> None:
+        self._file = file
+        self.now = asyncio.get_running_loop().time
+        self.moved = self.now()
+        self.is_whole = False
+        self.failure: Exception | None = None
+
+    def file_of(self, blocks: AsyncGenerator[bytes, None]) -> SentFile:
+        file = self._file
+        return SentFile(file.filename, FILE_TYPE, file.source.size, blocks, file.texts)
+
+    async def blocks(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._file.blocks()) as blocks:
+                async for block in blocks:
+                    yield block
+                    self.moved = self.now()
+        except Exception as error:
+            self.failure = error
+            raise ConnectionAbortedError("the file did not come whole") from error
+        self.is_whole = True

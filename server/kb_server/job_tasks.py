@@ -1,0 +1,107 @@
+"""Jobs of the engine as tasks of the protocol: a job's id is the task's, and the engine alone keeps them.
+
+So tasks outlive this server, any replica knows them, and a caller sees those that it sees as jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import CANCEL_JOB, GET_JOB, JOB_ID, LIST_JOBS, JobsQuery
+from kb_server.cursors import next_cursor, offset_of
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import Engine
+from kb_server.engine_faults import tool_error
+from kb_server.offers import Task, TaskStatus
+from kb_server.services import Services
+from kb_server.tool import EngineWords, ToolError
+from mcp_aiohttp.fastpath import ToolOutcome
+
+_PAGE = 100
+_ID = re.compile(get_args(JOB_ID)[1].pattern)
+_MOST_QUOTED = 100
+_STATUS: Mapping[m.JobStatus, TaskStatus] = {
+    "queued": "working",
+    "running": "working",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+class JobTasks:
+    """The tasks of a toolset, as `Tasks` has them.
+
+    `tools` may be called as tasks; `result` makes of a job that has ended what these would have answered. Its
+    errors open with `error_members`.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        tools: Collection[str],
+        result: Callable[[m.Job], Awaitable[msgspec.Struct]],
+        words: EngineWords,
+        error_members: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tools = frozenset(tools)
+        self._services = services
+        self._result = result
+        self._words = words
+        self._error_members = dict(error_members or {})
+
+    @property
+    def _engine(self) -> Engine:
+        return self._services.engine
+
+    async def get(self, task_id: str, wait: float = 0.0) -> Task:
+        return _task(await self._job(task_id, wait))
+
+    async def result(self, task_id: str) -> ToolOutcome:
+        job = await self._job(task_id)
+        try:
+            return ToolOutcome(msgspec.json.encode(await self._result(job)))
+        except ToolError as error:
+            return ToolOutcome(msgspec.json.encode({**self._error_members, **error.payload()}), is_error=True)
+
+    async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
+        offset = offset_of(cursor)
+        found = await self._engine.call(LIST_JOBS, query=JobsQuery(offset=offset, limit=_PAGE))
+        return [_task(job) for job in found.jobs], next_cursor(offset, len(found.jobs), found.total)
+
+    async def cancel(self, task_id: str) -> Task:
+        place = {"job_id": self._job_id(task_id)}
+        try:
+            return _task(await self._engine.call(CANCEL_JOB, path=place))
+        except EngineFault as fault:
+            raise tool_error(fault, self._words, task_id=task_id) from fault
+
+    async def _job(self, task_id: str, wait: float = 0.0) -> m.Job:
+        job_id = self._job_id(task_id)
+        try:
+            if wait:
+                return await self._engine.wait_for_job(job_id, wait)
+            return await self._engine.call(GET_JOB, path={"job_id": job_id})
+        except EngineFault as fault:
+            raise tool_error(fault, self._words, task_id=task_id) from fault
+
+    def _job_id(self, task_id: str) -> str:
+        if _ID.match(job_id := task_id.lower()):
+            return job_id
+        absent = Refused("job_not_found", "There is none.")
+        raise tool_error(absent, self._words, task_id=task_id[:_MOST_QUOTED])
+
+
+def _task(job: m.Job) -> Task:
+    return Task(
+        id=job.id,
+        status=_STATUS[job.status],
+        created_at=job.created_at,
+        changed_at=job.finished_at or job.started_at or job.created_at,
+        message=job.step if job.error is None else job.error.message,
+    )

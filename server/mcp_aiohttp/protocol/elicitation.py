@@ -1,0 +1,98 @@
+"""Asking the person at the client for approval, in the way of the era that a call came in.
+
+| Era | How |
+|---|---|
+| 2026-07-28 | the answer to the call is the question, and the call comes again with what the person said |
+| 2025-06-18, 2025-11-25 | a request to the client in the middle of the call, over stdio and WebSocket |
+| the same, over HTTP | not at all: without a session nothing is known of the client, and it cannot reply |
+
+A question is recognised by its words when the call comes again: a reply to other words is none, and the
+question is put again. The client speaks for the person in either era, so that there is nothing to seal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 300.0
+"""How long a person may take while a call waits for the answer."""
+
+Answer = Literal["accept", "decline", "cancel", "none"]
+"""`cancel`: the question was closed without a choice; `none`: the client gave no answer that can be used."""
+
+_NOTHING_TO_FILL_IN: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class InputRequired(Exception):
+    """The call is to be answered with `result`; the client calls again once it has what is named there."""
+
+    def __init__(self, requests: types.InputRequests) -> None:
+        super().__init__("the client must ask first")
+        self.result = types.InputRequiredResult(input_requests=requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whoever sits at the client of one call."""
+
+    session: ServerSession
+    request_id: types.RequestId | None
+    is_modern: bool
+    given: Mapping[str, Any]
+    """What the client has brought along, by question."""
+
+    @classmethod
+    def of(
+        cls, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> Person | None:
+        """Whom the client of this call can ask; None where it cannot, or did not say that it can."""
+        session = context.session
+        modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if not _asks_by_form(session.client_capabilities) or not (modern or session.can_send_request):
+            return None
+        return cls(session, context.request_id, modern, params.input_responses or {})
+
+    async def answer(self, question: str) -> Answer:
+        """Whether the person approves of what `question` says will be done.
+
+        Raises:
+            InputRequired: the client has to ask first; let it out of the call.
+        """
+        form = types.ElicitRequestFormParams(message=question, requested_schema=_NOTHING_TO_FILL_IN)
+        request = types.ElicitRequest(params=form)
+        if not self.is_modern:
+            return await self._answer_now(request)
+        key = f"approval-{sha256(question.encode()).hexdigest()[:16]}"
+        given = self.given.get(key)
+        if not isinstance(given, types.ElicitResult):
+            raise InputRequired({key: request})
+        return given.action
+
+    async def _answer_now(self, request: types.ElicitRequest) -> Answer:
+        way = ServerMessageMetadata(related_request_id=self.request_id)
+        try:
+            found = await self.session.send_request(request, types.ElicitResult, ANSWER_SECONDS, way)
+        except (MCPError, ValidationError) as failed:
+            log.info("The client gave no answer for its user", extra={"reason": type(failed).__name__})
+            return "none"
+        return found.action
+
+
+def _asks_by_form(capabilities: types.ClientCapabilities | None) -> bool:
+    """An empty capability is that of the time before there were modes, when all were forms."""
+    asks = capabilities.elicitation if capabilities is not None else None
+    return asks is not None and (asks.form is not None or asks.url is None)

@@ -1,0 +1,120 @@
+"""Engines that let something of what is out of reach through: the comparison of twins notices each.
+
+Every breach is a place at which the engine keeps to the reach, taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from kb_engine.api import documents as documents_api
+from kb_engine.api import search as search_api
+from kb_engine.api.engine import StateApi
+from kb_engine.index.embedded import selection
+from kb_engine.store.repository import collections, documents, jobs, search, sources, versions
+from kb_engine.store.repository.transaction import Read
+from kb_engine.store.store import Store
+from tests.contract.test_access import ATTEMPTS, built, try_all
+from tests.support.twins import REACHES
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+Breach = Callable[[], AbstractContextManager[Any]]
+
+
+def everywhere(*_: object) -> tuple[str, tuple[()]]:
+    """No condition."""
+    return "", ()
+
+
+def in_all(_module: Any, name: str) -> Breach:
+    """A function of a repository runs as if its caller reached everything."""
+    whole = getattr(_module, name)
+
+    async def unbounded(read: Read, *args: Any, **kwargs: Any) -> Any:
+        reach, read.reach = read.reach, None
+        try:
+            return await whole(read, *args, **kwargs)
+        finally:
+            read.reach = reach
+
+    return lambda: patch.object(_module, name, unbounded)
+
+
+def attribute(where: Any, name: str, other: Any) -> Breach:
+    return lambda: patch.object(where, name, other)
+
+
+def words_of_all() -> AbstractContextManager[Any]:
+    whole = selection._statistics
+    return patch.object(selection, "_statistics", lambda state, terms, _readable: whole(state, terms, None))
+
+
+def status_of_all() -> AbstractContextManager[Any]:
+    async def status(self: StateApi, _incoming: object) -> Any:
+        issues = await self._read()
+        return self._status(self._counts, self._storage, issues)
+
+    return patch.object(StateApi, "get_status", status)
+
+
+def searched_by_all() -> AbstractContextManager[Any]:
+    async def search(self: Any, query: Any) -> Any:
+        return await self._find(query)
+
+    return patch.object(Store, "search", search)
+
+
+def for_anybody(name: str) -> Breach:
+    whole = getattr(search_api, name)
+    return lambda: patch.object(search_api, name, lambda *args: whole(*args[:-1], None))
+
+
+BREACHES: dict[str, Breach] = {
+    "documents are everybody's": attribute(Read, "within", everywhere),
+    "jobs are everybody's": attribute(Read, "job_within", everywhere),
+    "versions are everybody's": attribute(Read, "version_within", everywhere),
+    "documents are found by all": in_all(documents, "_fields"),
+    "documents are listed for all": in_all(documents, "page"),
+    "citations are checked for all": in_all(documents, "check_citation"),
+    "tags are counted for all": in_all(documents, "tag_page"),
+    "searches look everywhere": searched_by_all,
+    "words are counted everywhere": words_of_all,
+    "languages are those of all": in_all(search, "languages"),
+    "a cursor leads anywhere": in_all(search, "at"),
+    "a cursor is anybody's": for_anybody("opened"),
+    "jobs are found by all": in_all(jobs, "find"),
+    "jobs are listed for all": in_all(jobs, "page"),
+    "jobs are cancelled by all": in_all(jobs, "cancel"),
+    "versions are listed for all": in_all(versions, "page"),
+    "versions are found by all": in_all(versions, "find"),
+    "versions are read by all": in_all(versions, "detail"),
+    "versions are purged by all": in_all(versions, "_document"),
+    "the trash is everybody's": in_all(versions, "trash"),
+    "anything may be a duplicate": in_all(sources, "duplicate_of"),
+    "anything may be replaced": in_all(sources, "holders"),
+    "collections are listed for all": in_all(collections, "every"),
+    "collections are found by all": in_all(collections, "name_of"),
+    "collections have names for all": in_all(collections, "ids"),
+    "collections are added up for all": in_all(collections, "_stats"),
+    "collections are described by all": in_all(collections, "put"),
+    "the status is of all": status_of_all,
+    "anything is taken in anywhere": attribute(documents_api, "check_submission", lambda *_: None),
+    "any tag is given and taken": attribute(documents, "check_changes", lambda *_: None),
+    "the base is cleared by all": attribute(documents, "check_whole", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES.values(), ids=BREACHES.keys())
+def test_a_breach_is_noticed(breach: Breach) -> None:
+    with (
+        breach(),
+        pytest.raises(AssertionError),
+        built("sqlite", REACHES["a tag that is no collection"]) as pair,
+    ):
+        try_all(pair, ATTEMPTS)

@@ -1,0 +1,22 @@
+"""The page on access says who may do what with the documents of which collection, as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api.operations import OPERATIONS
+from tests.contract.access_matrix import PAGE, TRIES, rows, written
+from tests.support.engines import engine, simulator
+
+
+@pytest.mark.requirement("R44", "R47", "R49")
+@pytest.mark.parametrize("kind", ["engine", "simulator"])
+def test_the_page_says_who_may_do_what(kind: str, tmp_path: Path) -> None:
+    """If this fails, write the table again: `python -m tests.contract.access_matrix`."""
+    with engine(tmp_path) if kind == "engine" else simulator() as url:
+        found = list(rows(url))
+    assert TRIES.keys() == {each.id for each in OPERATIONS if not each.public}
+    page = PAGE.read_text("utf-8")
+    assert written(page, found) == page

@@ -1,0 +1,66 @@
+// The authorization server oidc-provider, for clients that nobody has registered and a user who agrees to all.
+// Its settings come as JSON on stdin: where it listens, the keys that it signs with, and the resource.
+// It ends when stdin does.
+
+import { createServer } from "node:http";
+import { createInterface } from "node:readline";
+import Provider from "oidc-provider";
+
+const lines = createInterface({ input: process.stdin });
+const settings = JSON.parse((await lines[Symbol.asyncIterator]().next()).value);
+
+const provider = new Provider(settings.issuer, {
+  jwks: { keys: settings.keys },
+  cookies: { keys: ["only for a test"] },
+  scopes: ["openid", "offline_access", ...settings.scopes],
+  pkce: { required: () => true },
+  issueRefreshToken: async (_context, client) => client.grantTypeAllowed("refresh_token"),
+  findAccount: async (_context, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
+  interactions: { url: (_context, interaction) => `/interaction/${interaction.uid}` },
+  features: {
+    devInteractions: { enabled: false },
+    registration: { enabled: true },
+    revocation: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      useGrantedResource: () => true,
+      getResourceServerInfo: (_context, resource) => {
+        if (resource !== settings.resource) throw new Error(`an unknown resource: ${resource}`);
+        return {
+          audience: resource,
+          scope: settings.scopes.join(" "),
+          accessTokenTTL: settings.seconds,
+          accessTokenFormat: "jwt",
+          jwt: { sign: { alg: "RS256" } },
+        };
+      },
+    },
+  },
+});
+
+// What a person would click through: log in as alice, and agree.
+async function agree(request, response) {
+  const { prompt, params, session } = await provider.interactionDetails(request, response);
+  if (prompt.name === "login") {
+    await provider.interactionFinished(request, response, { login: { accountId: "alice" } });
+    return;
+  }
+  const grant = new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
+  grant.addOIDCScope(params.scope ?? "");
+  grant.addResourceScope(settings.resource, params.scope ?? "");
+  await provider.interactionFinished(request, response, { consent: { grantId: await grant.save() } });
+}
+
+const answer = provider.callback();
+const server = createServer((request, response) => {
+  if (request.url.startsWith("/interaction/")) {
+    agree(request, response).catch((error) => {
+      response.statusCode = 500;
+      response.end(String(error));
+    });
+  } else {
+    answer(request, response);
+  }
+});
+server.listen(new URL(settings.issuer).port, "127.0.0.1", () => console.log("ready"));
+lines.on("close", () => process.exit(0));

@@ -1,0 +1,222 @@
+"""The way of a client that knows nothing but a URL: the official one, and a certified authorization server.
+
+A request without a token, where tokens come from, the metadata of that server, registration, an authorization
+code with PKCE, a token for this resource, tools, a token that expires, its refresh, tools again. And bad
+tokens, signed with the very keys of that server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
+
+from kb_load.processes import free_port
+from tests.support.eventually import eventually_async
+from tests.support.mcp_messages import request
+from tests.support.stack import Stack, running_stack
+from tests.support.tokens import BAD, Bad, Issuer, private_jwk
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "access.md"
+SCOPES = ("kb:read", "kb:write", "kb:delete", "kb:admin")
+CALLBACK = "http://127.0.0.1:1/callback"
+SECONDS = 5
+"""How long its tokens last; the server grants half a minute more, the client does not."""
+_INSTALL_SECONDS = 300.0
+_MOST_STEPS = 20
+
+
+def install() -> None:
+    """Install what `package-lock.json` pins, unless it is there already."""
+    lock, installed = HERE / "package-lock.json", HERE / "node_modules" / ".package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        npm = shutil.which("npm")
+        assert npm is not None, "npm is needed"
+        command = [npm, "ci", "--ignore-scripts"]
+        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=_INSTALL_SECONDS)
+
+
+@contextmanager
+def authorization_server(issuer: str, resource: str) -> Iterator[None]:
+    install()
+    node = shutil.which("node")
+    assert node is not None, "Node is needed"
+    settings = {
+        "issuer": issuer,
+        "resource": resource,
+        "scopes": SCOPES,
+        "seconds": SECONDS,
+        "keys": [private_jwk("current")],
+    }
+    with subprocess.Popen(
+        [node, str(HERE / "provider.mjs")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(settings) + "\n")
+        process.stdin.flush()
+        lines = iter(process.stdout.readline, "")
+        assert any(line == "ready\n" for line in lines), "it does not start"
+        yield  # and it ends with its stdin
+
+
+@dataclass
+class House:
+    """kb, the authorization server before it, and what is known of both."""
+
+    stack: Stack
+    issuer: Issuer
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    issuer = f"http://127.0.0.1:{free_port()}"
+    home = tmp_path_factory.mktemp("home")
+    with (
+        running_stack(home, KB_EMBEDDER="hash", KB_OAUTH_ISSUER=issuer) as stack,
+        authorization_server(issuer, stack.mcp_url),
+    ):
+        yield House(stack, Issuer(issuer, stack.mcp_url))
+
+
+@dataclass
+class Kept:
+    """What a client keeps."""
+
+    tokens: list[OAuthToken] = field(default_factory=list)
+    client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens[-1] if self.tokens else None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens.append(tokens)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+@dataclass
+class Person:
+    """A person with a browser, who logs in and agrees."""
+
+    transcript: Transcript
+    found: dict[str, str] = field(default_factory=dict)
+
+    async def visit(self, url: str) -> None:
+        async with httpx.AsyncClient() as browser:
+            for _ in range(_MOST_STEPS):
+                if url.startswith(CALLBACK):
+                    break
+                response = await browser.get(url)
+                assert response.is_redirect, response.text
+                self.transcript.note("GET", url, response.status_code, browser=True)
+                url = urljoin(url, response.headers["Location"])
+        self.found = dict(parse_qsl(urlsplit(url).query))
+
+    async def result(self) -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(
+            code=self.found["code"], state=self.found["state"], iss=self.found["iss"]
+        )
+
+
+@dataclass
+class Transcript:
+    """The requests that were made, without what differs from one time to another."""
+
+    house: House
+    lines: list[str] = field(default_factory=list)
+
+    def note(self, method: str, url: str, status: int, detail: str = "", *, browser: bool = False) -> None:
+        parts = urlsplit(url)
+        who = "kb" if url.startswith(self.house.stack.server_url) else "as"
+        path = re.sub(r"/[\w-]{43}", "/ID", parts.path)
+        names = ", ".join(sorted(name for name, _ in parse_qsl(parts.query)))
+        line = f"{'browser' if browser else 'client'} ─▶ {who}  {method} {path}"
+        line += f" ({names})" if names else ""
+        self.lines.append(f"{line}  {status}" + (f"  {detail}" if detail else ""))
+
+    async def hear(self, response: httpx2.Response) -> None:
+        detail = ""
+        if challenge := response.headers.get("WWW-Authenticate"):
+            detail = challenge.replace(self.house.stack.server_url, "https://kb.example")
+        elif response.request.url.path == "/mcp":
+            detail = json.loads(response.request.content).get("method", "")
+        elif response.request.url.path == "/token":
+            detail = dict(parse_qsl(response.request.content.decode()))["grant_type"]
+        self.note(response.request.method, str(response.request.url), response.status_code, detail)
+
+
+async def test_a_client_finds_its_way_from_the_url_to_the_tools(house: House) -> None:
+    transcript, kept = Transcript(house), Kept()
+    person = Person(transcript)
+    metadata = OAuthClientMetadata(
+        client_name="kb's test",
+        redirect_uris=[AnyUrl(CALLBACK)],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        token_endpoint_auth_method="none",
+    )
+    auth = OAuthClientProvider(house.stack.mcp_url, metadata, kept, person.visit, person.result)
+    hooks = {"response": [transcript.hear]}
+    async with (
+        httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=60) as http,
+        Client(streamable_http_client(house.stack.mcp_url, http_client=http), mode="2026-07-28") as client,
+    ):
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools == {"kb_search", "kb_get", "kb_status", "kb_jobs"}, "it asked for reading, and reads"
+        assert len(kept.tokens) == 1
+        assert kept.tokens[0].scope == "kb:read"
+        assert kept.tokens[0].refresh_token
+        refused = await client.call_tool("kb_addnote", {"text": "x"})
+        assert refused.is_error
+
+        async def refreshed() -> bool:
+            assert not (await client.call_tool("kb_status", {})).is_error
+            return len(kept.tokens) > 1
+
+        await eventually_async(refreshed, seconds=60.0, what="a token that was refreshed")
+        assert kept.tokens[1].access_token != kept.tokens[0].access_token
+    lines = list(dict.fromkeys(transcript.lines))
+    print("\n".join(lines))
+    assert "\n".join(f"    {line}" for line in lines) in PAGE.read_text()
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.what)
+def test_a_bad_token_is_refused(house: House, bad: Bad) -> None:
+    headers = {"Authorization": f"Bearer {bad.make(house.issuer)}"}
+    response = httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers)
+    assert response.status_code == bad.status
+    assert f'error="{bad.error}"' in response.headers["WWW-Authenticate"]
+    assert f'error_description="{bad.words}"' in response.headers["WWW-Authenticate"]
+
+
+def test_a_good_one_of_the_same_kind_is_taken(house: House) -> None:
+    headers = {"Authorization": f"Bearer {house.issuer.token()}"}
+    assert httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers).status_code == 200
+
+
+def test_a_token_of_another_resource_of_the_same_server_is_refused(house: House) -> None:
+    headers = {"Authorization": f"Bearer {house.issuer.token(aud='http://127.0.0.1:1/mcp')}"}
+    assert httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers).status_code == 401

@@ -1,0 +1,509 @@
+"""A server with keys and an issuer on a socket: what each caller is given, and how others are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+from aiohttp.test_utils import TestServer
+
+from kb_config.logs import JsonFormatter
+from kb_contracts.access.key_file import KeyFile, rights_of
+from kb_contracts.access.keys import Quotas
+from kb_server.hosting.http import build_app
+from kb_server.hosting.toolset_server import mount
+from kb_server.observability.metrics import Metrics
+from kb_server.observability.redaction import sanitised
+from kb_server.pages.routes import Pages
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from kb_server.uploads.routes import routes
+from mcp_aiohttp.options import HostingOptions
+from tests.protocol.conftest import Served, serving
+from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, call, modern, modern_headers, request
+from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.tokens import BAD, Bad, Issuer
+
+NAMES = ("kb", "kb-extra", "knowledge", "ragler")
+READERS = {"kb_search", "kb_get", "kb_status", "kb_jobs"}
+
+
+@dataclass
+class House:
+    """A server with toolsets and pages before a simulated engine, and its file of keys."""
+
+    served: Served
+    engine: SimulatedEngine
+    keys: KeyFile
+    services: Services
+
+    def key(self, name: str = "ci", rights: str = "read", **members: Any) -> str:
+        """A new token."""
+        return self.keys.create(name, rights=rights_of(rights.split()), **members)[1]
+
+    async def ask(
+        self,
+        token: str,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        era: str = MODERN,
+        path: str = "/mcp",
+    ) -> dict[str, Any]:
+        message = request(method, params)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if era == MODERN:
+            message = modern(message)
+            headers |= modern_headers(message)
+        else:
+            headers |= {"MCP-Protocol-Version": era, "Content-Type": "application/json"}
+        response = await self.served.http.post(path, json=message, headers=headers)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    async def tools(self, token: str, **where: str) -> set[str]:
+        found = await self.ask(token, "tools/list", **where)
+        return {tool["name"] for tool in found["result"]["tools"]}
+
+    async def call(self, token: str, tool: str, path: str = "/mcp", **arguments: Any) -> dict[str, Any]:
+        """The structured content, or the error object under `refused`."""
+        params = {"name": tool, "arguments": arguments}
+        result = (await self.ask(token, "tools/call", params, path=path))["result"]
+        if result["isError"]:
+            return {"refused": json.loads(result["content"][0]["text"])}
+        return dict(result["structuredContent"])
+
+
+Open = Callable[..., Awaitable[House]]
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Open]:
+    async with AsyncExitStack() as stack:
+
+        async def start(issuer: Issuer | None = None, **settings: Any) -> House:
+            engine = await stack.enter_async_context(simulated_engine())
+            at = {} if issuer is None else {"oauth_issuer": issuer.url}
+            configured = ServerSettings(
+                **{
+                    "engine_url": engine.url,
+                    "ragler_api_url": engine.url,
+                    "home": tmp_path,
+                    "toolsets": list(NAMES),
+                    **at,
+                    **settings,
+                }
+            )
+            services = await stack.enter_async_context(Services(configured))
+            mounts = mount([build_toolset(name, services) for name in NAMES], configured.toolsets)
+            services.paths = [each.path for each in mounts]
+            pages = Pages(services)
+            app = build_app(
+                configured,
+                mounts,
+                routes=[*routes(lambda: services.uploads), *pages.routes()],
+                root=pages.root,
+                options=HostingOptions(authenticator=services.callers, resource=services.resource),
+                metrics=Metrics(),
+            )
+            served = await stack.enter_async_context(serving(app))
+            services.http_base = served.base
+            return House(served, engine, KeyFile(configured.keys_file), services)
+
+        yield start
+
+
+@pytest.fixture
+async def house(opened: Open) -> House:
+    return await opened()
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+async def test_without_a_key_everybody_is_let_in_and_the_first_one_shuts_the_door(house: House) -> None:
+    assert await house.tools("") > READERS
+    token = house.key()
+    response = await house.served.post(request("tools/list"))
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert await house.tools(token) > READERS
+    house.keys.revoke("ci")
+    response = await house.served.post(
+        request("tools/list"), {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    )
+    assert (response.status_code, "was revoked" in response.text) == (401, True)
+
+
+@pytest.mark.requirement("R44")
+@pytest.mark.parametrize("era", [MODERN, LATEST_HANDSHAKE])
+async def test_each_key_is_given_the_tools_that_it_may_use(house: House, era: str) -> None:
+    """Twice, for the second list comes by the fast path, and in turns, for one must not get another's."""
+    everything = house.key("all", "read write delete administer")
+    reader, writer = house.key("reader"), house.key("writer", "read write")
+    knowledge = house.key("knowledge", "read delete", toolsets=("knowledge",))
+    for _ in range(2):
+        assert {"kb_addnote", "kb_delete", "knowledge-clear"} < await house.tools(everything, era=era)
+        assert await house.tools(reader, era=era, path="/mcp/kb") == READERS
+        assert "kb_addnote" in await house.tools(writer, era=era)
+        assert not {"kb_delete", "knowledge-clear"} & await house.tools(writer, era=era)
+        found = await house.tools(knowledge, era=era)
+        assert "knowledge-remove" in found
+        assert {name.partition("-")[0] for name in found} == {"knowledge"}
+        assert await house.tools(knowledge, era=era, path="/mcp/kb") == set()
+
+
+async def test_a_tool_that_a_key_may_not_use_is_refused_and_asks_nobody(house: House) -> None:
+    reader = house.key("reader", toolsets=("kb", "kb-extra"))
+    refused = (await house.call(reader, "kb_addnote", text="x"))["refused"]
+    assert refused == {"error": "forbidden", "message": "This key may not write. Ask for one that may."}
+    refused = (await house.call(reader, "kb_delete", document_id=1))["refused"]
+    assert refused["message"] == "This key may not delete. Ask for one that may."
+    refused = (await house.call(reader, "knowledge-status"))["refused"]
+    assert refused["message"] == "This key is not for the toolset knowledge. Ask for one that is."
+    assert house.engine.journal.requests() == []
+    assert "refused" not in await house.call(reader, "kb_status")
+
+
+async def test_resources_and_prompts_are_those_of_their_toolset(house: House) -> None:
+    house.engine.add("collection:memory", text="a note")
+    kb, ragler = house.key("kb", toolsets=("kb",)), house.key("ragler", toolsets=("ragler",))
+    writer = house.key("writer", "write")
+    assert len((await house.ask(kb, "resources/list"))["result"]["resources"]) == 1
+    assert (await house.ask(kb, "prompts/list"))["result"]["prompts"]
+    for token in (ragler, writer):
+        found = await house.ask(token, "resources/list")
+        assert found["error"]["data"]["error_type"] == "forbidden"
+        found = await house.ask(token, "resources/read", {"uri": "kb://documents/1"})
+        assert found["error"]["data"]["error_type"] == "forbidden"
+    assert (await house.ask(ragler, "prompts/list"))["result"]["prompts"] == []
+    name = (await house.ask(kb, "prompts/list"))["result"]["prompts"][0]["name"]
+    found = await house.ask(ragler, "prompts/get", {"name": name})
+    assert found["error"]["data"]["error_type"] == "forbidden"
+
+
+async def test_cancelling_a_task_needs_the_right_to_write(house: House) -> None:
+    task = {"taskId": "00000000-0000-0000-0000-000000000000"}
+    found = await house.ask(house.key("reader"), "tools/cancel", task)
+    assert found["error"]["data"]["error_type"] == "forbidden"
+    found = await house.ask(house.key("writer", "write"), "tools/cancel", task)
+    assert found["error"]["data"]["error_type"] == "task_not_found"
+
+
+async def test_a_rotated_key_ends_at_once_or_after_its_grace(house: House) -> None:
+    old = house.key()
+    _, new = house.keys.rotate("ci", timedelta(minutes=5))
+    assert await house.tools(old) == await house.tools(new)
+    _, newest = house.keys.rotate("ci")
+    assert await house.tools(newest)
+    for token in (old, new):
+        response = await house.served.http.post(
+            "/mcp", json=request("ping"), headers={"Authorization": f"Bearer {token}"}
+        )
+        assert response.status_code == 401
+
+
+async def test_a_websocket_ends_when_its_key_does(house: House) -> None:
+    token = house.key()
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as http,
+        http.ws_connect(house.served.mcp.replace("http", "ws")) as socket,
+    ):
+        message = json.dumps(call("kb_addnote", 1, text="x"))
+        await socket.send_str(message)
+        assert "may not write" in (await socket.receive()).data
+        file = house.keys.path
+        await asyncio.to_thread(file.write_text, file.read_text().replace('"read"', '"read", "write"'))
+        await socket.send_str(message.replace('"id": 1', '"id": 2'))
+        assert "may not write" not in (await socket.receive()).data, "what it may now counts"
+        house.keys.revoke("ci")
+        await socket.send_str(message.replace('"id": 1', '"id": 3'))
+        assert (await socket.receive()).data == 1008
+
+
+async def test_an_upload_is_of_the_key_that_began_it(house: House) -> None:
+    mine, other = house.key("mine", "read write"), house.key("other", "read write")
+    started = await house.call(mine, "kb_upload_start", filename="a.txt", total_size=3)
+    upload, chunk = started["upload_id"], {"chunk_index": 0, "data": base64.b64encode(b"abc").decode()}
+    for tool, arguments in (
+        ("kb_upload_chunk", chunk),
+        ("kb_upload_finish", {}),
+        ("kb_upload_abort", {}),
+    ):
+        refused = (await house.call(other, tool, upload_id=upload, **arguments))["refused"]
+        assert refused["error"] == "upload_not_found"
+        unknown = (await house.call(other, tool, upload_id="0" * 8, **arguments))["refused"]
+        assert unknown["message"] == refused["message"].replace(upload, "0" * 8), "in the same words"
+    response = await house.served.http.put(started["upload_url"], content=b"abc")
+    assert response.status_code == 201
+    assert "refused" not in await house.call(mine, "kb_upload_finish", upload_id=upload)
+
+
+async def test_a_key_with_a_reach_uploads_nothing_for_a_collection_outside(house: House) -> None:
+    token = house.key("team", "read write", collections=("team-*",))
+    refused = (await house.call(token, "kb_upload_start", filename="a.txt", total_size=3))["refused"]
+    assert refused["error"] == "forbidden"
+    inside = await house.call(token, "kb_upload_start", filename="a.txt", total_size=3, collection="team-a")
+    assert "upload_id" in inside
+
+
+# --- quotas --------------------------------------------------------------------------------------
+
+
+async def test_calls_a_minute_are_bounded_for_each_key(house: House) -> None:
+    token = house.key(quotas=Quotas(calls_per_minute=3))
+    answers = [await house.call(token, "kb_status") for _ in range(5)]
+    refused = [answer["refused"] for answer in answers if "refused" in answer]
+    assert len(refused) in (0, 1, 2)  # a minute may end in between
+    assert all(each["error"] == "rate_limited" and 1 <= each["retry_after"] <= 60 for each in refused)
+    assert "refused" not in await house.call(house.key("other"), "kb_status")
+
+
+async def test_what_a_key_adds_in_a_day_is_bounded_by_every_way(house: House) -> None:
+    token = house.key("ci", "read write", quotas=Quotas(documents_per_day=2, bytes_per_day=100))
+    assert "refused" not in await house.call(token, "kb_addnote", text="x" * 60)
+    refused = (await house.call(token, "kb_addnote", text="y" * 41))["refused"]
+    assert (refused["error"], refused["left"]) == ("quota_exceeded", 40)
+    refused = (await house.call(token, "kb_upload_start", filename="a.txt", total_size=41))["refused"]
+    assert refused["error"] == "quota_exceeded"
+    started = await house.call(token, "kb_upload_start", filename="a.txt", total_size=3)
+    await house.served.http.put(started["upload_url"], content=b"abc")
+    assert "refused" not in await house.call(token, "kb_upload_finish", upload_id=started["upload_id"])
+    refused = (await house.call(token, "kb_addnote", text="z"))["refused"]
+    assert "documents" in refused["message"]
+    assert len(house.engine.journal.requests("createJob")) == 2
+
+
+async def test_uploads_in_flight_are_bounded_for_each_key(house: House) -> None:
+    token = house.key("ci", "write", quotas=Quotas(uploads_in_flight=2))
+    other = house.key("other", "write")
+    upload = {"filename": "a.txt", "total_size": 3}
+    for _ in range(2):
+        assert "refused" not in await house.call(token, "kb_upload_start", **upload)
+    assert (await house.call(token, "kb_upload_start", **upload))["refused"]["error"] == "too_many_uploads"
+    assert "refused" not in await house.call(other, "kb_upload_start", **upload)
+
+
+# --- pages and metrics ---------------------------------------------------------------------------
+
+
+async def login(house: House, token: str, status: int = 303) -> httpx.Response:
+    house.served.http.cookies.clear()
+    response = await house.served.http.post("/login", files={"key": (None, token), "to": (None, "/")})
+    assert response.status_code == status
+    return response
+
+
+async def page(house: House, path: str, status: int = 200) -> str:
+    response = await house.served.http.get(path, headers={"Accept": "text/html"})
+    assert response.status_code == status, response.text
+    return response.text
+
+
+async def test_pages_are_for_every_key_as_far_as_it_goes(house: House) -> None:
+    reader, writer = house.key("reader"), house.key("writer", "read write")
+    document = house.engine.add("collection:memory", text="a note").id
+    await page(house, "/documents", 303)
+    await login(house, "guess", 403)
+    await login(house, reader)
+    form = re.search(r'name="token" value="([0-9a-f]{64})"', await page(house, "/add"))
+    assert form is not None
+    fields = {"token": (None, form[1]), "text": (None, "words")}
+    response = await house.served.http.post("/add", files=fields)
+    assert (response.status_code, "may not write" in response.text) == (403, True)
+    response = await house.served.http.post(f"/documents/{document}/remove", files=fields)
+    assert (response.status_code, "may not delete" in response.text) == (403, True)
+    assert house.engine.journal.changes() == []
+    house.keys.revoke("reader")
+    await page(house, "/documents", 303)
+    await login(house, writer)
+    form = re.search(r'name="token" value="([0-9a-f]{64})"', await page(house, "/add"))
+    assert form is not None
+    response = await house.served.http.post("/add", files=fields | {"token": (None, form[1])})
+    assert response.status_code == 303
+
+
+async def test_metrics_name_no_collections_to_who_does_not_reach_all(house: House) -> None:
+    everything, team = house.key("all"), house.key("team", collections=("team-*",))
+    await house.call(everything, "kb_search", query="granite")
+    remote = {"Via": "1.1 proxy"}
+
+    async def metrics(token: str) -> httpx.Response:
+        return await house.served.http.get("/metrics", headers={**remote, "Authorization": f"Bearer {token}"})
+
+    assert "mcp_search_results_count" in (await metrics(everything)).text
+    narrowed = (await metrics(team)).text
+    assert "mcp_requests_total" in narrowed
+    assert "mcp_search_results_count" not in narrowed
+    assert (await metrics("guess")).status_code == 401
+    counted = 'kb_refused_requests_total{error_type="unauthorized"}'
+    assert counted in (await metrics(everything)).text
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+async def test_wrong_keys_are_slowed_logged_with_their_address_and_counted(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    house = await opened(trusted_proxies=["127.0.0.1"])
+    token = house.key()
+    client = {"X-Forwarded-For": "203.0.113.9", "Content-Type": "application/json"}
+
+    async def status(key: str) -> int:
+        headers = {**client, "Authorization": f"Bearer {key}"}
+        return (await house.served.http.post("/mcp", json=request("ping"), headers=headers)).status_code
+
+    assert [await status(f"guess{number}") for number in range(12)] == [401] * 11 + [429]
+    assert await status(token) == 429
+    response = await house.served.http.post(
+        "/login", files={"key": (None, token)}, headers={"X-Forwarded-For": "203.0.113.9"}
+    )
+    assert response.status_code == 429, "at the other door, too"
+    refusals = [record for record in caplog.records if record.message == "Refused a request"]
+    assert {getattr(record, "address", None) for record in refusals} == {"203.0.113.9"}
+    assert {getattr(record, "error", None) for record in refusals} == {
+        "unauthorized",
+        "too_many_wrong_tokens",
+    }
+    headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "203.0.113.8"}
+    text = (await house.served.http.get("/metrics", headers=headers)).text
+    assert 'kb_refused_requests_total{error_type="too_many_wrong_tokens"} 3' in text
+
+
+async def test_no_token_is_logged(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    token = house.key("ci", "read write")
+    await house.call(token, "kb_search", query=f"where is {token}")
+    await house.call(token, "kb_get", source_path=token)
+    house.keys.revoke("ci")
+    await house.served.http.post("/mcp", json=request("ping"), headers={"Authorization": f"Bearer {token}"})
+    formatter = JsonFormatter()
+    written = [formatter.format(record) for record in caplog.records]
+    assert written
+    assert not [line for line in written if token.rpartition("_")[2] in line]
+    assert token not in sanitised(f"find {token} please")
+    oauth = Issuer("https://issuer", "kb").token()
+    assert oauth not in formatter.info_line("x", f"got {oauth}.", {})
+
+
+# --- OAuth ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    issuer = Issuer()
+    async with TestServer(issuer.app()) as server:
+        issuer.url = str(server.make_url("")).rstrip("/")
+        yield issuer
+
+
+@pytest.fixture
+async def protected(opened: Open, issuer: Issuer) -> House:
+    house = await opened(issuer)
+    issuer.audience = house.served.mcp
+    return house
+
+
+async def test_where_tokens_come_from_is_published(protected: House, issuer: Issuer) -> None:
+    base = protected.served.base
+    for path in ("", "/mcp", "/mcp/kb"):
+        response = await protected.served.http.get(
+            f"/.well-known/oauth-protected-resource{path}", headers={"Origin": "https://inspector.example"}
+        )
+        assert response.json() == {
+            "resource": base + path,
+            "authorization_servers": [issuer.url],
+            "bearer_methods_supported": ["header"],
+            "scopes_supported": ["kb:read", "kb:write", "kb:delete", "kb:admin"],
+            "resource_name": "kb",
+        }
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+    for path in (
+        "/register",
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/oauth-protected-resource/x",
+    ):
+        response = await protected.served.http.get(path)
+        assert response.status_code == 404
+        assert issuer.url in response.json()["error_description"]
+
+
+async def test_without_an_issuer_nothing_is_published(house: House) -> None:
+    house.key()
+    for path in ("", "/mcp"):
+        response = await house.served.http.get(f"/.well-known/oauth-protected-resource{path}")
+        assert response.status_code == 404
+        assert "This server has no OAuth." in response.json()["error_description"]
+
+
+async def test_a_caller_without_a_token_learns_where_to_get_one(protected: House) -> None:
+    response = await protected.served.post(request("ping"), path="/mcp/kb")
+    base = protected.served.base
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == (
+        f'Bearer scope="kb:read", resource_metadata="{base}/.well-known/oauth-protected-resource/mcp/kb"'
+    )
+
+
+async def test_a_token_may_what_its_scopes_say(protected: House, issuer: Issuer) -> None:
+    assert await protected.tools(issuer.token(), path="/mcp/kb") == READERS
+    writer = issuer.token(scope="kb:read kb:write")
+    assert "kb_addnote" in await protected.tools(writer)
+    assert "refused" not in await protected.call(writer, "kb_addnote", text="words")
+    refused = (await protected.call(writer, "kb_delete", document_id=1))["refused"]
+    assert refused["error"] == "forbidden"
+    for audience in (protected.served.base, f"{protected.served.base}/", f"{protected.served.mcp}/kb"):
+        assert await protected.tools(issuer.token(aud=audience))
+
+
+async def test_named_keys_go_on_beside_an_issuer(protected: House) -> None:
+    assert await protected.tools(protected.key()) > READERS
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.what)
+async def test_a_bad_token_is_refused(protected: House, issuer: Issuer, bad: Bad) -> None:
+    headers = {"Authorization": f"Bearer {bad.make(issuer)}", "Content-Type": "application/json"}
+    response = await protected.served.http.post("/mcp", json=request("ping"), headers=headers)
+    assert response.status_code == bad.status
+    assert response.json()["error"]["message"] == bad.words
+    challenge = response.headers["WWW-Authenticate"]
+    assert f'error="{bad.error}"' in challenge
+    assert f'error_description="{bad.words}"' in challenge
+    assert 'scope="kb:read"' in challenge
+    assert "resource_metadata=" in challenge
+
+
+async def test_while_the_issuer_is_out_of_reach_a_client_keeps_its_token(
+    protected: House, issuer: Issuer
+) -> None:
+    issuer.fails = True
+    headers = {"Authorization": f"Bearer {issuer.token()}", "Content-Type": "application/json"}
+    response = await protected.served.http.post("/mcp", json=request("ping"), headers=headers)
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "10")
+    assert await protected.tools(protected.key()) > READERS, "keys go on"
+
+
+async def test_an_audience_of_the_settings_is_the_only_one(opened: Open, issuer: Issuer) -> None:
+    house = await opened(issuer, oauth_audience=["api://kb"])
+    assert await house.tools(issuer.token(aud="api://kb"))
+    headers = {
+        "Authorization": f"Bearer {issuer.token(aud=house.served.mcp)}",
+        "Content-Type": "application/json",
+    }
+    response = await house.served.http.post("/mcp", json=request("ping"), headers=headers)
+    assert response.status_code == 401

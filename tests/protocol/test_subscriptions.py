@@ -1,0 +1,334 @@
+"""Subscriptions to documents, in the form of either era."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client
+from mcp.client.subscriptions import ResourceUpdated
+
+from kb_server.hosting.toolset_server import hosted
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits
+from tests.protocol.conftest import BOUND, Serve, Served, Start, stdio_environment
+from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
+from tests.protocol.sockets import connect as connect
+from tests.protocol.test_official_client import over_websocket
+from tests.support.eventually import eventually_async
+from tests.support.mcp_messages import (
+    LATEST_HANDSHAKE,
+    MODERN,
+    PLAIN,
+    initialize,
+    modern,
+    modern_headers,
+    request,
+)
+from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+
+PATH = "/watched"
+LIMITS = SubscriptionLimits(resources=3, of_client=2, streams=2, seconds=0.01)
+UPDATED, ACKNOWLEDGED = "notifications/resources/updated", "notifications/subscriptions/acknowledged"
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
+    async with Services(ServerSettings(engine_url=engine.url, home=tmp_path)) as services:
+        toolset = build_toolset("kb", services)
+        watched = hosted(toolset, subscription_limits=LIMITS)
+        yield await serve(build_toolset("textfile", services), servers={PATH: watched})
+
+
+def note(engine: SimulatedEngine, text: str = "Granite is hard.", **members: Any) -> str:
+    """The URI of a new document."""
+    return f"kb://documents/{engine.add('collection:memory', text=text, **members).id}"
+
+
+def edit(engine: SimulatedEngine, uri: str, title: str) -> None:
+    engine.namespace.clock.advance(1)
+    engine.edit(int(uri.rpartition("/")[2]), title)
+
+
+async def remove(engine: SimulatedEngine, uri: str) -> None:
+    engine.namespace.clock.advance(1)
+    async with httpx.AsyncClient(base_url=engine.url) as http:
+        (await http.delete(f"/api/v1/documents/{uri.rpartition('/')[2]}")).raise_for_status()
+
+
+def subscribe(uri: str, request_id: Any = "s", method: str = "resources/subscribe") -> dict[str, Any]:
+    return request(method, {"uri": uri}, request_id)
+
+
+def listen(*uris: str, request_id: Any = "l", **more: Any) -> dict[str, Any]:
+    wanted = {"resourceSubscriptions": list(uris), **more}
+    return modern(request("subscriptions/listen", {"notifications": wanted}, request_id))
+
+
+def looks(engine: SimulatedEngine) -> int:
+    return len(engine.journal.requests("getStatus"))
+
+
+async def looked(engine: SimulatedEngine, times: int = 3) -> None:
+    """Wait until the server has looked a few times more."""
+    before = looks(engine)
+    await until(lambda: looks(engine) - before, lambda more: more >= times)
+
+
+async def until(see: Callable[[], Any], good: Callable[[Any], bool]) -> None:
+    await eventually_async(see, good, seconds=BOUND, what="it")
+
+
+# --- the handshake versions, where a connection lasts ------------------------------------------------
+
+
+async def greeted(connect: Connect, served: Served) -> Wire:
+    wire = await connect(served, path=PATH)
+    announced = (await wire.ask(initialize(LATEST_HANDSHAKE)))["result"]["capabilities"]["resources"]
+    assert announced == {"subscribe": True, "listChanged": False}
+    await wire.send(INITIALIZED)
+    return wire
+
+
+async def test_a_client_hears_of_a_change_and_of_the_end(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri, other = note(engine), note(engine, "Chalk is not.")
+    wire = await greeted(connect, served)
+    assert (await wire.ask(subscribe(uri)))["result"] == {}
+    await looked(engine)
+    edit(engine, other, "Chalk")
+    await looked(engine)
+    edit(engine, uri, "Stones")
+    told = await wire.receive()
+    assert (told["method"], told["params"]["uri"]) == (UPDATED, uri)
+    await remove(engine, uri)
+    assert (await wire.receive())["params"]["uri"] == uri
+    assert (await wire.ask(subscribe(uri, method="resources/unsubscribe")))["result"] == {}
+
+
+async def test_a_client_that_left_or_unsubscribed_hears_nothing_and_costs_nothing(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri = note(engine)
+    leaving, staying = await greeted(connect, served), await greeted(connect, served)
+    await leaving.ask(subscribe(uri))
+    await staying.ask(subscribe(uri))
+    await staying.ask(subscribe(uri, method="resources/unsubscribe"))
+    await staying.ask(subscribe(uri, method="resources/unsubscribe"))  # twice is once
+    await looked(engine)
+    await leaving.socket.close()
+
+    seen: list[int] = []
+
+    def at_rest() -> bool:
+        seen.append(looks(engine))
+        return seen[-1:] * 12 == seen[-12:]
+
+    await until(at_rest, bool)
+    edit(engine, uri, "Stones")
+    assert (await staying.ask(request("ping")))["id"] == "1"
+
+
+async def test_what_is_not_there_cannot_be_subscribed_to(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    wire = await greeted(connect, served)
+    for uri in ("kb://documents/99", "kb://documents/x", "file:///etc/passwd", "", "kb://sources/a/b"):
+        refused = (await wire.ask(subscribe(uri)))["error"]
+        assert (refused["code"], refused["data"]["error_type"]) == (-32602, "resource_not_found")
+
+
+async def test_a_source_and_a_range_can_be_watched(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri = note(engine, source_path="stones.md")
+    wire = await greeted(connect, served)
+    both = {"kb://sources/memory/stones.md", f"{uri}?from=1&to=5"}
+    for each in both:
+        await wire.ask(subscribe(each))
+    edit(engine, uri, "Stones")
+    assert {(await wire.receive())["params"]["uri"] for _ in both} == both
+
+
+async def test_so_much_is_watched_and_no_more(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uris = [note(engine, f"note {number}") for number in range(4)]
+    first, second = await greeted(connect, served), await greeted(connect, served)
+    for uri in (*uris[:2], uris[0]):
+        assert "result" in await first.ask(subscribe(uri))
+    refused = (await first.ask(subscribe(uris[2])))["error"]
+    assert (refused["data"]["error_type"], refused["data"]["limit"]) == ("too_many_subscriptions", 2)
+    assert "result" in await second.ask(subscribe(uris[2]))
+    refused = (await second.ask(subscribe(uris[3])))["error"]
+    assert (refused["data"]["error_type"], refused["data"]["limit"]) == ("too_many_subscriptions", 3)
+    await first.ask(subscribe(uris[0], method="resources/unsubscribe"))
+    assert "result" in await second.ask(subscribe(uris[3]))
+
+
+async def test_an_engine_that_fails_for_a_while_loses_no_change(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri = note(engine)
+    wire = await greeted(connect, served)
+    await wire.ask(subscribe(uri))
+    await looked(engine)
+    engine.arm("internal_error", "getDocument", times=4)  # more than the client tries at once
+    edit(engine, uri, "Stones")
+    assert (await wire.receive())["params"]["uri"] == uri
+
+
+async def test_over_http_there_is_nothing_that_could_carry_a_notification(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    uri = note(engine)
+    announced = (await served.post(initialize(LATEST_HANDSHAKE), path=PATH)).json()["result"]["capabilities"]
+    assert announced["resources"]["subscribe"] is False
+    headers = {**PLAIN, "MCP-Protocol-Version": LATEST_HANDSHAKE}
+    for method in ("resources/subscribe", "resources/unsubscribe"):
+        refused = (await served.post(subscribe(uri, method=method), headers, PATH)).json()["error"]
+        assert refused["data"]["error_type"] == "no_subscriptions"
+        assert "WebSocket" in refused["message"]
+
+
+# --- 2026-07-28: a stream ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listening(served: Served, message: dict[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    headers = modern_headers(message)
+    async with served.http.stream("POST", PATH, json=message, headers=headers) as response:
+        assert response.status_code == 200
+
+        async def frames() -> AsyncIterator[dict[str, Any]]:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
+
+        yield frames()
+
+
+async def test_a_stream_carries_what_it_was_opened_for(served: Served, engine: SimulatedEngine) -> None:
+    uri, other = note(engine), note(engine, "Chalk is not.")
+    message = listen(uri, "kb://documents/99", toolsListChanged=True, resourcesListChanged=True)
+    async with asyncio.timeout(BOUND), listening(served, message) as frames:
+        opened = await anext(frames)
+        assert opened["method"] == ACKNOWLEDGED
+        assert opened["params"]["notifications"] == {"resourceSubscriptions": [uri]}
+        assert opened["params"]["_meta"][SUBSCRIPTION] == "l"
+        edit(engine, other, "Chalk")
+        await looked(engine)
+        edit(engine, uri, "Stones")
+        told = await anext(frames)
+        assert (told["method"], told["params"]["uri"]) == (UPDATED, uri)
+        assert told["params"]["_meta"][SUBSCRIPTION] == "l"
+        await remove(engine, uri)
+        assert (await anext(frames))["params"]["uri"] == uri
+
+
+async def test_only_what_is_reported_is_announced(served: Served) -> None:
+    discovered = await served.post(modern(request("server/discover")), path=PATH)
+    found = discovered.json()["result"]
+    assert found["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
+    assert found["capabilities"]["tools"]["listChanged"] is False
+    assert found["supportedVersions"] == [MODERN]
+    assert found["instructions"]
+
+
+async def test_streams_end_with_their_client_and_are_bounded(served: Served, engine: SimulatedEngine) -> None:
+    uri = note(engine)
+    async with asyncio.timeout(BOUND), listening(served, listen(uri)) as one:
+        await anext(one)
+        async with listening(served, listen(uri)) as two:
+            await anext(two)
+            refused = await served.post(listen(uri), path=PATH)
+            assert refused.json()["error"]["message"] == "Subscription limit reached"
+    too_many = await served.post(listen(*(f"kb://documents/{number}" for number in range(3))), path=PATH)
+    assert too_many.json()["error"]["data"]["error_type"] == "too_many_subscriptions"
+
+    async def free() -> bool:
+        async with listening(served, listen(uri)) as three:
+            return bool((await anext(three)).get("method") == ACKNOWLEDGED)
+
+    await eventually_async(free, bool, seconds=BOUND, what="room for a stream")
+
+
+async def test_a_stream_ends_with_an_answer_where_the_server_stops(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    async with asyncio.timeout(BOUND), listening(served, listen(note(engine))) as frames:
+        await anext(frames)
+        served.stop.set()
+        rest = [frame async for frame in frames]
+    assert [frame["id"] for frame in rest] == ["l"]
+    assert rest[0]["result"]["resultType"] == "complete"
+
+
+async def test_a_client_that_takes_no_stream_is_refused(served: Served) -> None:
+    message = listen("kb://documents/1")
+    headers = {**modern_headers(message), "Accept": "application/json"}
+    refused = await served.post(message, headers, PATH)
+    assert (refused.status_code, refused.json()["error"]["data"]["error_type"]) == (406, "not_acceptable")
+
+
+async def test_a_stream_runs_beside_calls_on_a_websocket(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri = note(engine)
+    wire = await connect(served, path=PATH)
+    assert (await wire.ask(listen(uri)))["method"] == ACKNOWLEDGED
+    assert "tools" in (await wire.ask(modern(request("tools/list"))))["result"]
+    edit(engine, uri, "Stones")
+    assert (await wire.receive())["params"]["uri"] == uri
+    await wire.send(given_up("l"))
+    edit(engine, uri, "Granite")
+    assert "tools" in (await wire.ask(modern(request("tools/list", request_id=2))))["result"]
+    assert (await wire.ask(listen(uri, request_id=3)))["method"] == ACKNOWLEDGED
+    served.stop.set()
+    assert (await wire.receive())["id"] == 3
+    assert await wire.closed() == 1001
+
+
+@pytest.mark.process
+async def test_a_stream_over_stdio_ends_with_its_client(
+    engine: SimulatedEngine, start: Start, tmp_path: Path
+) -> None:
+    uri = note(engine)
+    environment = {**stdio_environment(), "KB_ENGINE_URL": engine.url, "KB_HOME": str(tmp_path)}
+    process = await start(command=("-m", "kb_cli.main", "stdio"), environment=environment)
+    assert (await process.ask(listen(uri)))["method"] == ACKNOWLEDGED
+    edit(engine, uri, "Stones")
+    assert (await process.receive())["params"]["uri"] == uri
+    status, out, _ = await process.end()
+    assert status == 0
+    assert json.loads(out)["id"] == "l"
+
+
+@pytest.mark.parametrize("way", ["http", "websocket"])
+async def test_the_official_client_listens(served: Served, engine: SimulatedEngine, way: str) -> None:
+    uri = note(engine)
+    url = f"{served.base}{PATH}"
+    transport: Any = url if way == "http" else over_websocket(url)
+    async with asyncio.timeout(2 * BOUND), Client(transport, mode=MODERN) as client:
+        async with client.listen(resource_subscriptions=[uri], tools_list_changed=True) as stream:
+            assert stream.honored.resource_subscriptions == [uri]
+            assert not stream.honored.tools_list_changed
+            edit(engine, uri, "Stones")
+            assert await anext(aiter(stream)) == ResourceUpdated(uri)
+        assert (await client.list_tools()).tools

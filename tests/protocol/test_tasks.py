@@ -1,0 +1,303 @@
+"""Long work as tasks of the protocol, in the form of either era, over the engine's jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from kb_simulator import FailAt, Stuck
+from tests.protocol.conftest import Serve, Served
+from tests.protocol.sockets import Connect
+from tests.protocol.sockets import connect as connect
+from tests.support.mcp_messages import (
+    LATEST_HANDSHAKE,
+    MODERN,
+    PLAIN,
+    call,
+    initialize,
+    modern,
+    modern_headers,
+    request,
+)
+from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+WITH_TASKS = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
+OF_2025 = {**PLAIN, "MCP-Protocol-Version": LATEST_HANDSHAKE}
+NOBODY = "8f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+PATH = "/mcp/kb"
+METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"]
+FAILS = FailAt(code="ocr_failed", message="OCR failed.")
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
+
+
+async def started(stack: AsyncExitStack, serve: Serve, engine: SimulatedEngine, home: Path) -> Served:
+    settings = ServerSettings(engine_url=engine.url, home=home, file_roots=[str(home)])
+    services = await stack.enter_async_context(Services(settings))
+    return await serve(*(build_toolset(name, services) for name in ("kb", "knowledge", "textfile")))
+
+
+@pytest.fixture
+async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        yield await started(stack, serve, engine, tmp_path)
+
+
+async def asked(served: Served, message: dict[str, Any], path: str = PATH) -> dict[str, Any]:
+    """The answer to a message of 2025-11-25."""
+    answer: dict[str, Any] = (await served.post(message, OF_2025, path)).json()
+    return answer
+
+
+async def asked_now(served: Served, message: dict[str, Any], path: str = PATH) -> dict[str, Any]:
+    """The answer to a message of 2026-07-28, whose client has the extension."""
+    answer: dict[str, Any] = (await served.post(modern(message, **WITH_TASKS), path=path)).json()
+    return answer
+
+
+def note(text: str = "Bees keep warm.", **arguments: Any) -> dict[str, Any]:
+    return call("kb_addnote", text=text, collection="memory", **arguments)
+
+
+def as_task(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "params": {**message["params"], "task": {"ttl": 60_000}}}
+
+
+def of(method: str, task_id: str) -> dict[str, Any]:
+    return request(method, {"taskId": task_id})
+
+
+def error(answer: dict[str, Any]) -> tuple[int, str]:
+    found = answer["error"]
+    return found["code"], found["data"]["error_type"]
+
+
+# --- 2025-11-25 --------------------------------------------------------------------------------------
+
+
+async def test_tasks_are_announced_in_the_handshake_and_with_the_tools(served: Served) -> None:
+    announced = (await served.post(initialize(LATEST_HANDSHAKE), path=PATH)).json()["result"]["capabilities"]
+    assert announced["tasks"] == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    assert "extensions" not in announced
+    tools = (await asked(served, request("tools/list")))["result"]["tools"]
+    optional = {tool["name"] for tool in tools if tool.get("execution") == {"taskSupport": "optional"}}
+    assert optional == {"kb_addnote", "kb_upload_finish"}
+    other = (await served.post(initialize(LATEST_HANDSHAKE), path="/mcp/textfile")).json()["result"]
+    assert "tasks" not in other["capabilities"]
+
+
+async def test_a_call_becomes_a_task_whose_result_is_that_of_the_call(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    engine.state.policy = Stuck()
+    created = (await asked(served, as_task(note())))["result"]
+    task = created["task"]
+    assert created.keys() == {"task"}
+    assert (task["status"], task["ttl"], task["pollInterval"]) == ("working", None, 2_000)
+    assert engine.state.job(task["taskId"]).status != "completed"
+    assert (await asked(served, of("tasks/get", task["taskId"])))["result"]["status"] == "working"
+    listed = (await asked(served, request("tasks/list")))["result"]
+    assert [each["taskId"] for each in listed["tasks"]] == [task["taskId"]]
+    ended = (await asked(served, of("tasks/cancel", task["taskId"])))["result"]
+    assert (ended["taskId"], ended["status"]) == (task["taskId"], "cancelled")
+    assert error(await asked(served, of("tasks/cancel", task["taskId"]))) == (-32602, "job_finished")
+    result = (await asked(served, of("tasks/result", task["taskId"])))["result"]
+    assert result["structuredContent"]["status"] == "cancelled"
+    assert result["_meta"] == {"io.modelcontextprotocol/related-task": {"taskId": task["taskId"]}}
+
+
+async def test_a_task_that_has_ended_tells_what_the_call_would_have(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    task = (await asked(served, as_task(note())))["result"]["task"]
+    assert task["status"] == "working"  # as every one begins, this one too
+    result = (await asked(served, of("tasks/result", task["taskId"])))["result"]
+    content = result["structuredContent"]
+    assert json.loads(result["content"][0]["text"]) == content
+    assert (content["job_id"], content["status"], content["collection"]) == (
+        task["taskId"],
+        "completed",
+        "memory",
+    )
+    waited = (await asked(served, note(wait_seconds=5)))["result"]["structuredContent"]
+    assert waited.keys() == content.keys()
+
+
+async def test_a_refused_call_becomes_no_task(served: Served) -> None:
+    assert error(await asked(served, as_task(call("kb_addnote")))) == (-32602, "missing_required_parameter")
+    assert error(await asked(served, as_task(call("kb_search", query="bees")))) == (-32601, "no_task")
+    assert error(await asked(served, as_task(call("nothing")))) == (-32602, "unknown_tool")
+
+
+async def test_a_failed_file_is_a_failed_task(
+    served: Served, engine: SimulatedEngine, tmp_path: Path
+) -> None:
+    engine.state.policy = FAILS
+    (tmp_path / "bees.html").write_text("<p>Bees</p>")
+    add = call("knowledge-add", file_path=str(tmp_path / "bees.html"))
+    task_id = (await asked(served, as_task(add), "/mcp/knowledge"))["result"]["task"]["taskId"]
+    state = (await asked(served, of("tasks/get", task_id), "/mcp/knowledge"))["result"]
+    assert (state["status"], state["statusMessage"]) == ("failed", "OCR failed.")
+    result = (await asked(served, of("tasks/result", task_id), "/mcp/knowledge"))["result"]
+    assert result["isError"]
+    assert json.loads(result["content"][0]["text"])["success"] is False
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+@pytest.mark.parametrize(
+    "method", ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"]
+)
+async def test_earlier_versions_have_no_tasks(served: Served, version: str, method: str) -> None:
+    headers = {**PLAIN, "MCP-Protocol-Version": version}
+    answer = (await served.post(of(method, NOBODY), headers, PATH)).json()
+    assert answer["error"]["code"] == -32601
+    plain = (await served.post(as_task(note()), headers, PATH)).json()
+    assert "structuredContent" in plain["result"]
+
+
+@pytest.mark.parametrize("task_id", [NOBODY, "x", "", "../jobs", "9" * 5_000])
+async def test_another_id_is_no_task(served: Served, task_id: str) -> None:
+    for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+        assert (await asked(served, of(method, task_id)))["error"]["code"] == -32602
+    assert (await asked_now(served, of("tasks/get", task_id)))["error"]["code"] == -32602
+    assert (await asked_now(served, of("tasks/cancel", task_id)))["result"]["resultType"] == "complete"
+    assert (await asked(served, request("tasks/list", {"cursor": "x"})))["error"]["code"] == -32602
+    assert (await asked(served, request("tasks/get", {})))["error"]["code"] == -32602
+
+
+async def test_many_tasks_come_in_pages(served: Served, engine: SimulatedEngine) -> None:
+    for number in range(101):
+        engine.add("collection:memory", text=f"note {number}")
+    first = (await asked(served, request("tasks/list")))["result"]
+    rest = (await asked(served, request("tasks/list", {"cursor": first["nextCursor"]})))["result"]
+    assert len({each["taskId"] for page in (first, rest) for each in page["tasks"]}) == 101
+    assert "nextCursor" not in rest
+
+
+# --- 2026-07-28 --------------------------------------------------------------------------------------
+
+
+async def test_the_extension_is_announced(served: Served) -> None:
+    found = (await served.post(modern(request("server/discover")), path=PATH)).json()["result"][
+        "capabilities"
+    ]
+    assert found["extensions"] == {EXTENSION: {}}
+    assert "tasks" not in found
+
+
+async def test_a_client_with_the_extension_gets_a_task_in_place_of_waiting(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    engine.state.policy = Stuck()
+    created = (await asked_now(served, note(wait_seconds=50)))["result"]
+    assert (created["resultType"], created["status"], created["ttlMs"]) == ("task", "working", None)
+    state = (await asked_now(served, of("tasks/get", created["taskId"])))["result"]
+    assert (state["resultType"], state["status"]) == ("complete", "working")
+    assert "result" not in state
+    for method in ("tasks/update", "tasks/cancel", "tasks/cancel"):
+        answer = (await asked_now(served, of(method, created["taskId"])))["result"]
+        assert answer.keys() == {"resultType", "_meta"}
+    assert (await asked_now(served, of("tasks/get", created["taskId"])))["result"]["status"] == "cancelled"
+    for method in ("tasks/result", "tasks/list"):
+        assert (await asked_now(served, of(method, created["taskId"])))["error"]["code"] == -32601
+
+
+async def test_what_need_not_be_waited_for_is_answered_at_once(
+    served: Served, engine: SimulatedEngine
+) -> None:
+    start = call("kb_upload_start", filename="bees.txt", total_size=4)
+    upload = (await asked_now(served, start))["result"]["structuredContent"]["upload_id"]
+    await asked_now(served, call("kb_upload_chunk", upload_id=upload, chunk_index=0, data="QmVlcw=="))
+    finish = call("kb_upload_finish", upload_id=upload, wait_seconds=50)
+    job_id = (await asked_now(served, finish))["result"]["taskId"]
+    assert engine.state.job(job_id).status == "completed"
+    assert (await asked_now(served, finish))["result"]["structuredContent"]["job_id"] == job_id
+    engine.state.policy = Stuck()
+    at_once = (await asked_now(served, note("Wasps do not.")))["result"]
+    assert at_once["structuredContent"]["status"] in ("queued", "running")
+    without = (await served.post(modern(note("Ants neither.", wait_seconds=0.01)), path=PATH)).json()[
+        "result"
+    ]
+    assert without["resultType"] == "complete"
+
+
+async def test_a_task_that_has_ended_has_its_result_with_it(served: Served) -> None:
+    job_id = (await asked_now(served, note()))["result"]["structuredContent"]["job_id"]
+    state = (await asked_now(served, of("tasks/get", job_id)))["result"]
+    assert (state["status"], state["result"]["structuredContent"]["job_id"]) == ("completed", job_id)
+    assert "related-task" not in json.dumps(state["result"])
+
+
+async def test_a_failure_of_the_work_is_a_result(
+    served: Served, engine: SimulatedEngine, tmp_path: Path
+) -> None:
+    """`failed` is for errors of the protocol alone."""
+    engine.state.policy = FAILS
+    (tmp_path / "bees.html").write_text("<p>Bees</p>")
+    add = call("knowledge-add", file_path=str(tmp_path / "bees.html"), **{"async": True})
+    task_id = (await asked_now(served, add, "/mcp/knowledge"))["result"]["structuredContent"]["task_id"]
+    state = (await asked_now(served, of("tasks/get", task_id), "/mcp/knowledge"))["result"]
+    assert (state["status"], state["result"]["isError"]) == ("completed", True)
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/update"])
+async def test_a_client_that_did_not_declare_the_extension_is_refused(served: Served, method: str) -> None:
+    answer = await served.post(modern(of(method, NOBODY)), path=PATH)
+    failed = answer.json()["error"]
+    assert (answer.status_code, failed["code"]) == (400, -32021)
+    assert failed["data"]["requiredCapabilities"] == {"extensions": {EXTENSION: {}}}
+
+
+async def test_a_header_that_names_another_task_is_refused(served: Served) -> None:
+    job_id = (await asked_now(served, note()))["result"]["structuredContent"]["job_id"]
+    message = modern(of("tasks/get", job_id), **WITH_TASKS)
+    wrong = await served.post(message, modern_headers(message, **{"Mcp-Name": NOBODY}), PATH)
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, -32020)
+    right = await served.post(message, modern_headers(message, **{"Mcp-Name": job_id}), PATH)
+    assert right.json()["result"]["taskId"] == job_id
+
+
+# --- both --------------------------------------------------------------------------------------------
+
+
+async def test_a_task_outlives_the_server_that_began_it(
+    serve: Serve, engine: SimulatedEngine, tmp_path: Path
+) -> None:
+    engine.state.policy = Stuck()
+    async with AsyncExitStack() as stack:
+        first = await started(stack, serve, engine, tmp_path / "first")
+        task_id = (await asked(first, as_task(note())))["result"]["task"]["taskId"]
+        first.stop.set()
+        await first.task
+        second = await started(stack, serve, engine, tmp_path / "second")
+        assert (await asked(second, of("tasks/get", task_id)))["result"]["status"] == "working"
+        assert (await asked_now(second, of("tasks/get", task_id)))["result"]["status"] == "working"
+
+
+@pytest.mark.parametrize("era", [LATEST_HANDSHAKE, MODERN])
+async def test_tasks_are_served_over_a_websocket(
+    served: Served, engine: SimulatedEngine, connect: Connect, era: str
+) -> None:
+    engine.state.policy = Stuck()
+    wire = await connect(served, path=PATH)
+    if era == MODERN:
+        created = (await wire.ask(modern(note(wait_seconds=50), **WITH_TASKS)))["result"]
+        state = (await wire.ask(modern(of("tasks/get", created["taskId"]), **WITH_TASKS)))["result"]
+    else:
+        await wire.greet(era)
+        created = (await wire.ask(as_task(note())))["result"]["task"]
+        state = (await wire.ask(of("tasks/get", created["taskId"])))["result"]
+    assert (state["taskId"], state["status"]) == (created["taskId"], "working")

@@ -1,0 +1,106 @@
+"""`kb keys`: made, listed, rotated and revoked, and what is refused; the file itself is tested elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_cli.output import Exit
+from kb_contracts.access.key_file import KeyFile
+from kb_contracts.access.keys import TOKEN, KeyRing, Quotas
+from tests.unit.cli.conftest import Kb
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KB_KEYS", raising=False)
+    monkeypatch.setenv("KB_HOME", str(tmp_path / "kb"))
+    return tmp_path / "kb" / "keys.json"
+
+
+def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
+    status, out, err = kb("keys", "create", "ci")
+    assert status == Exit.OK
+    assert TOKEN.fullmatch(out.strip())
+    assert "only time" in err
+    found = KeyRing(path).find(out.strip())
+    assert found is not None
+    assert (found.rights, found.collections, found.expires) == ({"read"}, None, None)
+    listed = kb("keys", "list")
+    assert out.strip() not in listed[1] + listed[2]
+
+
+def test_what_a_key_is_for_is_said_by_options(kb: Kb, path: Path) -> None:
+    made = kb.json(
+        "keys", "create", "ci", "--rights", "read,write",
+        "--collection", "memory,team-*", "--collection", "x",
+        "--toolset", "kb", "--expires", "90d", "--calls-per-minute", "60", "--bytes-per-day", "1000",
+        "--documents-per-day", "0", "--uploads-in-flight", "2",
+    )  # fmt: skip
+    [key] = KeyFile(path).read()
+    assert key.rights == {"read", "write"}
+    assert key.collections == ("memory", "team-*", "x")
+    assert key.toolsets == ("kb",)
+    assert key.quotas == Quotas(60, 1000, 0, 2)
+    assert key.expires is not None
+    assert (key.expires - key.created).days in (89, 90)
+    assert made["token"].startswith(f"kb_{key.id}_")
+    assert made["collections"] == ["memory", "team-*", "x"]
+
+
+def test_keys_are_listed_with_their_state(kb: Kb) -> None:
+    assert kb.json("keys", "list") == []
+    for name in ("one", "two"):
+        kb("keys", "create", name)
+    kb("keys", "revoke", "two")
+    listed = kb.json("keys", "list")
+    assert [(key["name"], key["state"]) for key in listed] == [("one", "valid"), ("two", "revoked")]
+    assert not [key for key in listed if "token" in key or "secrets" in key]
+    assert "one" in kb("keys", "list")[1]
+
+
+def test_a_key_is_rotated(kb: Kb, path: Path) -> None:
+    old = kb.json("keys", "create", "ci")["token"]
+    kept = kb.json("keys", "rotate", "ci", "--grace", "1h")["token"]
+    ring = KeyRing(path)
+    assert ring.find(old) is not None
+    assert ring.find(kept) is not None
+    new = kb.json("keys", "rotate", "ci")["token"]
+    assert [ring.find(token) is not None for token in (old, kept, new)] == [False, False, True]
+
+
+def test_another_file_may_be_named(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KB_KEYS", str(tmp_path / "elsewhere.json"))
+    kb("keys", "create", "ci")
+    assert [key.name for key in KeyFile(tmp_path / "elsewhere.json").read()] == ["ci"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("create",), Exit.USAGE, "needs the name"),
+        (("list", "ci"), Exit.USAGE, "takes no name"),
+        (("create", "CI"), Exit.FAILED, "lower-case"),
+        (("create", "ci", "--rights", "fly"), Exit.FAILED, "'fly' is no right"),
+        (("create", "ci", "--rights", ""), Exit.FAILED, "needs a right"),
+        (("create", "ci", "--expires", "soon"), Exit.USAGE, "30m, 12h, 90d"),
+        (("create", "ci", "--expires", "0d"), Exit.USAGE, "no time"),
+        (("revoke", "ci"), Exit.FAILED, "There is no key 'ci'"),
+        (("rotate", "ci"), Exit.FAILED, "There is no key 'ci'"),
+    ],
+)
+def test_what_does_not_go_is_said(kb: Kb, arguments: tuple[str, ...], status: Exit, words: str) -> None:
+    found, out, err = kb("keys", *arguments)
+    assert (found, out) == (status, "")
+    assert words in err
+
+
+def test_a_damaged_file_is_left_alone(kb: Kb, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("{")
+    for arguments in (("list",), ("create", "ci")):
+        status, _, err = kb("keys", *arguments)
+        assert status == Exit.FAILED
+        assert "is no file of keys" in err
+    assert path.read_text() == "{"

@@ -1,0 +1,299 @@
+"""`kb migrate`: all of a base in another one, on either store, as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kb_cli.output import Exit
+from kb_engine.care.migration import BATCH, Migrated, MigrationRefused, migrate
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import EmbedderIdentity
+from kb_load.processes import clean_environment
+from tests.support.eventually import eventually
+from tests.support.postgres import Database
+from tests.support.stores import DIMENSIONS, Place, new_place, opened
+from tests.unit.cli.conftest import Kb
+from tests.unit.cli.whole_bases import answers, documents, fill, running
+
+KEPT = "basalt columns of the north coast"
+REMOVED = "gneiss of the far valley"
+IDENTITY = EmbedderIdentity("test", DIMENSIONS)
+
+
+def store_of(place: Place) -> str:
+    return place.url if isinstance(place, Database) else f"sqlite:{place}"
+
+
+def fill_further(kb: Kb, http: httpx.Client) -> None:
+    """Versions, a trash, feedback, two sources of one document, and a number that nobody has any more."""
+    fill(kb, http)
+    for number, text in enumerate((KEPT, "slate roofs", REMOVED, "purged at once"), 7):
+        assert kb.note(text, "--source-path", f"{number}.md", "--collection", "stones") == number
+    kb.note(KEPT, "--source-path", "again.md", "--collection", "stones")
+    kb("updatenote", "7", f"{KEPT} and south")
+    kb("updatenote", "7", KEPT)
+    kb("rm", "9", "--yes")
+    kb("rm", "10", "--yes", "--purge")
+    give(http, "anna")
+
+
+def give(http: httpx.Client, voice: str) -> Any:
+    path, signal_ = "/api/v1/documents/7/feedback", {"signal": "useful"}
+    return http.put(path, json=signal_, headers={"X-User-ID": voice}).raise_for_status().json()
+
+
+def seen(kb: Kb, http: httpx.Client) -> dict[str, Any]:
+    """All that the API says of a base, but for numbers of passages."""
+    listed = http.get("/api/v1/documents", params={"sort_by": "id", "sort_order": "asc"}).json()["documents"]
+    passages = {
+        each["id"]: [
+            {name: value for name, value in chunk.items() if name != "id"}
+            for chunk in http.get(f"/api/v1/documents/{each['id']}").json()["chunks"]
+        ]
+        for each in listed
+    }
+    collections = http.get("/collections").json()["collections"]
+    return {
+        "documents": listed,
+        "passages": passages,
+        "versions": [
+            kb.json("history", "7", str(each["version"])) for each in kb.json("history", "7")["versions"]
+        ],
+        "trash": kb.json("history"),
+        "collections": [http.get(f"/collections/{each['id']}").json() for each in collections],
+    }
+
+
+def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
+    """The files that are kept, by their hashes."""
+    kept = [each for each in listed if each.get("original")]
+    return {each["sha256"]: http.get(f"/api/v1/documents/{each['uid']}/original").content for each in kept}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("sqlite", "sqlite"),
+        pytest.param("sqlite", "postgres", marks=pytest.mark.process),
+        pytest.param("postgres", "sqlite", marks=pytest.mark.process),
+    ],
+)
+def test_a_base_is_moved_with_all_that_it_keeps(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, two: str
+) -> None:
+    """Documents, passages, versions, trash, feedback, descriptions; and the same answers and scores."""
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one").mkdir()
+    source, target = (store_of(asyncio.run(new_place(kind, tmp_path / name))) for kind, name in
+                      ((one, "one"), (two, "two")))  # fmt: skip
+    with running(tmp_path / "one", monkeypatch, store=source) as http:
+        fill_further(kb, http)
+        held, expected, listed = seen(kb, http), answers(http), documents(http)
+        sent = files(http, listed)
+    made = kb.json("migrate", source, target)
+    assert (made["documents"], made["copied"], made["versions"]) == (8, 8, 4)
+    with running(tmp_path / "two", monkeypatch, store=target) as http:
+        assert seen(kb, http) == held
+        assert documents(http) == listed
+        assert files(http, listed) == sent
+        assert len(sent) == made["files"] > 0
+        assert answers(http) == expected
+        cited = [result["citation"] for answer in expected for result in answer["results"]]
+        checked = [http.post("/api/v1/citations/check", json=each).json()["status"] for each in cited]
+        assert set(checked) == {"there"}
+        assert give(http, "boris")["voices"] == 2
+        kb("history", "9", "--restore")
+        assert kb.json("search", REMOVED, "--mode", "fts")["results"][0]["document"]["id"] == 9
+        assert kb.note("The next one has a number that was never given") == 11
+
+
+def test_a_second_run_compares_and_changes_nothing(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = f"sqlite:{tmp_path / 'one.sqlite'}", f"sqlite:{tmp_path / 'two.sqlite'}"
+    with running(tmp_path / "home", monkeypatch, store=source) as http:
+        fill_further(kb, http)
+    first = kb.json("migrate", source, target)
+    second = kb.json("migrate", source, target)
+    assert second == {**first, "copied": 0}
+    back = kb.json("migrate", target, f"sqlite:{tmp_path / 'three.sqlite'}")
+    assert back["digest"] == first["digest"]
+
+
+def test_a_target_that_is_used_and_a_source_that_works_are_refused(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, used = (f"sqlite:{tmp_path / name}.sqlite" for name in ("one", "two", "used"))
+    assert "there is none" in refused(kb, source, target)
+    assert not (tmp_path / "one.sqlite").exists()
+    with running(tmp_path / "home", monkeypatch, store=source) as http:
+        fill_further(kb, http)
+        assert "is using it" in refused(kb, source, target)
+    assert "the same base" in refused(kb, source, f"sqlite:{tmp_path}/./one.sqlite")
+    with running(tmp_path / "home", monkeypatch, store=used):
+        kb.note("A text of its own")
+    assert "has used the target" in refused(kb, source, used)
+    change(tmp_path / "one.sqlite", "UPDATE jobs SET status = 'queued' WHERE seq = 1")
+    assert "1 jobs of the source have not ended" in refused(kb, source, target)
+    assert kb("migrate", source, "mysql://host/kb")[0] == Exit.USAGE
+
+
+CHANGES = {
+    "UPDATE documents SET title = 'Another' WHERE id = 8": "document 8 is another",
+    "UPDATE chunks SET text = 'Another' WHERE document_id = 8": "document 8 is another",
+    "UPDATE vectors SET vector = zeroblob(length(vector)) WHERE chunk_id = 2": "is another",
+    "DELETE FROM feedback": "document 7 is another",
+    "UPDATE versions SET text = 'Another' WHERE document_id = 9": "version 9 1 is another",
+    "UPDATE collections SET description = 'Another'": "collection ",
+    "UPDATE documents SET id = 99 WHERE id = 1": "document 99, which is not in the source",
+    "DELETE FROM note_texts WHERE document_id = 7": "document 7 is another",
+}
+
+
+def test_a_target_that_was_changed_is_never_written_over(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = f"sqlite:{tmp_path / 'one.sqlite'}", f"sqlite:{tmp_path / 'two.sqlite'}"
+    with running(tmp_path / "home", monkeypatch, store=source) as http:
+        fill_further(kb, http)
+    kb.json("migrate", source, target)
+    change(tmp_path / "two.sqlite", "PRAGMA wal_checkpoint(TRUNCATE)")
+    for number, (statement, words) in enumerate(CHANGES.items()):
+        copy = tmp_path / f"{number}.sqlite"
+        shutil.copyfile(tmp_path / "two.sqlite", copy)
+        change(copy, statement)
+        assert words in refused(kb, source, f"sqlite:{copy}")
+
+
+def test_a_passage_without_its_vector_is_named(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = f"sqlite:{tmp_path / 'one.sqlite'}", f"sqlite:{tmp_path / 'two.sqlite'}"
+    with running(tmp_path / "home", monkeypatch, store=source):
+        kb.note("granite")
+    with sqlite3.connect(tmp_path / "one.sqlite") as db:
+        db.execute("DELETE FROM vectors")
+    db.close()
+    assert "kb check" in refused(kb, source, target)
+
+
+def refused(kb: Kb, source: str, target: str) -> str:
+    status, _, error = kb("migrate", source, target)
+    assert (status, error.count("\n")) == (Exit.FAILED, 1)
+    return error
+
+
+def change(path: Path, statement: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(statement)
+    db.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
+async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
+    """At any step; what was copied is not copied again."""
+    total = 2 * BATCH + 1
+    source, target = tmp_path / "source/kb.db", await _places(tmp_path, kind)
+    await _filled(source, total)
+    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    left = []
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            await migrate(*settings, Allowed(1))
+        async with opened(target, embedder=IDENTITY) as base:
+            left.append(await base.count("documents"))
+    assert left == [BATCH, 2 * BATCH]
+    made = await migrate(*settings, lambda *_: None)
+    assert isinstance(made, Migrated)
+    assert (made.documents, made.copied) == (total, 1)
+
+
+class Allowed:
+    """So many batches are copied, and then somebody stops it."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what == "copying":
+            self._batches -= 1
+            if self._batches < 0:
+                raise InterruptedError
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, kind: str) -> None:
+    source, target = tmp_path / "source/kb.db", asyncio.run(_places(tmp_path, kind))
+    asyncio.run(_filled(source, 600))
+    command = [sys.executable, "-P", "-m", "kb_cli.main", "migrate", store_of(source), store_of(target)]
+    for _ in range(3):
+        before = count(target)
+        with subprocess.Popen(command, env=clean_environment(KB_HOME=str(tmp_path / "home"))) as process:
+            eventually(partial(_is_further, process, target, before))
+            os.kill(process.pid, signal.SIGKILL)
+    assert 0 < count(target) < 600
+    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    made = asyncio.run(migrate(*settings, lambda *_: None))
+    assert made.documents == 600
+    assert made.copied < 600
+
+
+async def _places(tmp_path: Path, kind: str) -> Place:
+    (tmp_path / kind).mkdir()
+    return await new_place(kind, tmp_path / kind)
+
+
+async def _filled(place: Path, notes: int) -> None:
+    place.parent.mkdir()
+    async with opened(place) as base:
+        for number in range(notes):
+            await base.note(f"text {number} of many", title=f"note {number}")
+
+
+def _is_further(process: subprocess.Popen[bytes], target: Place, before: int) -> bool:
+    assert process.poll() is None, "it ended before it was killed"
+    return count(target) > before
+
+
+def count(place: Place) -> int:
+    """How many documents are there, whoever works on it."""
+    if isinstance(place, Database):
+        return int(asyncio.run(place.value("SELECT count(*) FROM documents")))
+    if not place.exists():
+        return 0
+    db = sqlite3.connect(f"file:{place}?mode=ro", uri=True)
+    try:
+        return int(db.execute("SELECT count(*) FROM documents").fetchone()[0])
+    except sqlite3.OperationalError:  # it is being made
+        return 0
+    finally:
+        db.close()
+
+
+async def test_what_changes_while_it_is_compared_is_noticed(tmp_path: Path) -> None:
+    source, target = tmp_path / "one/kb.db", tmp_path / "two/kb.db"
+    for place in (source, target):
+        place.parent.mkdir()
+    async with opened(source) as base:
+        await base.note("text")
+    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+
+    def meddle(what: str, done: int, total: int) -> None:
+        if what == "comparing" and total:
+            change(target, "UPDATE documents SET version = 5")
+
+    with pytest.raises(MigrationRefused, match="is another in the target"):
+        await migrate(*settings, meddle)

@@ -1,0 +1,197 @@
+"""What a transaction with a reach sees; and every statement of a repository has a reach, or a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.access.reach import Reach
+from kb_contracts.api.errors import EngineError
+from kb_engine.reaching import REACH
+from kb_engine.store import repository
+from kb_engine.store.repository import documents, jobs, sources
+from tests.support.stores import Base, Place, new_note, opened, prepared, refused
+
+MINE, THEIRS = "collection:mine", "collection:theirs"
+TABLES = re.compile(
+    r"\b(?:FROM|JOIN|UPDATE|INTO) "
+    r"(documents|document_tags|document_sources|versions|jobs|collections|chunks|note_texts|feedback)\b"
+)
+BOUNDED = re.compile(r"\b(?:within|version_within|job_within|of_document|_names)\(")
+
+# Statements that know no reach, each with the reason. All others must have a condition from `Read`.
+UNBOUNDED = {
+    "arrivals.restore": "of a document that `versions.find` has found within reach",
+    "collections.every": "the descriptions are chosen by `_is_within`",
+    "collections._description": "the name is held against the reach",
+    "collections.put": "an id is looked up that belongs to this name, or nobody's reach is bounded",
+    "content.note_text": "of a document that was found",
+    "content.assign": "of a document that was found",
+    "content.ids_after": "the engine's own care of a base",
+    "content.content": "of a document that is held",
+    "documents.has": "asked of arrivals, and after `versions.find`",
+    "documents.detail": "of a document that was found",
+    "documents._chunk_at": "of a document that was found",
+    "documents.insert": "a new document",
+    "documents._keep_text": "of a document that is held",
+    "documents.describe": "of a document that is held",
+    "documents.commit": "of a document that is held",
+    "documents.raise_version": "of a document that is held",
+    "documents._remove": "of a document that is held",
+    "documents.clear": "nobody's reach is bounded (`check_whole`)",
+    "documents._add_tags": "of a document that is held",
+    "documents._tag": "of a document that is held",
+    "documents.remove_tag": "of a document that is held",
+    "estimates.measure": "of the job that ends; how long work takes is known to all",
+    "estimates.jobs_of": "of jobs that were found; what stands before them is load",
+    "feedback.give": "of a document that is held",
+    "feedback.votes": "of documents that were found",
+    "jobs.accept": "a new job",
+    "jobs.take": "the workers'",
+    "jobs.change_lane": "the workers'",
+    "jobs._turn": "the order of the queue",
+    "jobs.report": "the workers'",
+    "jobs.hold": "the workers'",
+    "jobs.hold_last_update": "of a note that was found",
+    "jobs.complete": "the workers'",
+    "jobs.fail": "the workers'",
+    "jobs.retry": "`find` has the last word",
+    "jobs.kept": "the engine's own care of what failed",
+    "jobs.let_go": "the engine's own care of what failed",
+    "jobs.release": "the workers'",
+    "jobs.hand_back": "the workers'",
+    "jobs.spooled": "the engine's own care of its files",
+    "jobs._prune": "the engine's own care of what ended",
+    "jobs._end": "the condition is the caller's",
+    "jobs._requeue": "the workers'",
+    "content.count": "the engine's own care of a base",
+    "originals.of": "the engine's own care of a base",
+    "originals.bytes_of_versions": "to make room",
+    "originals._drop": "of rows that went",
+    "search.add_neighbors": "of documents that were found",
+    "sources.holder": "of a document that was found",
+    "sources.attach": "of a document that is held",
+    "sources.point": "of a document that is held",
+    "sources.detach": "of a document that is held",
+    "sources._set_first": "of a document that is held",
+    "state.documents_after": "an index's own",
+    "state._documents": "an index's own",
+    "transfer.document_ids": "a command that moves a base",
+    "transfer.record": "a command that moves a base",
+    "transfer.jobs_by_status": "a command that moves a base",
+    "versions.detail": "of a version that `_check_kept` has found",
+    "versions.find": "of a version that `_check_kept` has found",
+    "versions.last": "the next number must be one that none has",
+    "versions._delete": "the condition is the caller's",
+    "versions.keep": "of a document that is held",
+    "versions.brought_back": "of a version that was found",
+    "versions.drop_all": "to make room",
+}
+
+
+def statements() -> Iterator[tuple[str, str]]:
+    """Each function of a repository in whose source a statement about these tables stands."""
+    for path in sorted(Path(repository.__path__[0]).glob("*.py")):
+        source = path.read_text()
+        named = {
+            name.id: ast.get_source_segment(source, node.value) or ""
+            for node in ast.parse(source).body
+            if isinstance(node, ast.Assign)
+            for name in node.targets
+            if isinstance(name, ast.Name)
+        }
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_source_segment(source, node) or ""
+                used = [sql for name, sql in named.items() if re.search(rf"\b{name}\b", text)]
+                if any(map(TABLES.search, [text, *used])):
+                    yield f"{path.stem}.{node.name}", text
+
+
+def test_every_statement_is_bounded_or_has_a_reason_not_to_be() -> None:
+    found = dict(statements())
+    unbounded = {name for name, text in found.items() if not BOUNDED.search(text)}
+    assert unbounded == UNBOUNDED.keys()
+    assert len(found) > len(unbounded) + 15
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    async with opened(place) as base:
+        yield base
+
+
+async def note(base: Base, text: str, *tags: str, **changes: object) -> int:
+    return (await base.note(text, tags=list(tags), **changes)).id
+
+
+async def test_a_transaction_sees_what_its_request_reaches(base: Base) -> None:
+    """And so do the texts of errors; without a request everything is there."""
+    mine, theirs = await note(base, "granite", MINE), await note(base, "basalt", THEIRS)
+    before = REACH.set(Reach(frozenset([MINE])))
+    try:
+        assert (await base.detail(mine)).id == mine
+        there, never = [await refused(base.detail(number)) for number in (theirs, theirs + 7)]
+        assert there.detail == never.detail.replace(str(theirs + 7), str(theirs))
+        assert [each.document.id for each in (await base.find("granite basalt")).results] == [mine]
+        assert (await refused(base.store.write(documents.delete, theirs))).code == "document_not_found"
+        assert (await refused(base.store.write(documents.clear))).code == "forbidden"
+    finally:
+        REACH.reset(before)
+    assert (await base.detail(theirs)).id == theirs
+
+
+async def test_a_job_reaches_as_far_as_who_has_submitted_it(base: Base) -> None:
+    """The worker has no request: what it may find the same, replace or update is in the job."""
+    theirs = await note(base, "granite", THEIRS, dedup_scope="free", source_path="a")
+    job = new_note("granite", tags=[MINE], dedup_scope="free", reach=Reach(frozenset([MINE])))
+    leased = await base.lease(job)
+    assert leased.job.reach == job.reach
+    assert await base.store.read(sources.duplicate_for, leased.job) is None
+    assert await base.store.write(documents.commit_duplicate, leased) is None
+    done = await base.commit(leased, prepared("granite"))
+    assert done is not None
+    assert (done.deduplicated, done.document_id == theirs) == (False, False)
+
+
+async def test_an_update_of_a_note_that_has_gone_out_of_reach_fails(base: Base) -> None:
+    document = await note(base, "granite", MINE)
+    job = new_note(
+        "overwritten", kind="update", tags=[MINE], document_id=document, reach=Reach(frozenset([MINE]))
+    )
+    leased = await base.lease(job)
+    await base.store.write(documents.remove_tag, document, MINE, None, THEIRS)
+    with pytest.raises(EngineError, match="There is no document"):
+        await base.commit(leased, prepared("overwritten"))
+    assert (await base.store.read(jobs.find, job.id)).status == "running"
+
+
+@pytest.mark.parametrize(
+    ("reach", "seen"),
+    [
+        (Reach(), []),
+        (Reach(frozenset(["a"])), ["a"]),
+        (Reach(prefixes=frozenset(["a"])), ["a", "ab", "a'b"]),
+        (Reach(prefixes=frozenset([""])), ["a", "ab", "a'b", "b%", "ü"]),
+        (Reach(frozenset(["b%"]), frozenset(["ü"])), ["b%", "ü"]),
+        (Reach(frozenset(["a'b", "x' OR 'a'='a"])), ["a'b"]),
+        (Reach(prefixes=frozenset(["%", "_", "\U0010ffff"])), []),
+    ],
+)
+async def test_tags_and_prefixes_are_taken_as_they_are(base: Base, reach: Reach, seen: list[str]) -> None:
+    for tag in ("a", "ab", "a'b", "b%", "ü"):
+        await note(base, f"text of {tag}", tag)
+    await note(base, "without any tag")
+    before = REACH.set(reach)
+    try:
+        tags = (await base.store.read(documents.tag_page, "", 100, 0)).tags
+        assert sorted(each.tag for each in tags) == sorted(seen)
+        found = await base.store.read(jobs.page, None, 100, 0)
+        assert found.total == len(seen)
+        assert (await base.find("text")).total == len(seen)
+    finally:
+        REACH.reset(before)

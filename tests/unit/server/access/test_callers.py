@@ -1,0 +1,126 @@
+"""From a token to what its sender may do, and from that to tools that are there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.access.key_file import KeyFile, rights_of
+from kb_contracts.access.keys import KeyRing, Quotas
+from kb_contracts.access.reach import RIGHTS, Access
+from kb_server.access.callers import Callers
+from kb_server.access.grants import EVERYBODY, Grant, grant_of
+from kb_server.access.quotas import FileMeter
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import TOOLSETS, build_toolset
+from mcp_aiohttp.authentication import TokenRefused
+from mcp_aiohttp.protocol.caller import NOBODY, Identity
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys.json")
+
+
+def callers_of(file: KeyFile, key: str = "") -> Callers:
+    ring = KeyRing(file.path, {"KB_MCP_API_KEY": key})
+    return Callers(ring, FileMeter(file.path.with_name("usage.json")))
+
+
+async def grant(callers: Callers, token: str) -> Grant | None:
+    identity = await callers.authenticate(token)
+    return None if identity is None else grant_of(identity)
+
+
+async def test_a_named_key_carries_what_it_may(file: KeyFile) -> None:
+    callers = callers_of(file)
+    key, token = file.create(
+        "ci", rights=rights_of(["read"]), collections=("a",), toolsets=("kb",), quotas=Quotas(bytes_per_day=1)
+    )
+    found = await grant(callers, token)
+    assert found is not None
+    assert (found.access, found.toolsets, found.quotas) == (key.access, {"kb"}, key.quotas)
+    assert found.is_one_caller
+    assert found.meter is not None
+    assert await grant(callers, token) is found, "made once"
+    assert await grant(callers, "guess") is None
+
+
+async def test_the_key_of_the_settings_may_everything_and_is_nobody_in_particular(file: KeyFile) -> None:
+    found = await grant(callers_of(file, " secret\n"), "secret")
+    assert found == Grant(Access("KB_MCP_API_KEY", RIGHTS))
+
+
+async def test_a_changed_key_counts_at_once(file: KeyFile) -> None:
+    callers = callers_of(file)
+    _, token = file.create("ci", rights=rights_of(["read"]))
+    assert await grant(callers, token) is not None
+    text = file.path.read_text()
+    file.path.write_text(text.replace('"read"', '"write"'))
+    found = await grant(callers, token)
+    assert found is not None
+    assert found.access.rights == {"write"}
+
+
+async def test_why_a_key_opens_nothing_is_said(file: KeyFile) -> None:
+    callers = callers_of(file)
+    _, revoked = file.create("revoked", rights=rights_of(["read"]))
+    file.revoke("revoked")
+    _, expired = file.create(
+        "expired", rights=rights_of(["read"]), expires=datetime.now(UTC) - timedelta(seconds=1)
+    )
+    for token, words in ((revoked, "was revoked"), (expired, "has expired")):
+        with pytest.raises(TokenRefused, match=words) as refused:
+            await callers.authenticate(token)
+        assert not refused.value.is_guess
+
+
+def test_what_messages_call_it_depends_on_what_there_is(file: KeyFile) -> None:
+    callers = callers_of(file, "secret")
+    assert (callers.name, callers.is_needed) == ("KB_MCP_API_KEY", True)
+    file.create("ci", rights=rights_of(["read"]))
+    assert callers.name == "key"
+    assert not callers_of(KeyFile(file.path.with_name("none.json"))).is_needed
+
+
+def test_whoever_the_hosting_does_not_know_further_may_everything() -> None:
+    assert grant_of(NOBODY) is EVERYBODY
+    assert grant_of(Identity("key")) == Grant(Access("key"))
+
+
+# Which right each tool needs that does more than read; what is not here reads.
+_NEEDS = {
+    "write": {
+        "kb_addnote", "kb_update_note", "kb_upload_start", "kb_upload_chunk", "kb_upload_finish",
+        "kb_move", "kb_edit_note", "kb_restore", "kb_set_metadata", "kb_feedback", "kb_cancel_job",
+        "kb_retry_job", "kb_upload_abort", "knowledge-add",
+    },
+    "delete": {"kb_delete", "knowledge-remove"},
+    "administer": {"knowledge-clear"},
+}  # fmt: skip
+
+
+async def test_every_tool_has_its_right(tmp_path: Path) -> None:
+    async with Services(ServerSettings(home=tmp_path, text_file=str(__file__))) as services:
+        tools = [tool for name in TOOLSETS for tool in build_toolset(name, services).tools]
+    for right in ("write", "delete", "administer"):
+        assert {tool.name for tool in tools if tool.needed_right == right} == _NEEDS[right]
+    assert all(tool.annotations.read_only for tool in tools if tool.needed_right == "read")
+
+
+@pytest.mark.parametrize(
+    ("grant", "words"),
+    [
+        (EVERYBODY, ""),
+        (Grant(Access("a", frozenset({"read"}))), "may not write"),
+        (Grant(Access("a"), frozenset({"ragler"})), "not for the toolset kb"),
+        (Grant(Access("a"), frozenset({"kb"})), ""),
+    ],
+)
+def test_a_refusal_says_what_is_missing(grant: Grant, words: str) -> None:
+    found = grant.refusal("write", "kb")
+    assert words in found
+    assert bool(words) == bool(found)

@@ -21,6 +21,7 @@ import asyncio
 import errno
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -54,7 +55,6 @@ from kb_contracts.http.mount import (
     handlers_of,
 )
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
-from kb_engine.activity import Activity
 from kb_engine.api.auditing import audit_into
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
@@ -116,7 +116,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
     handlers = handlers_of(*(api(engine) for api in apis))
     app = build_application(
-        engine.activity.noting({each: within_reach(handler) for each, handler in handlers.items()}),
+        {operation: within_reach(handler) for operation, handler in handlers.items()},
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),
@@ -287,15 +287,14 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         KeptBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
         settings.spool_folder,
     )
-    activity = Activity()
 
     def is_idle() -> bool:
-        return activity.idle_seconds >= _IDLE_SECONDS and not workers.is_busy
+        return time.monotonic() - engine.searched_at >= _IDLE_SECONDS and not workers.is_busy
 
     scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     reranker = reranker_from(settings.rerank)
-    return Engine(
+    engine = Engine(
         settings=settings,
         store=store,
         spool=spool,
@@ -305,10 +304,10 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         ends=ends,
         kept=kept,
         scan=scan,
-        activity=activity,
         reranker=reranker,
         started_at=started_at,
     )
+    return engine
 
 
 def _keys(settings: EngineSettings) -> KeyRing:

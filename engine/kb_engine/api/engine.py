@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -17,7 +18,6 @@ from kb_contracts.api.operations import API_VERSION
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
 from kb_contracts.semantics.requests import request_fingerprint
-from kb_engine.activity import Activity
 from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
@@ -71,10 +71,11 @@ class Engine:
     ends: JobEnds
     kept: KeptJobs
     scan: Scan
-    activity: Activity
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
+    searched_at: float = field(default_factory=time.monotonic)
+    """When somebody last began to search, so that work which can wait finds a time of its own."""
 
 
 def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idempotency | None:

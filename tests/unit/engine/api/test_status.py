@@ -1,4 +1,4 @@
-"""What `/status` says is wrong."""
+"""What `/status` says is wrong, and what it is to use an engine."""
 
 from __future__ import annotations
 
@@ -39,3 +39,15 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
     store = client.app[ENGINE].store  # type: ignore[union-attr]
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]
+
+
+async def test_a_search_is_a_use_of_the_engine_and_a_probe_is_not(client: Client) -> None:
+    engine = client.app[ENGINE]  # type: ignore[union-attr]
+    for path in ("/api/v1/status", "/healthz", "/readyz"):
+        before = engine.searched_at
+        assert (await client.get(path)).status == 200
+        assert engine.searched_at == before
+    for path in ("/api/v1/search", "/vector/search"):
+        before = engine.searched_at
+        assert (await client.post(path, json={"query": "granite"})).status == 200
+        assert engine.searched_at > before

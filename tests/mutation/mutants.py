@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import downloads, mount, multipart
+from kb_contracts.http import callers, downloads, mount, multipart
 from kb_contracts.semantics import citations, cursors, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
@@ -381,7 +381,7 @@ _CONTEXT = [
     _m("duplicates are results of the next page", PAGES, "pages_say_much_each",
        replaced(diversity, "collapse_duplicates", list)),
     _m("a cursor goes with any request", PAGES, "a_cursor_goes_with_its_own_request[change0]",
-       replaced(cursors, "_digest", lambda _request: "")),
+       replaced(cursors, "_digest", lambda *_: "")),
     _m("what is gone has changed", CONTEXT, "a_quote_of_a_removed_document_is_gone",
        answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status})),
 ]  # fmt: skip
@@ -460,7 +460,7 @@ _UPDATES = [
 
 _ADAPTER = [
     _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
-       replaced(mount, "_ONCE", ())),
+       replaced(callers, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",

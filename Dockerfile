@@ -3,7 +3,9 @@
 #   docker build --target server -t kb-server .
 #
 # Each is Python, its dependencies in /opt/kb, and kb. It runs as user 10001, writes to /data and /tmp alone
-# (so `--read-only --tmpfs /tmp` is fine) and ends in order on SIGTERM.
+# (so `--read-only --tmpfs /tmp` is fine) and ends in order on SIGTERM. Every package has the version and the hash that
+# requirements.lock has; the base image has a digest where `--build-arg PYTHON=python:3.13-slim-bookworm@sha256:...`
+# gives one.
 ARG PYTHON=python:3.13-slim-bookworm
 
 # --- builder stages: nothing of them but /opt/kb and /app reaches an image ------------------------
@@ -12,7 +14,8 @@ FROM ${PYTHON} AS builder
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/kb
-COPY pyproject.toml deploy/image/requirements.py ./
+COPY pyproject.toml requirements.lock deploy/image/requirements.py ./
+RUN python requirements.py --pip >pip.txt && python -m pip install --require-hashes -r pip.txt
 
 FROM builder AS server-dependencies
 RUN python requirements.py server otel >server.txt \
@@ -33,6 +36,7 @@ RUN python requirements.py server verify >runner.txt \
 # Installed beside the environment and copied over it, in a layer of its own. Compiled here: where the root
 # file system is read-only, no start could keep what it compiles.
 FROM builder AS wheel
+RUN python -m pip install --require-hashes --constraint requirements.lock hatchling
 COPY LICENSE README.md ./
 COPY contracts contracts
 COPY server server
@@ -40,7 +44,7 @@ COPY engine engine
 COPY simulator simulator
 COPY cli cli
 COPY load load
-RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
+RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/kb/bin/python install --no-deps --no-compile --prefix /app /wheels/*.whl \
  && python -m compileall -q -s /app -p /opt/kb /app
 

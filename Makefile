@@ -10,7 +10,7 @@ PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loads
 BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-here test-all test-processes check format load contracts clean
+.PHONY: help run test test-here test-all test-processes check format load contracts site dist lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -48,8 +48,20 @@ load: $(VENV)/.load ## a short load test, with a report in out/load
 contracts: $(VENV)/.test ## write the generated contract documents
 	$(BIN)/python -m kb_contracts.openapi
 
+site: $(VENV)/.docs ## the documentation as a site, in out/site
+	@rm -rf out/site
+	$(BIN)/sphinx-build --conf-dir docs/site --doctree-dir out/site-state --fail-on-warning --keep-going --quiet . out/site
+
+dist: $(VENV)/.pip ## wheel and sdist, in dist
+	$(BIN)/hatchling build --directory dist
+
+lock: | $(VENV)/bin/python ## write requirements.lock; all newest with FLAGS=--upgrade
+	@$(PIP_INSTALL) "uv>=0.9"
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --annotation-style line \
+	  --custom-compile-command "make lock" --extra test --extra lock --output-file requirements.lock $(FLAGS) pyproject.toml
+
 clean: ## remove what was installed and cached, never data
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out dist
 
 # An old Python is told in one line, before pip can tell it in fifty.
 $(VENV)/bin/python:
@@ -58,17 +70,37 @@ $(VENV)/bin/python:
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
-	@echo "installing kb (a minute the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,engine]'
+# What extras ask for, each package in the version and with a hash of requirements.lock, and kb itself from here.
+REQUIREMENTS = $(BIN)/python deploy/image/requirements.py
+PIP_INSTALL  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+define install
+@$(REQUIREMENTS) $(1) >$(VENV)/wanted.txt
+@$(PIP_INSTALL) --requirement $(VENV)/wanted.txt
+@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+endef
+
+$(VENV)/.pip: requirements.lock | $(VENV)/bin/python
+	@$(REQUIREMENTS) --pip >$(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --constraint requirements.lock hatchling
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
-	@echo "installing kb and what its tests need (a minute or two the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@ $(VENV)/.run $(VENV)/.load
+$(VENV)/.run: pyproject.toml $(VENV)/.pip
+	@echo "installing kb (a minute the first time)"
+	$(call install,server engine)
+	@touch $@
 
-$(VENV)/.load: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(VENV)/.pip
+	@echo "installing kb and what its tests need (a minute or two the first time)"
+	$(call install,test)
+	@touch $@ $(VENV)/.run $(VENV)/.load $(VENV)/.docs
+
+$(VENV)/.load: pyproject.toml $(VENV)/.pip
 	@echo "installing kb and what a load test needs (a minute or two the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[load]'
+	$(call install,load)
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.pip
+	@echo "installing what makes the site"
+	$(call install,docs)
 	@touch $@

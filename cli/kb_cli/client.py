@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from kb_contracts.api.errors import PROBLEM_JSON, Problem
 from kb_contracts.api.operations import (
     CREATE_JOB,
     GET_JOB,
+    GET_ORIGINAL,
     IDEMPOTENCY_KEY,
     JobQuery,
     Operation,
@@ -105,6 +107,17 @@ class EngineClient:
             content["params"] = to_params(query)
         return self._exchange(operation, path or {}, content)
 
+    def read_original(self, key: object, to: IO[bytes]) -> None:
+        """`GET_ORIGINAL`, written to `to` as it comes. Raises `CliError`."""
+        with self._failures():
+            target = GET_ORIGINAL.fill_path({"document_id": key})
+            with self._http.stream(GET_ORIGINAL.method, target) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refused(response)
+                for block in response.iter_bytes():
+                    to.write(block)
+
     def send_file(
         self, filename: str, content: IO[bytes], fields: m.FileFields, *, as_text: bool = False
     ) -> m.Job:
@@ -133,10 +146,23 @@ class EngineClient:
         self, operation: Operation[Any, R], path: Mapping[str, object], content: Mapping[str, Any]
     ) -> R:
         headers = {IDEMPOTENCY_KEY: str(uuid4())} if operation.mutates else {}
-        try:
+        with self._failures():
             response = self._http.request(
                 operation.method, operation.fill_path(path), headers=headers, **content
             )
+        if not response.is_success:
+            raise self._refused(response)
+        try:
+            model = operation.models.get(response.status_code, operation.response_model)
+            return msgspec.json.decode(response.content, type=model)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._no_engine(f"its answer does not fit: {error}") from error
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What goes wrong with a request is a `CliError`."""
+        try:
+            yield
         except PathStepError as error:
             raise CliError(Exit.USAGE, str(error)) from error
         except (httpx.TimeoutException, httpx.TransportError) as error:
@@ -147,13 +173,6 @@ class EngineClient:
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise self._no_engine(str(error)) from error
-        if not response.is_success:
-            raise self._refused(response)
-        try:
-            model = operation.models.get(response.status_code, operation.response_model)
-            return msgspec.json.decode(response.content, type=model)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._no_engine(f"its answer does not fit: {error}") from error
 
     def _refused(self, response: httpx.Response) -> CliError:
         if not response.headers.get("Content-Type", "").startswith(PROBLEM_JSON):

@@ -224,6 +224,7 @@ COMMANDS = (
         _arg("document", nargs="?", metavar="ID", help="its number or uid (default: list all)"),
         _arg("--source-path", metavar="PATH", help="list only the documents from this source"),
         _arg("--no-text", action="store_true", help="without its text"),
+        _arg("--original", metavar="FILE", help="save the file that it was made of, where it is kept"),
         _arg("--offset", type=_COUNT, default=0, metavar="N", help="chunks, or documents, to skip"),
         _arg("--limit", type=_LIMIT, metavar="N",
              help="most chunks (default 200), or documents (default 1000)"),

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -72,6 +75,26 @@ def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     """A document's collection and its other tags, for people."""
     placed = split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)
+
+
+def save_original(client: EngineClient, document: m.Document, path: Path) -> None:
+    """Write the file that a document was made of, whole or not at all. Raises `CliError`."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            client.read_original(document.id, file)
+        with partial.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != document.sha256:
+            raise CliError(
+                Exit.FAILED, f"what the engine keeps of document {document.id} is not what was sent"
+            )
+        partial.replace(path)
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{error.filename or path}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def search(options: argparse.Namespace, out: Output) -> None:
@@ -141,6 +164,8 @@ def get(options: argparse.Namespace, out: Output) -> None:
             Exit.USAGE,
             "give a document's number or uid, or what to list: --source-path, --collection, --tags; not both",
         )
+    if options.document is None and options.original is not None:
+        raise CliError(Exit.USAGE, "--original saves the file of one document: give its number or uid")
     with engine(options) as client:
         if options.document is None:
             listed = DocumentsQuery(
@@ -155,6 +180,8 @@ def get(options: argparse.Namespace, out: Output) -> None:
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
         document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        if options.original is not None:
+            save_original(client, document, Path(options.original).expanduser())
     if out.answered(document):
         return
     collection, others = collection_and_tags(document.tags)
@@ -165,6 +192,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
             ("type", document.doc_type),
             ("status", document.status),
             ("reason", document.status_reason),
+            ("file kept", "yes" if document.original else None),
             ("collection", collection),
             ("tags", others),
             ("source", ", ".join(document.source_paths)),

@@ -24,6 +24,7 @@ from msgspec.structs import fields
 
 from kb_contracts.access.reach import ACCESS, MAX_ACCESS_BYTES, RIGHTS, Access, Reach
 from kb_contracts.api import models, ragler
+from kb_contracts.api.content import OCTETS
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem, Retry
 from kb_contracts.api.operations import (
     API_VERSION,
@@ -355,7 +356,22 @@ def _form_field(schema: Json) -> Json:
     }
 
 
+def _file(operation: AnyOperation) -> Json:
+    """The success of an operation that answers a file."""
+    headers = {
+        "ETag": {"description": "the SHA-256 of the file", "required": True, "schema": {"type": "string"}},
+        "Content-Disposition": {
+            "description": "has it saved under its name (RFC 6266)",
+            "required": True,
+            "schema": {"type": "string", "pattern": "^attachment; "},
+        },
+    }
+    return {"description": operation.summary, "headers": headers, "content": {OCTETS: {}}}
+
+
 def _success(operation: AnyOperation) -> Json:
+    if operation.answers_file:
+        return _file(operation)
     response: Json = {"description": (operation.response_model.__doc__ or operation.summary).splitlines()[0]}
     # A document's version is an integer, and the engine's is not.
     if any(part.name == "version" and part.type is int for part in fields(operation.response_model)):
@@ -419,7 +435,8 @@ def _failure(status: int, codes: tuple[str, ...]) -> Json:
 def _schemas(operations: Iterable[AnyOperation]) -> Json:
     used: dict[type[msgspec.Struct], None] = {Problem: None}
     for operation in operations:
-        used[operation.response_model] = None
+        if not operation.answers_file:
+            used[operation.response_model] = None
         if operation.accepted is not None:
             used[operation.accepted] = None
         if operation.body is not None:

@@ -21,6 +21,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
+from kb_contracts.api.content import OCTETS
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem
 from kb_verify.results import Tally
 
@@ -102,6 +103,20 @@ class Client:
         before = self.call(ops.LIST_JOBS).total
         yield
         assert self.call(ops.LIST_JOBS).total == before + number
+
+    @property
+    def keeps_originals(self) -> bool:
+        """Whether the engine says that it keeps the files that are sent."""
+        return self.call(ops.GET_STATUS).storage.kept_originals_bytes is not msgspec.UNSET
+
+    def original(self, key: object) -> bytes:
+        """The file that a document was made of."""
+        response = self.request(ops.GET_ORIGINAL, key)
+        assert response.status_code == HTTPStatus.OK, (
+            f"{_request_line(response)} is not a 200: {_excerpt(response)}"
+        )
+        _check_media_type(response, OCTETS)
+        return response.content
 
     def listed(self, **query: Any) -> list[int]:
         """The ids of a page of documents."""

@@ -1,13 +1,20 @@
-"""Prints what pyproject.toml asks for, and the named extras, one requirement a line.
+"""Prints requirements, one a line, for pip to install before kb itself.
 
-The images install these before kb itself, so that a change of the source builds one small layer.
+    python requirements.py EXTRA...  what pyproject.toml asks for, and these extras of it
+    python requirements.py --pip     pip itself
+
+The first come with options by which every package has the version and a hash of requirements.lock. pip takes
+both from constraints since 26.1; an older one is replaced by the second, which any pip can read.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
+
+LOCK = Path("requirements.lock")
 
 
 def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
@@ -37,6 +44,22 @@ def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
     return sorted(lines)
 
 
+def locked(lock: str, name: str) -> str:
+    """The entry of a package in a lock file, with its hashes.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    found = re.search(rf"^{re.escape(name)}==.*\n(?: +--hash=.*\n)+", lock, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{LOCK} has no package {name!r}; `make lock` writes it anew")
+    return found[0]
+
+
 if __name__ == "__main__":
-    read = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
-    sys.stdout.write("\n".join(requirements(read["project"], sys.argv[1:])) + "\n")
+    if sys.argv[1:] == ["--pip"]:
+        sys.stdout.write(locked(LOCK.read_text(encoding="utf-8"), "pip"))
+    else:
+        read = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+        options = ["--require-hashes", f"--constraint {LOCK.resolve()}"]
+        sys.stdout.write("\n".join(options + requirements(read["project"], sys.argv[1:])) + "\n")

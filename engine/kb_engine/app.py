@@ -22,6 +22,7 @@ import asyncio
 import errno
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -62,6 +63,7 @@ from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.api.versions import VersionsApi
+from kb_engine.care.scan import Pace, Scan
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
@@ -94,6 +96,7 @@ KEYS = web.AppKey("keys", KeyRing)
 
 _SHUTDOWN_SECONDS = 10.0
 _ANNOUNCEMENTS = 20
+_IDLE_SECONDS = 10.0
 _LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
@@ -135,6 +138,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         again = await engine.store.write(jobs.release)
         swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
         engine.kept.start()
+        engine.scan.start()
         engine.workers.start()
         engine.encoder.begin_loading()
         engine.phase = Phase.READY
@@ -145,6 +149,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         engine.ends.close()
 
     async def stop(_app: web.Application) -> None:
+        await engine.scan.stop()
         await engine.kept.stop()
         await engine.workers.stop()
         await engine.encoder.close()
@@ -229,13 +234,19 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
     await asyncio.to_thread(_prepare_folders, settings)
     store: Store
     spool: Spool
-    bounds = Bounds(settings.max_queued_jobs, settings.keep_versions, settings.keep_versions_days)
+    bounds = Bounds(
+        settings.max_queued_jobs,
+        settings.keep_versions,
+        settings.keep_versions_days,
+        settings.keep_originals,
+    )
     if (address := settings.address) is None:
         store = await open_sqlite(
             settings.database,
             embedder=embedder,
             bounds=bounds,
             index=_index(settings),
+            spool=settings.spool_folder,
         )
         spool = FolderSpool(settings.spool_folder)
     else:
@@ -280,9 +291,27 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         KeptBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
         settings.spool_folder,
     )
+
+    def is_idle() -> bool:
+        return time.monotonic() - engine.searched_at >= _IDLE_SECONDS and not workers.is_busy
+
+    scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     reranker = reranker_from(settings.rerank)
-    return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, reranker, started_at)
+    engine = Engine(
+        settings=settings,
+        store=store,
+        spool=spool,
+        encoder=encoder,
+        pipeline=pipeline,
+        workers=workers,
+        ends=ends,
+        kept=kept,
+        scan=scan,
+        reranker=reranker,
+        started_at=started_at,
+    )
+    return engine
 
 
 def _keys(settings: EngineSettings) -> KeyRing:

@@ -121,6 +121,9 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
         msgspec.Meta(ge=0),
     ] = GIBIBYTE
+    keep_originals: Annotated[
+        bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
+    ] = False
     keep_versions: Annotated[
         int,
         Setting(
@@ -134,6 +137,14 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_VERSIONS_DAYS", "how long they are kept, and a removed document can be restored"),
         msgspec.Meta(gt=0, le=36_500),
     ] = KEPT_DAYS
+    scan_days: Annotated[
+        float,
+        Setting(
+            "KB_SCAN_DAYS",
+            "days in which the engine, while it is idle, compares each document with itself; 0: never",
+        ),
+        msgspec.Meta(ge=0, le=36_500),
+    ] = 7.0
     lease_seconds: Annotated[
         float,
         Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),
@@ -197,6 +208,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         if self.store:
             return Path(self.store.removeprefix(_SQLITE)).expanduser()
         return self.folder / "kb.sqlite"
+
+    @property
+    def scan_position(self) -> Path:
+        """The file that says how far the scan of the base is."""
+        return self.folder / "scan.json"
 
     @property
     def spool_folder(self) -> Path:

@@ -161,13 +161,16 @@ async def on_disk(work: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(work)
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise EngineError(
-                "storage_full",
-                "No space is left for the file; free some or remove documents.",
-                retry_after=60.0,
-            ) from error
-        raise
+        raise no_space(error) from error
+
+
+def no_space(error: OSError) -> Exception:
+    """`storage_full` where that is what the error says, else the error."""
+    if error.errno not in _NO_SPACE:
+        return error
+    return EngineError(
+        "storage_full", "No space is left for the file; free some or remove documents.", retry_after=60.0
+    )
 
 
 def _close(file: BinaryIO) -> None:

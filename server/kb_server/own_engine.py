@@ -14,7 +14,8 @@ import asyncio
 import logging
 import os
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Self, TypeVar
 from uuid import uuid4
@@ -24,6 +25,7 @@ import msgspec
 from kb_config.rendezvous import Lock, Rendezvous
 from kb_contracts.access.local import local_token
 from kb_contracts.api import models as m
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.operations import Operation
 from kb_server.engine_client.client import HttpEngine, longest_wait
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable
@@ -108,6 +110,13 @@ class OwnEngine:
         """As `Engine` has it."""
         key = idempotency_key or str(uuid4())
         return await self._with_engine(lambda engine: engine.send_file(file, fields, idempotency_key=key))
+
+    @asynccontextmanager
+    async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
+        """As `Engine` has it."""
+        engine = await self._found()
+        async with engine.original(document) as content:
+            yield content
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
         """As `Engine` has it."""

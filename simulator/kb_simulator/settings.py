@@ -39,6 +39,10 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
 
+    keep_originals: Annotated[
+        bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
+    ] = False
+
     def __post_init__(self) -> None:
         """Refuse a policy that is none."""
         try:

@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import msgspec
 
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, Right, access_header
 from kb_contracts.api import operations as ops
@@ -130,6 +131,13 @@ def _submit(trial: Trial, place: str) -> httpx.Response:
     return trial.caller.request(ops.CREATE_JOB, json={"text": f"new {uuid4()}", "tags": list(PLACES[place])})
 
 
+def _original(trial: Trial, place: str) -> httpx.Response:
+    file = trial.admin.file(
+        "a.txt", f"granite {uuid4()}".encode(), tags=msgspec.json.encode(PLACES[place]).decode()
+    )
+    return trial.caller.request(ops.GET_ORIGINAL, file)
+
+
 def _cited(trial: Trial, place: str) -> bool:
     uid = trial.admin.call(ops.GET_DOCUMENT, trial.ids[place]).uid
     quote = {"document": uid, "version": 1, "start": 0, "end": 3, "begins": "gra", "hash": "0" * 32}
@@ -168,6 +176,7 @@ TRIES: Mapping[str, Try] = {
     ops.RETRY_JOB.id: _job(ops.RETRY_JOB),
     ops.LIST_DOCUMENTS.id: _listed(ops.LIST_DOCUMENTS, "documents", "id", params={"limit": 1000}),
     ops.GET_DOCUMENT.id: _on(ops.GET_DOCUMENT),
+    ops.GET_ORIGINAL.id: _original,
     ops.DELETE_DOCUMENT.id: _on(ops.DELETE_DOCUMENT),
     ops.REMOVE_SOURCE.id: _unsourced,
     ops.LIST_VERSIONS.id: _on(ops.LIST_VERSIONS),

@@ -83,6 +83,7 @@ class Guesses:
             Step("getDocument", place),
             Step("getDocument", place, {"params": {"text": "true"}}),
             Step("deleteDocument", place, {"params": {"purge": "true"}}),
+            Step("getOriginal", place),
             Step("listVersions", place),
             Step("getVersion", {**place, "version": 1}),
             Step("restoreVersion", {**place, "version": 1}),

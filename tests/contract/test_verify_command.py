@@ -169,7 +169,7 @@ def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
     answer = msgspec.json.decode(done.stdout, type=Verdict)
     assert answer.passed
     unshown = [promise for promise in answer.promises if promise.status is Status.SKIPPED]
-    assert {promise.family for promise in unshown} == {"vector_search", "collections"}
+    assert {promise.family for promise in unshown} == {"access", "collections", "vector_search"}
     assert all("does not serve RAGler's operations" in promise.why for promise in unshown)
     requested = {count.operation for count in answer.results.operations if count.requests}
     assert not requested & {operation.id for operation in of_surface(ApiSurface.RAGLER)}

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from kb_contracts.api import models as m
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
@@ -25,13 +26,38 @@ from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_simulator.engine import search
-from kb_simulator.engine.documents import Documents
+from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.handlers import CURRENT
 from kb_simulator.engine.history import History, Past
 from kb_simulator.engine.jobs import Answers, Retry
 from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
+
+
+def half_of_the_file(answer: FileContent) -> dict[str, Any]:
+    async def blocks() -> AsyncGenerator[bytes, None]:
+        data = b"".join([block async for block in answer.blocks])
+        yield data[: len(data) // 2]
+
+    return {"size": answer.size // 2, "blocks": blocks()}
+
+
+def bytes_of_every_file(self: Documents) -> int:
+    return sum(len(stored.original or b"") for stored in self.by_id.values())
+
+
+_keep = History.keep
+
+
+def kept_without_file(self: History, stored: Stored, now: int, *, removed: bool = False) -> None:
+    document = msgspec.structs.replace(stored.document, original=msgspec.UNSET)
+    _keep(self, replace(stored, document=document, original=None), now, removed=removed)
+
+
+def refused_as_absent(document: m.Document) -> None:
+    if document.original is not True:
+        raise EngineError("document_not_found", "There is no such document.")
 
 
 def hash_of_another_kind(text: str) -> str:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import callers, mount, multipart
+from kb_contracts.http import callers, downloads, mount, multipart
 from kb_contracts.semantics import citations, cursors, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
@@ -45,6 +45,7 @@ from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 JOBS, DOCUMENTS, SEARCH, QUERY = "test_jobs", "test_documents", "test_search", "test_query"
 UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
 SOURCES, PAGES, VERSIONS = "test_sources", "test_pages", "test_versions"
+ORIGINALS = "test_originals"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -555,6 +556,7 @@ _CODES = {
     "method_not_allowed": (PROTOCOL, "another_method_is_told_which_are_taken"),
     "document_not_found": (DOCUMENTS, "an_absent_document_is_not_found"),
     "job_not_found": (JOBS, "an_unknown_job_is_not_found"),
+    "original_not_kept": (ORIGINALS, "what_has_no_file_says_why"),
     "page_not_found": (PAGES, "what_was_no_answers_cursor_leads_to_no_page[x]"),
     "source_not_found": (SOURCES, "a_source_that_cannot_be_taken_off_stays"),
     "tag_not_found": (DOCUMENTS, "a_tag_that_is_not_there_cannot_be_taken_off"),
@@ -748,10 +750,68 @@ _VERSIONS = [
     ),
 ]
 
+_ORIGINALS = [
+    _m(
+        "a kept file is cut",
+        ORIGINALS,
+        "a_file_comes_back_as_it_was_sent",
+        answers("getOriginal", mis.half_of_the_file),
+    ),
+    _m(
+        "a document does not tell of its file",
+        ORIGINALS,
+        "a_file_comes_back_as_it_was_sent",
+        says("getDocument", original=UNSET),
+    ),
+    _m(
+        "a file is shown",
+        ORIGINALS,
+        "it_is_to_be_saved_under_its_name_and_never_run",
+        replaced(downloads, "content_disposition", lambda name: f'inline; filename="{name}"'),
+    ),
+    _m(
+        "a file's name breaks out",
+        ORIGINALS,
+        "it_is_to_be_saved_under_its_name_and_never_run",
+        replaced(downloads, "content_disposition", lambda _: 'attachment; filename="page.html"'),
+    ),
+    _m(
+        "a browser may guess what a file is",
+        ORIGINALS,
+        "it_is_to_be_saved_under_its_name_and_never_run",
+        replaced(downloads, "SAFE_HEADERS", {}),
+    ),
+    _m(
+        "equal files are kept twice",
+        ORIGINALS,
+        "one_of_each_content_is_kept_until_its_last_document_has_gone",
+        replaced(documents.Documents, "kept_bytes", mis.bytes_of_every_file),
+    ),
+    _m(
+        "what is kept of a document loses its file",
+        ORIGINALS,
+        "what_is_kept_of_a_document_keeps_its_file",
+        replaced(history.History, "keep", mis.kept_without_file),
+    ),
+    _m(
+        "clearing keeps files",
+        ORIGINALS,
+        "clearing_keeps_no_file",
+        replaced(state, "History", mis.history_that_stays),
+    ),
+    _m(
+        "a note has a file",
+        ORIGINALS,
+        "what_has_no_file_says_why",
+        replaced(handlers, "check_original_kept", mis.refused_as_absent),
+    ),
+]
+
 MUTANTS: list[Mutant] = [
     *_JOBS,
     *_DOCUMENTS,
     *_VERSIONS,
+    *_ORIGINALS,
     *_SEARCH,
     *_QUERY,
     *_CONTEXT,

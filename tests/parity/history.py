@@ -272,6 +272,7 @@ class Story:
         yield self._dice.choice(
             (
                 Step("listVersions", document),
+                Step("getOriginal", document),
                 Step("listTrash", request={"params": {"limit": 5, "offset": self._dice.choice((0, 2))}}),
                 Step("getVersion", place, {"params": {"text_offset": self._dice.choice((0, 5))}}),
                 Step("restoreVersion", place, request),

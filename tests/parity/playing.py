@@ -12,13 +12,14 @@ import httpx
 import msgspec
 
 from kb_contracts.api import models as m
+from kb_contracts.api.content import OCTETS
 from kb_contracts.api.errors import Problem
 from kb_contracts.api.operations import BY_ID
 from tests.parity.history import IDS, Given, Step
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")
-_HEADERS = ("Content-Type", "ETag", "Allow", "WWW-Authenticate")
+_HEADERS = ("Content-Type", "Content-Disposition", "ETag", "Allow", "WWW-Authenticate")
 _CHUNKS = frozenset({"chunk", "chunks", "before", "after"})
 _COLLECTIONS = frozenset(IDS)
 _ABSENT = "00000000-0000-4000-8000-00000000ffff"
@@ -98,8 +99,10 @@ class Side:
     # what is compared
 
     def _played(self, step: Step, response: httpx.Response) -> Played:
-        body = response.json()
-        _fits(step, response)
+        is_file = response.headers["Content-Type"] == OCTETS
+        body = {"file": response.text} if is_file else response.json()
+        if not is_file:
+            _fits(step, response)
         answer: dict[str, Any] = {
             "status": response.status_code,
             "headers": {name: response.headers.get(name) for name in _HEADERS},

@@ -32,7 +32,9 @@ from tests.support.mcp_messages import ENVELOPE, PLAIN, modern_headers
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")
-CONTENT_TYPES = ("application/json", "text/event-stream", "text/plain", "text/html")
+CONTENT_TYPES = (
+    "application/json", "text/event-stream", "text/plain", "text/html", "application/octet-stream",
+)  # fmt: skip
 BOUND = 15.0
 """Seconds that anything here may take before it counts as hung."""
 

@@ -116,6 +116,32 @@ async def test_the_first_page_is_for_browsers_and_json_for_others(site: Site) ->
     assert (await site.http.get("/")).json()["mcp"] == ["/mcp", "/mcp/kb"]
 
 
+async def test_the_file_of_a_document_is_saved_and_never_shown(site: Site) -> None:
+    site.engine.state.keeps_originals = True
+    data = EVIL.encode() * 20_000
+    await site.done("/add", ("a.html", data), collection="documents")
+    assert '<a href="/documents/1/original" download>a.html</a>' in await site.get("/documents/1")
+    response = await site.http.get("/documents/1/original", headers=HTML)
+    assert (response.status_code, response.content) == (200, data)
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.headers["Content-Disposition"].startswith("attachment; ")
+    assert response.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_a_document_without_a_file_says_so(site: Site) -> None:
+    await site.done("/add", ("a.txt", b"granite"), collection="documents")
+    assert "/documents/1/original" not in await site.get("/documents/1")
+    assert "Once it does" in plain(await site.get("/documents/1/original", 404))
+
+
+async def test_a_file_wants_a_login_too(opened: Open) -> None:
+    async with opened(api_key="secret") as site:
+        response = await site.http.get("/documents/1/original", headers=HTML)
+        assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
+
+
 async def test_nothing_of_a_document_runs_in_a_page(site: Site) -> None:
     """Title, text, tags, metadata, source and query stand there as they are, and no element comes of them."""
     site.engine.add(

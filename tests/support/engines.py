@@ -26,7 +26,14 @@ _START_SECONDS = 60
 @contextmanager
 def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **settings: Any) -> Iterator[str]:
     """An engine with an embedder that needs no model; its base URL. `middlewares` stand around it."""
-    chosen = {"home": home, "embedder": "hash", "api_key": API_KEY, "ingest_workers": 1, **settings}
+    chosen = {
+        "home": home,
+        "embedder": "hash",
+        "api_key": API_KEY,
+        "ingest_workers": 1,
+        "keep_originals": True,
+        **settings,
+    }
     started: Future[tuple[str, Callable[[], object]]] = Future()
 
     async def serve() -> None:
@@ -66,5 +73,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
 @contextmanager
 def simulator() -> Iterator[str]:
     """A simulator whose jobs take virtual time, so that they can be cancelled; its base URL."""
-    with in_thread(SimulatorSettings(port=0, jobs="seconds:5", api_key=API_KEY)) as running:
+    with in_thread(
+        SimulatorSettings(port=0, jobs="seconds:5", api_key=API_KEY, keep_originals=True)
+    ) as running:
         yield running.url

@@ -20,7 +20,7 @@ from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.spool import FolderSpool
-from kb_engine.store.port import EmbedderIdentity, NewJob
+from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, NewJob
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
@@ -142,6 +142,7 @@ async def parts_in(
     folder: Path,
     *,
     count: int = 1,
+    bounds: Bounds = DEFAULT_BOUNDS,
     store: Callable[[SqliteStore], SqliteStore] = lambda store: store,
 ) -> AsyncIterator[Parts]:
     """The parts, working on `count` jobs of one caller in each lane; all is stopped afterwards."""
@@ -152,7 +153,7 @@ async def parts_in(
         pauses.append(seconds)  # and the clock of the encoder is that much later
 
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
-    base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity))
+    base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity, bounds=bounds))
     (folder / "spool").mkdir(exist_ok=True)
     spool, ends = FolderSpool(folder / "spool"), JobEnds()
     encoder = Encoder(embedder, workers=count, clock=lambda: sum(pauses))

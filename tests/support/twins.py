@@ -24,6 +24,7 @@ from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
+from kb_contracts.api.content import OCTETS
 from kb_contracts.semantics.cursors import Place, cursor_after
 from kb_verify.client import Client, fresh_user
 
@@ -205,7 +206,8 @@ class Side:
 
     def comparable(self, response: httpx.Response) -> Any:
         """The status, and the body without what each base makes up."""
-        return response.status_code, self._plain(response.json(), "")
+        is_file = response.headers["Content-Type"] == OCTETS
+        return response.status_code, response.text if is_file else self._plain(response.json(), "")
 
     def _plain(self, value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -377,6 +379,7 @@ def _reading() -> Iterator[Attempt]:
     yield _of(ops.LIST_COLLECTIONS, "")
     for label, how in product(DOCUMENTS, ("id", "uid")):
         yield _named(ops.GET_DOCUMENT, label, how, params={"text": "true"})
+        yield _named(ops.GET_ORIGINAL, label, how)
         yield _named(ops.LIST_VERSIONS, label, how)
         for version in (1, 2):
             yield _named(ops.GET_VERSION, label, how, version, what=f"in version {version}")

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from msgspec import UNSET
 
 from kb_cli.client import EngineClient
 from kb_cli.config import engine, offline_embedder, read
-from kb_cli.documents import labels
+from kb_cli.documents import labels, save_original
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
@@ -110,7 +111,7 @@ def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
                 Exit.FAILED, "the engine is too old to be exported: it does not give the text of notes"
             )
         if len(chunks) == document.chunk_count:
-            layout.write_document(folder, document, chunks)
+            layout.write_document(folder, document, chunks, partial(save_original, client, document))
             return True
     raise CliError(Exit.FAILED, f"document {number} changes while it is read; try again")
 
@@ -180,7 +181,8 @@ async def _import(
             found += 1
             try:
                 document, text = layout.read_document(path)
-                is_new = await base.take_in(*_arrival(document, text, embedder.count_tokens))
+                arriving = _arrival(document, text, embedder.count_tokens)
+                is_new = await base.take_in(*arriving, layout.original_of(path, document))
                 counts["imported" if is_new else "here"] += 1
             except (layout.NotAnExport, TextRefused) as error:
                 out.note(f"{path}: {error}" if isinstance(error, TextRefused) else str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,6 +20,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 FORMAT = 1
 MANIFEST = "kb-export.json"
+ORIGINALS = "originals"
 
 _NAME_CHARS = 60
 _NO_COLLECTION = "without-collection"
@@ -43,7 +44,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document but for its text. `sha256` is that of what was sent, `text_sha256` of the file beside."""
+    """A document but for its text. `sha256` is that of what was sent, `text_sha256` of the file beside;
+    `original` is where the file that was sent is, from there, of one that is kept."""
 
     id: int
     uid: Annotated[str, Meta(pattern="^[0-9a-f-]{36}$")]
@@ -64,6 +66,7 @@ class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
     text_sha256: Sha256
     passages: list[Place]
+    original: Annotated[str, Meta(pattern=f"^{ORIGINALS}/[^/\\x00]+$")] | None = None
 
     @property
     def is_note(self) -> bool:
@@ -106,13 +109,19 @@ def text_of(document: m.DocumentDetail, chunks: Sequence[m.Chunk]) -> str:
     return "".join(parts)
 
 
-def write_document(folder: Path, document: m.DocumentDetail, chunks: Sequence[m.Chunk]) -> Path:
-    """Write a document with its text; the path of its text."""
+def write_document(
+    folder: Path,
+    document: m.DocumentDetail,
+    chunks: Sequence[m.Chunk],
+    write_original: Callable[[Path], None],
+) -> Path:
+    """Write a document with its text; the path of its text. `write_original` writes the file of a document
+    that has one."""
     text = text_of(document, chunks).encode(errors="surrogatepass")
     members = {
         name: getattr(document, name)
         for name in ExportedDocument.__struct_fields__
-        if name not in ("text_sha256", "passages")
+        if name not in ("text_sha256", "passages", "original")
     }
     exported = ExportedDocument(
         **members,
@@ -126,8 +135,33 @@ def write_document(folder: Path, document: m.DocumentDetail, chunks: Sequence[m.
     place.mkdir(exist_ok=True)
     path = place / f"{_safe(name)}-{document.id}.md"
     path.write_bytes(text)
+    if document.original:
+        kept = Path(document.filename or document.title)
+        beside = f"{ORIGINALS}/{_safe(kept.stem)}-{document.id}{_suffix(kept)}"
+        (place / ORIGINALS).mkdir(exist_ok=True)
+        write_original(place / beside)
+        exported = msgspec.structs.replace(exported, original=beside)
     _write(path.with_suffix(".json"), exported)
     return path
+
+
+def original_of(path: Path, document: ExportedDocument) -> Path | None:
+    """The file that was sent, of a document whose JSON is at `path`; None where there is none.
+
+    Raises:
+        NotAnExport: it is missing, or another one than was sent.
+    """
+    if document.original is None:
+        return None
+    kept = path.parent / document.original
+    try:
+        with kept.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise NotAnExport(f"{kept}: {error.strerror}") from error
+    if digest != document.sha256:
+        raise NotAnExport(f"{kept} is not the file that was sent. Use kb add")
+    return kept
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -183,6 +217,10 @@ def read_document(path: Path) -> tuple[ExportedDocument, str]:
 
 def _safe(name: str) -> str:
     return _UNSAFE.sub("-", name).strip("-.")[:_NAME_CHARS] or "document"
+
+
+def _suffix(path: Path) -> str:
+    return _UNSAFE.sub("", path.suffix)[:_NAME_CHARS]
 
 
 def _number(path: Path) -> int:

@@ -82,11 +82,6 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reach = self.reach.within(other.reach)
         return Access(other.name or self.name, self.rights & other.rights, reach)
 
-    def require(self, right: Right) -> None:
-        """Raises EngineError: `forbidden`."""
-        if right not in self.rights:
-            raise EngineError("forbidden", f"This key may not {right}. Ask for one that may.")
-
 
 EVERYTHING = Access()
 """Whoever has the engine's own key, or asks where none is needed."""

@@ -58,6 +58,8 @@ _KINDS = (
     ErrorKind("tag_not_found", HTTPStatus.NOT_FOUND, "The document does not carry this tag"),
     # it never was, or is kept no longer
     ErrorKind("version_not_found", HTTPStatus.NOT_FOUND, "Nothing is kept of this version"),
+    # it never was, or it is a note, which is its text
+    ErrorKind("original_not_kept", HTTPStatus.NOT_FOUND, "The file of this document is not kept"),
     ErrorKind("page_not_found", HTTPStatus.NOT_FOUND, "There is no such page of this request"),
     ErrorKind("source_not_found", HTTPStatus.NOT_FOUND, "The document does not come from this source"),
     ErrorKind("collection_not_found", HTTPStatus.NOT_FOUND, "There is no such collection"),

@@ -589,9 +589,13 @@ class Document(Response):
     version: int
     created_at: str
     updated_at: str
+    original: Annotated[
+        bool | msgspec.UnsetType,
+        Meta(description="true where the file that it was made of is kept, for getOriginal; else absent"),
+    ] = msgspec.UNSET
 
 
-class DocumentDetail(Document):
+class DocumentDetail(Document, kw_only=True):
     """A document with a slice of its chunks, in order; `chunk_count` is how many there are.
 
     `text` is there where it was asked for and the document is a note: all of it, as it was sent. A file has
@@ -784,7 +788,8 @@ class StorageInfo(Response):
     `accessible`: it could be read just now. Where it could not, an issue says why, and all figures of the
     status are those that were read last. `failed_bytes` were sent for failed jobs and are kept, so that those
     can be tried again: for `failed_seconds_limit`, and no more than `failed_bytes_limit`, the oldest going
-    first.
+    first. `kept_originals_bytes` are those of the files that are kept as they were sent, each content once;
+    an engine that keeps none leaves it out.
     """
 
     path: str
@@ -795,6 +800,7 @@ class StorageInfo(Response):
     failed_bytes: Count = 0
     failed_bytes_limit: Count = 0
     failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
+    kept_originals_bytes: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class SandboxInfo(Response):

@@ -24,6 +24,7 @@ from msgspec import Meta
 from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.api.content import FileContent
 
 API_VERSION = "v3.0.0"
 """What `/status` of an engine of this API names at least, and what the server asks for."""
@@ -220,6 +221,8 @@ class Operation(Generic[B, R]):
     """Whether a retry is refused as `in_progress` while the first request runs."""
     names_user: bool = field(init=False)
     """Whether it looks at `X-User-ID`."""
+    answers_file: bool = field(init=False)
+    """Whether its answer is a file rather than JSON."""
 
     def __post_init__(self) -> None:
         set_once = partial(object.__setattr__, self)
@@ -228,6 +231,7 @@ class Operation(Generic[B, R]):
         set_once("mutates", not (self.reads or self.method is Method.GET))
         set_once("excludes_retries", self.mutates and self.accepted is None)
         set_once("names_user", self.on_behalf or self.surface is ApiSurface.RAGLER)
+        set_once("answers_file", self.response_model is FileContent)
         changing: Right = "delete" if self.method is Method.DELETE else "write"
         set_once("right", self.needs or (changing if self.mutates else "read"))
         if not self.path_parameters:
@@ -414,6 +418,14 @@ DELETE_DOCUMENT = _delete(
     m.Removed,
     query=DeleteQuery,
     errors=("document_not_found",),
+)
+
+GET_ORIGINAL = _get(
+    "getOriginal",
+    f"{_DOCUMENT}/original",
+    "The file that a document was made of, as it was sent, where it is kept",
+    FileContent,
+    errors=("document_not_found", "original_not_kept"),
 )
 
 REMOVE_SOURCE = _delete(

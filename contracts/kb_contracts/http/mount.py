@@ -28,6 +28,7 @@ from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
 from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation
@@ -47,6 +48,7 @@ from kb_contracts.http.callers import (
     token_of,
     unauthorized,
 )
+from kb_contracts.http.downloads import file_response
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 
 if TYPE_CHECKING:
@@ -285,6 +287,8 @@ def _answering(
     async def answer_to(sent: Sent) -> web.Response:
         access = sent.access if operation.public else narrowed(sent.access, sent.headers)
         answer = await serve(sent, access, credential_of(sent.authorization, access))
+        if isinstance(answer, FileContent):
+            return await file_response(answer)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
         version = getattr(answer, "version", None)
         return web.Response(

@@ -10,7 +10,7 @@ import msgspec
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
-from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, FileFields, NotePatch
+from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, Document, FileFields, NotePatch
 from kb_contracts.api.ragler import PREFIX
 
 MAX_METADATA_BYTES = 65_536
@@ -25,6 +25,20 @@ def check_note_text(text: str) -> None:
         raise EngineError(
             "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
         )
+
+
+def check_original_kept(document: Document) -> None:
+    """Raises EngineError: `original_not_kept`, which says why."""
+    if document.original is True:
+        return
+    if document.doc_type == "note":
+        why = "A note was sent as text, which is there as it was sent: getDocument with text=true."
+    else:
+        why = (
+            "The engine kept no files when this one was sent. Once it does (KB_KEEP_ORIGINALS), send "
+            "the file again."
+        )
+    raise EngineError("original_not_kept", why)
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
@@ -23,6 +24,7 @@ from kb_contracts.semantics.documents import (
     check_metadata,
     check_note_text,
     check_ocr,
+    check_original_kept,
     check_patch,
     check_version,
     document_key,
@@ -196,6 +198,17 @@ class DocumentsApi:
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
             text=query.text,
+        )
+
+    async def get_original(self, incoming: Incoming) -> FileContent:
+        key = document_key(incoming.path["document_id"])
+        document = await self._store.read(documents.find, key)
+        check_original_kept(document)
+        return FileContent(
+            filename=document.filename or document.title,
+            size=document.size_bytes,
+            sha256=document.sha256,
+            blocks=self._store.original(document.sha256),
         )
 
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:

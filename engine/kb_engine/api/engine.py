@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -17,6 +18,7 @@ from kb_contracts.api.operations import API_VERSION
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
 from kb_contracts.semantics.requests import request_fingerprint
+from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
@@ -42,6 +44,7 @@ _NO_COUNTS = Counts(
     chunks=0,
     queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
     originals_bytes=0,
+    kept_originals_bytes=0,
     database_bytes=0,
     last_updated=None,
 )
@@ -69,9 +72,12 @@ class Engine:
     workers: Workers
     ends: JobEnds
     kept: KeptJobs
+    scan: Scan
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
+    searched_at: float = field(default_factory=time.monotonic)
+    """When somebody last began to search, so that work which can wait finds a time of its own."""
 
 
 def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idempotency | None:
@@ -170,14 +176,19 @@ class StateApi:
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
+        keeps, kept_bytes = engine.settings.keep_originals, counts.kept_originals_bytes
         self._storage = msgspec.structs.replace(
             self._storage,
             bytes=counts.database_bytes + uploads,
             free_bytes=free,
             originals_bytes=counts.originals_bytes,
+            kept_originals_bytes=kept_bytes if keeps or kept_bytes else UNSET,
             accessible=True,
             failed_bytes=sum(job.size_bytes for job in kept),
             failed_bytes_limit=engine.kept.bounds.bytes,
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
-        return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
+        issues = engine.store.issues + engine.scan.issues
+        if free < _NEARLY_FULL_BYTES:
+            issues.append(f"The disk is nearly full: {free} bytes are free")
+        return issues

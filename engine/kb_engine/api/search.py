@@ -45,6 +45,7 @@ class SearchApi:
     """Handler of `search`."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._store = engine.store
         self._encoder = engine.encoder
         self._ranking = engine.settings.ranking.defaults
@@ -62,6 +63,7 @@ class SearchApi:
             EngineError: as the operation does.
         """
         started = time.perf_counter()
+        self._engine.searched_at = time.monotonic()
         mode, parsed = mode_and_query(request)
         if request.cursor is None:
             answer = await self._ranked(request, mode, parsed)
@@ -153,6 +155,7 @@ class RaglerApi:
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
         started = time.perf_counter()
+        self._engine.searched_at = time.monotonic()
         request: r.VectorSearchRequest = incoming.body
         chosen = await self._chosen(request)
         selection = vector_selection_of(request.filters or r.VectorFilters(), next(iter(chosen), None))

@@ -1,7 +1,7 @@
 """Documents of another base, taken in while no engine uses this one.
 
 They come with their passages, which are embedded here: so they answer as they did where they come from,
-though the files that they were made of are not there.
+whether or not the files that they were made of come too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 from kb_contracts.api import ragler as r
 from kb_engine.app import open_store
@@ -18,9 +20,10 @@ from kb_engine.embed.context import Passage
 from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.settings import EngineSettings
+from kb_engine.spool import Spool
 from kb_engine.store.port import Arrival, Prepared, PreparedChunk
 from kb_engine.store.repository import arrivals, collections, documents
-from kb_engine.store.store import Store
+from kb_engine.store.store import BLOCK_BYTES, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class Contents:
 class Arrivals:
     """A base that takes documents in, and the embedder that fills it."""
 
-    def __init__(self, store: Store, embedder: OfflineEmbedder) -> None:
+    def __init__(self, store: Store, spool: Spool, embedder: OfflineEmbedder) -> None:
         self._store = store
+        self._spool = spool
         self._embedder = embedder
 
     @classmethod
@@ -49,14 +53,16 @@ class Arrivals:
             BaseRefused: the base cannot be opened, for instance because an engine uses it.
             StartError: its folder cannot be written, or a package is not installed.
         """
-        store, _ = await open_store(settings, embedder.identity)
+        store, spool = await open_store(settings, embedder.identity)
         try:
-            yield cls(store, embedder)
+            yield cls(store, spool, embedder)
         finally:
             await store.close()
 
-    async def take_in(self, arrival: Arrival, contents: Contents) -> bool:
+    async def take_in(self, arrival: Arrival, contents: Contents, original: Path | None = None) -> bool:
         """Whether it was taken in; False where it is here already (`repository.arrivals`).
+
+        The file `original` is kept, which has the arrival's SHA-256.
 
         Raises:
             EmbedderUnavailable: it has been out of order for too long.
@@ -65,7 +71,17 @@ class Arrivals:
         if await self._store.read(documents.has, arrival.uid):
             return False
         prepared = await asyncio.to_thread(self._prepare, arrival.title, contents)
-        return await self._store.write(arrivals.arrive, arrival, prepared)
+        if original is None:
+            return await self._store.write(arrivals.arrive, arrival, prepared)
+        name = f"arrival-{uuid4()}"
+        async with self._spool.receive(name) as received:
+            with original.open("rb") as file:
+                while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
+                    await received.write(block)
+        try:
+            return await self._store.write(arrivals.arrive, arrival, prepared, name)
+        finally:
+            await self._spool.remove(name)
 
     async def describe(self, id_: str, wanted: r.CollectionRequest) -> None:
         """Describe a collection. Raises `EngineError` where another has its name or id."""

@@ -1,6 +1,7 @@
 """A base compared with itself, document by document, and what is derived made again where it is wrong.
 
-The truth of a document is its texts: that of a note, with its hash, and the passages of a file. Derived are
+The truth of a document is its texts: that of a note, with its hash, the passages of a file, and the file
+where it is kept. Derived are
 the chunks of a note, the words and vectors by which passages are found, and counts. A text that is hurt is
 named, so that it can be restored or sent again.
 """
@@ -8,17 +9,20 @@ named, so that it can be restored or sent again.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.embed.context import Passage
 from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
-from kb_engine.store.repository import content
+from kb_engine.store.repository import content, originals
 from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store
 
@@ -35,6 +39,10 @@ class Fault:
 
     what: str
     derived: bool
+
+
+NO_WORDS = Fault("words are missing in the index", derived=True)
+OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,15 @@ def faults_of(document: Content, dimensions: int, expected: Vectors | None = Non
     if any(_is_no_vector(vector, dimensions) for vector in document.vectors):
         faults.append(Fault("a vector is missing or damaged", derived=True))
     elif expected is not None and any(
-        float(vector @ right) < ALIKE
-        for vector, right in zip(document.vectors, expected, strict=True)
-        if vector is not None
+        is_of_another(vector, right) for vector, right in zip(document.vectors, expected, strict=True)
     ):
-        faults.append(Fault("a vector is not that of its passage", derived=True))
+        faults.append(OTHER_VECTOR)
     return faults
+
+
+def is_of_another(vector: Vectors | None, expected: Vectors) -> bool:
+    """Whether a vector is not that of its passage, which should be nearly as expected."""
+    return vector is not None and float(vector @ expected) < ALIKE
 
 
 def mended(document: Content) -> list[PreparedChunk]:
@@ -87,6 +98,27 @@ def _is_no_vector(vector: Vectors | None, dimensions: int) -> bool:
     if vector is None or vector.shape != (dimensions,) or not np.isfinite(vector).all():
         return True
     return abs(float(np.linalg.norm(vector)) - 1) > _UNIT
+
+
+async def file_fault(store: Store, document_id: int) -> Fault | None:
+    """What is wrong with the file of a document, where one is kept."""
+    sha256 = await store.read(originals.of, document_id)
+    if sha256 is None:
+        return None
+    digest = hashlib.sha256()
+    try:
+        async with aclosing(store.original(sha256)) as blocks:
+            async for block in blocks:
+                digest.update(block)
+    except EngineError as error:
+        if error.code != "original_not_kept":
+            raise
+        return Fault("its file is missing", derived=False)
+    return (
+        None
+        if digest.hexdigest() == sha256
+        else Fault("its file is not the one that was sent", derived=False)
+    )
 
 
 class Check:
@@ -126,6 +158,10 @@ class Check:
             await asyncio.to_thread(self._embed, document.title, document.chunks) if self._deep else None
         )
         faults = faults_of(document, self._store.dimensions, expected)
+        if await self._store.read(content.lacks_words, document.id):
+            faults.append(NO_WORDS)
+        if (fault := await file_fault(self._store, document.id)) is not None:
+            faults.append(fault)
         if not faults:
             return None
         may_be_mended = self._repair and all(fault.derived for fault in faults)

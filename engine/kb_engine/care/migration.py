@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from kb_contracts.api.errors import EngineError
 from kb_engine.app import open_store
 from kb_engine.settings import EngineSettings
+from kb_engine.spool import Spool
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.repository import state, transfer
+from kb_engine.store.repository import originals, state, transfer
 from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.store import Store
 
@@ -37,13 +39,15 @@ class MigrationRefused(Exception):
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """What the other base holds now. `copied` documents came in this run; `digest` is a SHA-256 over all."""
+    """What the other base holds now. `copied` documents came in this run; `files` are those that were sent
+    and are kept; `digest` is a SHA-256 over all."""
 
     documents: int
     copied: int
     passages: int
     versions: int
     collections: int
+    files: int
     embedder: str
     digest: str
 
@@ -71,8 +75,8 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
         raise MigrationRefused("source and target are the same base. Name another target.")
     async with AsyncExitStack() as stack:
         identity = await _identity(source)
-        one = await stack.enter_async_context(_opened(source, identity))
-        two = await stack.enter_async_context(_opened(target, identity))
+        one, _ = await stack.enter_async_context(_opened(source, identity))
+        two, spool = await stack.enter_async_context(_opened(target, identity))
         await _check_at_rest(one, two)
         items = await _items(one)
         missing = await _missing(one, two, items, progress)
@@ -83,6 +87,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
             await one.read(state.generation) + 1,
         )
         await _copy(one, two, missing, progress)
+        files = await _copy_files(one, two, spool, progress)
         digest = await _compared(one, two, items, progress)
         counts = await two.read(state.counts)
         return Migrated(
@@ -91,6 +96,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
             passages=counts.chunks,
             versions=sum(item.table == "versions" for item in items),
             collections=sum(item.table == "collections" for item in items),
+            files=files,
             embedder=identity.name,
             digest=digest,
         )
@@ -105,11 +111,11 @@ async def _identity(settings: EngineSettings) -> EmbedderIdentity:
 
 
 @asynccontextmanager
-async def _opened(settings: EngineSettings, identity: EmbedderIdentity) -> AsyncIterator[Store]:
+async def _opened(settings: EngineSettings, identity: EmbedderIdentity) -> AsyncIterator[tuple[Store, Spool]]:
     """The base alone: an index of its own follows when an engine opens it."""
-    store, _ = await open_store(msgspec.structs.replace(settings, index=""), identity)
+    store, spool = await open_store(msgspec.structs.replace(settings, index=""), identity)
     try:
-        yield store
+        yield store, spool
     finally:
         await store.close()
 
@@ -167,6 +173,38 @@ async def _copy(one: Store, two: Store, missing: Sequence[_Item], progress: Prog
         fields = await one.read(transfer.row, item.table, item.key)
         if fields is not None:
             await two.write(transfer.put_row, item.table, fields)
+
+
+async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) -> int:
+    """Copy the files that are kept and not there yet; how many there are.
+
+    Raises MigrationRefused: one of the source is hurt, or the target has others.
+    """
+    wanted, here = await one.read(originals.every), await two.read(originals.every)
+    if here.keys() - wanted.keys():
+        raise MigrationRefused("the target is used: it keeps a file that the source has not. Name a new one.")
+    for done, sha256 in enumerate(sorted(wanted.keys() - here.keys())):
+        progress("copying files", done, len(wanted) - len(here))
+        name, digest = f"moved-{sha256}", hashlib.sha256()
+        await spool.remove(name)  # what an earlier run has left
+        try:
+            async with spool.receive(name) as file, aclosing(one.original(sha256)) as blocks:
+                async for block in blocks:
+                    digest.update(block)
+                    await file.write(block)
+        except EngineError as error:
+            if error.code != "original_not_kept":
+                raise
+        try:
+            if digest.hexdigest() != sha256:
+                raise MigrationRefused(
+                    f"the file {sha256} is missing in the source, or damaged. kb check names its document: "
+                    "send the file again, or remove the document for good; then repeat."
+                )
+            await two.write(originals.take, sha256, wanted[sha256], name)
+        finally:
+            await spool.remove(name)
+    return len(wanted)
 
 
 async def _compared(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> str:

@@ -1,6 +1,7 @@
 """What is kept of failed jobs, so that they can be tried again: for so long, and no more than so many bytes.
 
-Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it.
+Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it,
+after the files that only versions and removed documents have.
 The file goes before the base knows of it: on a full disk nothing can be written until something was removed.
 """
 
@@ -96,8 +97,11 @@ class KeptJobs:
         return len(over)
 
     async def make_room(self, size: int) -> None:
-        """Let go of the oldest failures until the disk has room for a file of this size, or none is left."""
+        """Let go of the files of versions, then of the oldest failures, until the disk has room for a file of
+        this size, or none is left."""
         if await self._free() >= size + _MARGIN_BYTES:
+            return
+        if await self._store.make_room() and await self._free() >= size + _MARGIN_BYTES:
             return
         async with self._lock:
             for one in await self._store.read(jobs.kept):

@@ -75,6 +75,11 @@ class Workers:
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[str, asyncio.Task[bool]] = {}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is being worked on."""
+        return bool(self._running)
+
     def start(self) -> None:
         self._loops = [
             asyncio.create_task(self._serve(line), name=f"worker-{line.lane}-{number}")

@@ -118,11 +118,12 @@ class NewJob:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How much a base keeps: jobs that wait, and versions of each document that was replaced or removed, for
-    so many days. With no versions nothing is kept of them."""
+    so many days. With no versions nothing is kept of them. `originals`: the files that were sent are kept."""
 
     queued: int = 100_000
     versions: int = KEPT_VERSIONS
     version_days: float = KEPT_DAYS
+    originals: bool = False
 
 
 DEFAULT_BOUNDS = Bounds()
@@ -239,6 +240,7 @@ class Counts:
     chunks: int
     queue: m.QueueState
     originals_bytes: int
+    kept_originals_bytes: int
     database_bytes: int
     last_updated: str | None
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUn
 from kb_engine.reaching import REACH
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once
+from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp
 from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 BATCH = 32
 """Documents that are applied to an index at once."""
+BLOCK_BYTES = 256 * 1024
+"""Of a file that is read."""
 PATIENCE_SECONDS = 10.0
 """So long a search waits for the index."""
 _POLL_SECONDS = 1.0
@@ -61,6 +63,14 @@ _LONGEST_PAUSE = 5.0
 _LONGEST_REQUESTED_PAUSE = 60.0
 
 logger = logging.getLogger(__name__)
+
+
+def original_lost() -> EngineError:
+    """The error for a file that the base names and that is not there."""
+    return EngineError(
+        "original_not_kept",
+        "The file was kept and cannot be found any more. Send it again, or restore it from a copy.",
+    )
 
 
 def utc_now() -> datetime:
@@ -84,6 +94,23 @@ class Store(ABC):
         self._clock = clock
         self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._emptied_at: str | None = None
+
+    @property
+    def issues(self) -> list[str]:
+        """What has happened to the base since it was opened that somebody should know."""
+        if self._emptied_at is None:
+            return []
+        return [
+            f"The disk of the base was full at {self._emptied_at}: versions and removed documents made room"
+        ]
+
+    def _note_emptied(self, count: int) -> None:
+        """So many versions were dropped, for a write that found no room."""
+        self._emptied_at = stamp(self._clock())
+        logger.warning(
+            "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
+        )
 
     async def read(
         self,
@@ -142,6 +169,22 @@ class Store(ABC):
         await self._run_write(state.ping, makes_room=False)
         await self.read(state.generation)
 
+    @abstractmethod
+    def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
+        """The file of this content that is kept, block by block; close it where not all is read.
+
+        Raises:
+            EngineError: `original_not_kept`, at the first block.
+        """
+
+    async def make_room(self) -> bool:
+        """Let versions and trash go where that may leave room on the disk of the uploads; whether it did."""
+        return False
+
+    async def renew_damaged_index(self) -> int:
+        """Make anew what of the index lies in files and is not as it was written; how many there were."""
+        return 0
+
     @property
     @abstractmethod
     def context(self) -> bool:
@@ -168,7 +211,8 @@ class Store(ABC):
     async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
         """One write transaction, which runs to its end also where its caller is cancelled.
 
-        One that `makes_room` is done on a full disk too, where the store can.
+        Where the disk is full versions and trash are dropped, and it is tried once more. One that
+        `makes_room` keeps nothing then, and is done on a full disk too, where the store can.
         """
 
     @abstractmethod

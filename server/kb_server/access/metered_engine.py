@@ -23,6 +23,7 @@ class MeteredEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.original = engine.original
         self.wait_for_job = engine.wait_for_job
         self.unready = engine.unready
 

@@ -8,12 +8,15 @@ engine can be tried in a table.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -22,10 +25,12 @@ from yarl import URL
 
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, access_header
 from kb_contracts.api import models as m
+from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import (
     CREATE_JOB,
     GET_JOB,
+    GET_ORIGINAL,
     GET_READINESS,
     GET_STATUS,
     IDEMPOTENCY_KEY,
@@ -47,7 +52,7 @@ from kb_server.engine_client.errors import (
     EngineUnauthorized,
     Refused,
 )
-from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
 from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
@@ -180,6 +185,25 @@ class HttpEngine:
                 "It does not announce that it enforces how far keys reach, so that keys for some collections "
                 "cannot be used with it."
             )
+
+    @asynccontextmanager
+    async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
+        """As `Engine` has it; what fails before the first block is raised by that."""
+        request = self._request(GET_ORIGINAL, silence=self._silence, path={"document_id": document.id})
+        await self._ensure_suitable(GET_ORIGINAL)
+        request.stream = stream = BodyStream(OCTETS)
+        sending = asyncio.create_task(self._http.send_once(request, _expect_streamed))
+        sending.add_done_callback(lambda done: stream.end(None if done.cancelled() else done.exception()))
+        try:
+            yield FileContent(
+                filename=document.filename or document.title,
+                size=document.size_bytes,
+                sha256=document.sha256,
+                blocks=stream.blocks(),
+            )
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
         """As `Engine` has it: `GET /jobs/{id}`, in slices."""
@@ -359,6 +383,14 @@ def decode(operation: Operation[Any, R], response: RawResponse) -> R:
     """
     model = operation.models.get(response.status, operation.response_model)
     return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
+
+
+def _expect_streamed(response: RawResponse) -> None:
+    """Raises EngineFault: it is not a success, or no file."""
+    if response.status != HTTPStatus.OK:
+        raise fault_of(GET_ORIGINAL, response, now=datetime.now(UTC))
+    if response.content_type != OCTETS or response.body:
+        raise EngineBadAnswer(f"It answered {_name(GET_ORIGINAL)} with something other than a file.")
 
 
 class _Version(msgspec.Struct):

@@ -13,9 +13,10 @@ from contextlib import aclosing
 from aiohttp import hdrs, web
 
 from kb_contracts.http.direct import DirectCalls
+from kb_contracts.http.downloads import FileResponse
 from kb_contracts.http.multipart import SentFile
 from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
-from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.http1 import BodyStream, RawResponse, ResponseReader
 from kb_server.engine_client.multipart import FILE_TYPE, MultipartFile
 from kb_server.engine_client.transport import EngineRequest
 
@@ -42,6 +43,10 @@ class DirectExchange:
             call = self._begin(request)
             if not (await asyncio.wait((call,), timeout=request.silence))[0]:
                 raise _timeout(request)
+            if request.stream is not None and not call.cancelled():
+                response = call.result()
+                if isinstance(response, FileResponse):
+                    return await _passed_on(response, request.stream, request)
             return self._response_of(call)
         sending = _Sending(request.file)
         async with aclosing(sending.blocks()) as blocks:
@@ -76,6 +81,21 @@ class DirectExchange:
         assert isinstance(response.body, bytes), "what the operations answer is encoded"
         retry_after = response.headers.get(hdrs.RETRY_AFTER)
         return RawResponse(response.status, response.content_type, response.body, retry_after)
+
+
+async def _passed_on(response: FileResponse, stream: BodyStream, request: EngineRequest) -> RawResponse:
+    """A file, as it is taken. Raises EngineTimeout where it is not; EngineBadAnswer where it breaks off."""
+    async with aclosing(response.blocks) as blocks:
+        try:
+            async for block in blocks:
+                stream.put(block)
+                async with asyncio.timeout(request.silence):
+                    await stream.taken()
+        except TimeoutError:
+            raise _timeout(request) from None
+        except Exception as error:  # whatever the engine fails of, as over HTTP where its connection breaks
+            raise ResponseReader.broken_off() from error
+    return RawResponse(response.status, response.content_type, b"")
 
 
 def _timeout(request: EngineRequest) -> EngineTimeout:

@@ -12,9 +12,11 @@ import asyncio
 import os
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import lru_cache
+from http import HTTPStatus
 
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -25,8 +27,10 @@ MAX_HEAD_BYTES = 64 * 1024
 """Of a response's head, with the provisional ones (1xx) before it."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of a response, as it comes: with its head and what frames its chunks."""
+MAX_WAITING_BYTES = 1024 * 1024
+"""Of a body that is taken block by block: what may wait to be taken."""
 ANSWER_SECONDS = 300.0
-"""How long a body may take to arrive, however it drips."""
+"""How long a body may take to arrive that is read whole, however it drips."""
 
 _IDLE_SECONDS = 30.0
 """Less than most servers keep a connection: aiohttp 75 s, but uvicorn and Node only 5."""
@@ -40,6 +44,72 @@ class RawResponse(msgspec.Struct, frozen=True):
     content_type: str
     body: bytes
     retry_after: str | None = None
+
+
+class BodyStream:
+    """The body of a response of one media type, for somebody who takes it block by block.
+
+    What waits to be taken is bounded: beyond `most` bytes its connection reads no further.
+    """
+
+    def __init__(self, media_type: str, most: int = MAX_WAITING_BYTES) -> None:
+        self.media_type = media_type
+        self._most = most
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._has_ended = False
+        self._error: BaseException | None = None
+        self._connection: asyncio.ReadTransport | None = None
+        self._is_paused = False
+
+    def attach(self, connection: asyncio.ReadTransport) -> None:
+        """Blocks come over this connection from now on."""
+        self._connection = connection
+
+    def detach(self) -> None:
+        """The connection is done with this body."""
+        if self._is_paused and self._connection is not None and not self._connection.is_closing():
+            self._connection.resume_reading()
+        self._connection, self._is_paused = None, False
+
+    def put(self, block: bytes) -> None:
+        self._waiting.append(block)
+        self._size += len(block)
+        if self._size > self._most and self._connection is not None and not self._is_paused:
+            self._connection.pause_reading()
+            self._is_paused = True
+        self._changed.set()
+
+    async def taken(self) -> None:
+        """Wait until there is room for more."""
+        while self._size > self._most:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing more comes; None where that is the end."""
+        self._has_ended, self._error = True, error
+        self._changed.set()
+
+    async def blocks(self) -> AsyncGenerator[bytes, None]:
+        """What comes, until the end. Raises the error that was the end."""
+        while True:
+            while self._waiting:
+                block = self._waiting.popleft()
+                self._size -= len(block)
+                self._room.set()
+                if self._is_paused and self._size <= self._most // 2 and self._connection is not None:
+                    self._connection.resume_reading()
+                    self._is_paused = False
+                yield block
+            if self._has_ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class ResponseReader:
@@ -59,8 +129,11 @@ class ResponseReader:
         self._parser = HttpResponseParser(self)
         self.begin()
 
-    def begin(self) -> None:
-        """A request goes out: what comes from now on answers it."""
+    def begin(self, stream: BodyStream | None = None) -> None:
+        """A request goes out: what comes from now on answers it, the body of a success into `stream`."""
+        self._stream = stream
+        self.is_streamed = False
+        """Whether the body goes there; the response then has none."""
         self.received = 0
         self.in_body = False
         self.reusable = False
@@ -85,7 +158,7 @@ class ResponseReader:
                 raise EngineBadAnswer(words, broke_off=True) from error
         if self.received > MAX_HEAD_BYTES and not self.in_body:
             raise EngineBadAnswer(f"The head of its answer is over {MAX_HEAD_BYTES} bytes.")
-        if self.received > MAX_ANSWER_BYTES:
+        if self.received > MAX_ANSWER_BYTES and not self.is_streamed:
             raise EngineBadAnswer(f"Its answer is over {MAX_ANSWER_BYTES} bytes.")
         return self._checked() if self._response is not None else None
 
@@ -142,10 +215,19 @@ class ResponseReader:
     def on_headers_complete(self) -> None:
         if self._response is None and self._parser.get_status_code() >= 200:
             self.in_body = True
+            self.is_streamed = (
+                self._stream is not None
+                and self._parser.get_status_code() == HTTPStatus.OK
+                and self._content_type == self._stream.media_type
+                and self._coding in ("", "identity")
+            )
             self.reusable = self._parser.should_keep_alive()
 
     def on_body(self, block: bytes) -> None:
-        self._body += block
+        if self.is_streamed and self._stream is not None:
+            self._stream.put(block)
+        else:
+            self._body += block
 
     def on_message_complete(self) -> None:
         if self._response is None and self.in_body:
@@ -174,7 +256,7 @@ class Connection(asyncio.Protocol):
     left of either must not be the next one's.
     """
 
-    _transport: asyncio.WriteTransport
+    _transport: asyncio.Transport
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, url: str, forget: Callable[[Connection], None]
@@ -205,9 +287,16 @@ class Connection(asyncio.Protocol):
         return self._reader.received > 0
 
     async def exchange(
-        self, head: bytes, rest: AsyncGenerator[bytes, None] | None, silence: float
+        self,
+        head: bytes,
+        rest: AsyncGenerator[bytes, None] | None,
+        silence: float,
+        stream: BodyStream | None = None,
     ) -> RawResponse:
         """Send, and read the response whole; one that comes before all is sent is the response too.
+
+        The body of a success goes into `stream`, where there is one: whoever takes it is borne with for as
+        long as a silence.
 
         Raises:
             EngineUnreachable: it ended before an answer.
@@ -217,7 +306,9 @@ class Connection(asyncio.Protocol):
         """
         answer: asyncio.Future[RawResponse] = self._loop.create_future()
         self._answer = answer
-        self._reader.begin()
+        self._reader.begin(stream)
+        if stream is not None:
+            stream.attach(self._transport)
         self._silence = silence
         self._latest = _NEVER
         self._extend()
@@ -242,6 +333,8 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             self._answer = None
+            if stream is not None:
+                stream.detach()
             if sending is not None and not sending.done():
                 sending.cancel()
                 await asyncio.wait([sending])
@@ -327,7 +420,7 @@ class Connection(asyncio.Protocol):
         if response is not None:
             self._answer.set_result(response)
         elif self._reader.in_body:  # a head that drips moves nothing
-            if not had_begun:
+            if not had_begun and not self._reader.is_streamed:
                 self._latest = self._loop.time() + ANSWER_SECONDS
             self._extend()
 

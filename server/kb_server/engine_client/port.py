@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -11,6 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from kb_contracts.api import models as m
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.operations import Operation
 from kb_server.engine_client.errors import EngineFault, EngineTooOld
 
@@ -69,6 +71,9 @@ class Engine(Protocol):
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
     ) -> m.Job:
         """`CREATE_JOB` with a file, streamed; there is no bound on the whole time, only on silence."""
+
+    def original(self, document: m.Document) -> AbstractAsyncContextManager[FileContent]:
+        """`GET_ORIGINAL`, streamed for the length of a block, with a bound on what waits to be taken."""
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
         """The job when it has ended, or as it is when the seconds are over."""

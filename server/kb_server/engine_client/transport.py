@@ -21,7 +21,7 @@ from yarl import URL
 
 from kb_contracts.api.operations import AnyOperation
 from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
-from kb_server.engine_client.http1 import Connection, RawResponse, reason_of
+from kb_server.engine_client.http1 import BodyStream, Connection, RawResponse, reason_of
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered
 
@@ -54,6 +54,8 @@ class EngineRequest:
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    stream: BodyStream | None = None
+    """Where the body of a success goes that is not read whole; then it is sent once."""
 
     @property
     def head(self) -> bytes:
@@ -217,7 +219,7 @@ class Pool:
             self._places.release()
 
     async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
-        response = await connection.exchange(request.head, request.rest(), request.silence)
+        response = await connection.exchange(request.head, request.rest(), request.silence, request.stream)
         if connection.is_open:
             self._idle[connection] = None
         return response

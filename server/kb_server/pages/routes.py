@@ -46,6 +46,7 @@ from kb_contracts.api.operations import (
     TagsQuery,
     VersionQuery,
 )
+from kb_contracts.http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.collection_tags import PREFIX, split_tags, tag_of, tags_for_search, tags_for_submission
@@ -106,6 +107,7 @@ _FAULTS = {
     "forbidden": 403,
     "document_not_found": 404,
     "version_not_found": 404,
+    "original_not_kept": 404,
     "job_not_found": 404,
     "version_conflict": 409,
     "job_finished": 409,
@@ -176,6 +178,7 @@ class Pages:
             "/documents": self._documents,
             _DOCUMENT: self._document,
             f"{_DOCUMENT}/note": self._note,
+            f"{_DOCUMENT}/original": self._original,
             f"{_DOCUMENT}/remove": self._removal,
             f"{_DOCUMENT}/versions": self._versions,
             _VERSION: self._version,
@@ -369,6 +372,26 @@ class Pages:
                 visit, document.chunk_offset, len(document.chunks), document.chunk_count, _PASSAGES
             ),
         )
+
+    async def _original(self, visit: Visit) -> web.Response:
+        """The file that a document was made of, to be saved; it comes through here as it is taken."""
+        engine = self._services.engine
+        document = await engine.call(
+            GET_DOCUMENT,
+            path={"document_id": visit.request.match_info["document_id"]},
+            query=WITHOUT_CHUNKS,
+        )
+        async with engine.original(document) as content:
+            response = await file_response(content)
+            response.headers.update({**_HEADERS, **SAFE_HEADERS, hdrs.CACHE_CONTROL: "no-store"})
+            await response.prepare(visit.request)
+            try:
+                await response.write_eof()
+            except EngineFault as fault:  # too late for another answer: what was sent is known to be cut
+                log.warning("A file broke off", extra={"reason": fault.detail})
+                if visit.request.transport is not None:
+                    visit.request.transport.abort()
+        return response
 
     async def _near(self, document: m.Document) -> list[m.SearchResult]:
         """What is about the same as its title."""

@@ -56,7 +56,7 @@ DedupKey = tuple[str, str, str]
 _CHARACTERS_A_TOKEN = 4
 _OF_CONTENT = (
     "title", "doc_type", "format", "filename", "size_bytes", "sha256", "status", "status_reason",
-    "extraction_method", "pages", "chunk_count",
+    "extraction_method", "pages", "chunk_count", "original",
 )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ class Submission:
     """One source. `identity` tells submissions apart and seeds their ids; without a `title` one is found.
 
     `content` is the text, or why there is none: extraction happens before the state is asked, so that the
-    state holds no bytes and cannot fail on them.
+    state cannot fail on bytes. It holds those of a file that is to be kept (`original`).
     """
 
     identity: str
@@ -81,6 +81,7 @@ class Submission:
     filename: str | None = None
     format: str | None = None
     doc_type: m.DocType = "note"
+    original: bytes | None = None
     reach: Reach | None = None
     """How far its caller reaches: nothing beyond is the same, or replaced."""
 
@@ -138,6 +139,7 @@ def file(
     *,
     size: int,
     sha256: str,
+    original: bytes | None = None,
     reach: Reach | None = None,
 ) -> Submission:
     """A file as `POST /jobs` brings it; `size` is in bytes."""
@@ -146,6 +148,7 @@ def file(
         "filename": filename,
         "format": fmt.name,
         "doc_type": fmt.doc_type,
+        "original": original,
         "reach": reach,
     }
     return _submission(identity, fields, content, sha256, size, **of_file)
@@ -185,6 +188,8 @@ class Stored:
     updated: int
     unsourced: bool
     """Whether it was also submitted without a source path."""
+    original: bytes | None = None
+    """The file that it was made of, where that is kept."""
     summary: m.DocumentSummary = field(init=False)
     """The document as it stands beside a search's results."""
 
@@ -246,6 +251,13 @@ class Documents:
             raise document_not_found(key)
         return stored
 
+    def kept_bytes(self) -> int:
+        """Of the files that are kept, of each content once."""
+        past = (each.stored for kept in self.history.by_id.values() for each in kept)
+        everything = [*self.by_id.values(), *past]
+        sizes = {each.dedup_key[1]: len(each.original) for each in everything if each.original is not None}
+        return sum(sizes.values())
+
     # taking in
 
     def take_in(self, submission: Submission, content: Extraction, uid: str, now: int) -> tuple[Stored, Plan]:
@@ -269,7 +281,7 @@ class Documents:
         key = (submission.kind, submission.sha256, submission.dedup_scope)
         changed = self._changed(
             standing,
-            replace(standing, text=text, chunks=chunks, dedup_key=key),
+            replace(standing, text=text, chunks=chunks, dedup_key=key, original=submission.original),
             now,
             **_described(submission, content, chunks),
             tags=[*document.tags, *tags_to_unite(document.tags, submission.tags)],
@@ -328,12 +340,16 @@ class Documents:
             **_described(submission, content, chunks),
         )
         key = (submission.kind, submission.sha256, submission.dedup_scope)
-        stored = Stored(document, text, chunks, key, now, now, path is None)
+        stored = Stored(document, text, chunks, key, now, now, path is None, submission.original)
         self._swap(None, stored, now)
         return stored
 
     def _united(self, stored: Stored, submission: Submission, now: int) -> Stored:
-        """The standing document with the further tags and path of its twin."""
+        """The standing document with the further tags and path of its twin, and its file."""
+        if submission.original is not None and stored.original is None:
+            document = msgspec.structs.replace(stored.document, original=True)
+            stored = replace(stored, document=document, original=submission.original)
+            self.by_id[document.id] = stored
         tags = [*stored.document.tags, *tags_to_unite(stored.document.tags, submission.tags)]
         paths = list(stored.document.source_paths)
         if submission.source_path is not None and submission.source_path not in paths:
@@ -483,7 +499,7 @@ class Documents:
             return standing
         self.history.keep(standing, now)
         key_then = (past.dedup_key[0], past.dedup_key[1], standing.dedup_key[2])
-        new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then)
+        new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then, original=past.original)
         content = {name: getattr(was, name) for name in _OF_CONTENT}
         return self._changed(standing, new, now, **content)
 
@@ -677,6 +693,7 @@ def _described(submission: Submission, content: Extraction, chunks: Sequence[m.C
         "sha256": submission.sha256,
         "extraction_method": content.method,
         "pages": content.page_count,
+        "original": msgspec.UNSET if submission.original is None else True,
         **_status(chunks),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
@@ -30,6 +31,7 @@ from kb_contracts.semantics.documents import (
     check_metadata,
     check_note_text,
     check_ocr,
+    check_original_kept,
     check_patch,
     document_key,
 )
@@ -226,6 +228,7 @@ async def create_job(incoming: Incoming) -> m.Job:
         content,
         size=received.size,
         sha256=received.sha256,
+        original=call.upload.data if call.namespace.state.keeps_originals else None,
         reach=reach,
     )
     return call.namespace.state.accept(file, _retry(incoming, received))
@@ -263,6 +266,23 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     key = document_key(incoming.path["document_id"])
     return _seen(incoming).detail(key, incoming.query)
+
+
+async def get_original(incoming: Incoming) -> FileContent:
+    stored = _seen(incoming).find(document_key(incoming.path["document_id"]))
+    document, data = stored.document, stored.original
+    check_original_kept(document)
+    assert data is not None, "its document says that it is kept"
+
+    async def blocks() -> AsyncGenerator[bytes, None]:
+        yield data
+
+    return FileContent(
+        filename=document.filename or document.title,
+        size=len(data),
+        sha256=document.sha256,
+        blocks=blocks(),
+    )
 
 
 async def check_citation(incoming: Incoming) -> m.CitationCheck:

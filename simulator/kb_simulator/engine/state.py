@@ -66,6 +66,7 @@ class State:
     now: Callable[[], int]
     policy: Policy = field(default_factory=AtOnce)
     started: int = 0
+    keeps_originals: bool = False
     collections: Collections = field(default_factory=Collections)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     _documents: Documents = field(init=False)
@@ -306,6 +307,7 @@ class State:
         path, total = "memory", _STORAGE_BYTES
         if access.reach is not None or "administer" not in access.rights:
             path, total, size = "", 0, 0
+        kept = documents.kept_bytes() if path and self.keeps_originals else msgspec.UNSET
         queue = {name: states.get(cast("m.JobStatus", name), 0) for name in m.QueueState.__struct_fields__}
         updated = documents.last_updated
         return m.Status(
@@ -315,7 +317,13 @@ class State:
             documents=documents.counts(),
             chunks=len(documents.owners),
             queue=m.QueueState(**queue),
-            storage=m.StorageInfo(path=path, bytes=size, free_bytes=total - size, originals_bytes=size),
+            storage=m.StorageInfo(
+                path=path,
+                bytes=size,
+                free_bytes=total - size,
+                originals_bytes=size,
+                kept_originals_bytes=kept,
+            ),
             issues=[],
             started_at=rfc3339(self.started),
             last_updated=None if updated is None else rfc3339(updated),

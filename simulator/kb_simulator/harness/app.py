@@ -313,7 +313,12 @@ class Simulator:
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
         self.namespaces = Namespaces(
-            settings.seed, ClockMode(settings.clock), settings.api_key, settings.policy, settings.namespaces
+            settings.seed,
+            ClockMode(settings.clock),
+            settings.api_key,
+            settings.policy,
+            settings.namespaces,
+            settings.keep_originals,
         )
         self.url = ""
         """Where the fake engine listens."""

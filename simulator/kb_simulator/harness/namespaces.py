@@ -63,6 +63,7 @@ class Namespace:
     api_key: str = ""
     clock: Clock = field(default_factory=Clock)
     policy: Policy = field(default_factory=AtOnce)
+    keeps_originals: bool = False
     state: State = field(init=False)
     faults: FaultRegistry = field(init=False)
     journal: Journal = field(init=False)
@@ -77,7 +78,7 @@ class Namespace:
 
     def _begin(self) -> None:
         seeded = Seeded(self.seed)
-        self.state = State(seeded, self.clock.microseconds, self.policy)
+        self.state = State(seeded, self.clock.microseconds, self.policy, keeps_originals=self.keeps_originals)
         self.faults = FaultRegistry(seeded, lambda: self.state)
         self.journal = Journal()
         self.search_cache = SearchCache()
@@ -136,13 +137,16 @@ class Namespace:
 
 @dataclass(slots=True)
 class Namespaces:
-    """All namespaces, at most `most`. New ones get `seed`, `mode`, `policy`; `default` also `api_key`."""
+    """All namespaces, at most `most`. New ones get `seed`, `mode`, `policy`, `keeps_originals`;
+    `default` also `api_key`.
+    """
 
     seed: int
     mode: ClockMode = ClockMode.AUTOJUMP
     api_key: str = ""
     policy: Policy = field(default_factory=AtOnce)
     most: int = MOST_NAMESPACES
+    keeps_originals: bool = False
     _by_name: dict[str, Namespace] = field(default_factory=dict)
     _by_key: dict[str, Namespace] = field(default_factory=dict)
 
@@ -164,7 +168,7 @@ class Namespaces:
             detail += "Delete some by the control plane, or raise KB_SIM_NAMESPACES."
             raise EngineError("invalid_parameter", detail, parameter=HEADER)
         api_key = self.api_key if name == DEFAULT else ""
-        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
+        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy, self.keeps_originals)
         self._by_name[name] = namespace
         return namespace
 

@@ -179,6 +179,11 @@ class Operations:
         text = self._documents.text(number) if params["text"] else None
         return self._documents.one(number) | page | ({} if text is None else {"text": text})
 
+    def get_original(self, params: Row) -> Row:
+        """This engine keeps no files, which its status says by saying nothing of them."""
+        self._documents.number_of(params["document_id"])
+        raise Refused("original_not_kept", "This engine keeps the text of a document, and no file.")
+
     def check_citation(self, params: Row) -> Row:
         try:
             number = self._documents.number_of(params["body"]["document"])

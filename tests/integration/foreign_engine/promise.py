@@ -26,6 +26,7 @@ STATUSES = {
     "source_not_found": 404,
     "version_not_found": 404,
     "page_not_found": 404,
+    "original_not_kept": 404,
     "method_not_allowed": 405,
     "not_a_note": 409,
     "version_conflict": 409,

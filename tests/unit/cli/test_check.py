@@ -13,6 +13,7 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
+from kb_engine.store.sqlite.originals import originals_of
 from tests.support import engines
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import KEY, Kb
@@ -112,6 +113,21 @@ def test_what_is_lost_is_named_and_left(kb: Kb, home: Path, statement: str, faul
     assert check(kb, home, "--repair")[1] == answer
 
 
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [(lambda file: file.write_bytes(b"other"), "not the one that was sent"),
+     (lambda file: file.unlink(), "its file is missing")],
+)  # fmt: skip
+def test_a_kept_file_that_is_hurt_is_named(
+    kb: Kb, home: Path, damage: Callable[[Path], object], fault: str
+) -> None:
+    (file,) = originals_of(EngineSettings(home=home).database).iterdir()
+    damage(file)
+    status, answer, error = check(kb, home, "--repair")
+    assert (status, [each["document_id"] for each in answer["hurt"]]) == (Exit.FAILED, [2])
+    assert fault in error
+
+
 @pytest.mark.process
 def test_a_base_of_postgresql_is_mended_too(
     kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,10 +138,12 @@ def test_a_base_of_postgresql_is_mended_too(
     monkeypatch.setenv("KB_STORE", database.url)
     assert check(kb, tmp_path / "home", "--deep") == (Exit.OK, {"documents": 1, "damage": [], "hurt": []}, "")
 
-    asyncio.run(database.execute("DELETE FROM vectors WHERE chunk_id = (SELECT min(id) FROM chunks)"))
-    status, answer, _ = check(kb, tmp_path / "home", "--repair")
-    assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.OK, [True])
-    assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
+    for table, fault in (("vectors", "a vector is missing"), ("postings", "words are missing")):
+        asyncio.run(database.execute(f"DELETE FROM {table} WHERE chunk_id = (SELECT min(id) FROM chunks)"))
+        status, answer, error = check(kb, tmp_path / "home", "--repair")
+        assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.OK, [True])
+        assert fault in error
+        assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
 
 
 def test_a_base_that_cannot_be_opened_for_a_vector_is_embedded_again(kb: Kb, home: Path) -> None:

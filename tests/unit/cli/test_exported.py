@@ -48,6 +48,40 @@ def test_a_base_made_of_an_export_answers_as_the_first(
         assert kb.json("search", "comes later")["results"][0]["document"]["id"] == 7
 
 
+def test_files_that_are_kept_are_written_beside_and_come_back(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the new base keeps those that are sent; one that was changed is refused."""
+    data = b'{"name": "granite"}'
+    (tmp_path / "odd name.json").write_bytes(data)
+    with running(tmp_path / "one", monkeypatch):
+        kb("add", str(tmp_path / "odd name.json"), "--collection", "stones")
+        exported(kb, tmp_path / "out")
+    (kept,) = (tmp_path / "out" / "stones" / "originals").iterdir()
+    assert (kept.name, kept.read_bytes()) == ("odd-name-1.json", data)
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
+    with running(tmp_path / "two", monkeypatch, keep_originals=False) as http:
+        assert http.get("/api/v1/documents/1/original").content == data
+    assert list((tmp_path / "two" / "engine" / "spool").iterdir()) == []
+    kept.write_bytes(b"other")
+    status, _, error = import_(kb, tmp_path / "out", tmp_path / "three")
+    assert (status, "is not the file that was sent" in error) == (Exit.PARTLY, True)
+
+
+@pytest.mark.process
+def test_they_come_back_in_postgresql_too(
+    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"granite")
+    with running(tmp_path / "one", monkeypatch):
+        kb("add", str(tmp_path / "a.txt"))
+        exported(kb, tmp_path / "out")
+    monkeypatch.setenv("KB_STORE", database.url)
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
+    with running(tmp_path / "two", monkeypatch, store=database.url) as http:
+        assert http.get("/api/v1/documents/1/original").content == b"granite"
+
+
 def test_an_import_is_repeated_without_harm_and_goes_on(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,12 @@ def seen(kb: Kb, http: httpx.Client) -> dict[str, Any]:
     }
 
 
+def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
+    """The files that are kept, by their hashes."""
+    kept = [each for each in listed if each.get("original")]
+    return {each["sha256"]: http.get(f"/api/v1/documents/{each['uid']}/original").content for each in kept}
+
+
 @pytest.mark.parametrize(
     ("one", "two"),
     [
@@ -95,11 +101,14 @@ def test_a_base_is_moved_with_all_that_it_keeps(
     with running(tmp_path / "one", monkeypatch, store=source) as http:
         fill_further(kb, http)
         held, expected, listed = seen(kb, http), answers(http), documents(http)
+        sent = files(http, listed)
     made = kb.json("migrate", source, target)
     assert (made["documents"], made["copied"], made["versions"]) == (8, 8, 4)
     with running(tmp_path / "two", monkeypatch, store=target) as http:
         assert seen(kb, http) == held
         assert documents(http) == listed
+        assert files(http, listed) == sent
+        assert len(sent) == made["files"] > 0
         assert answers(http) == expected
         cited = [result["citation"] for answer in expected for result in answer["results"]]
         checked = [http.post("/api/v1/citations/check", json=each).json()["status"] for each in cited]

@@ -53,9 +53,3 @@ def test_tags_of_collections_are_changed_within_the_reach_alone() -> None:
     assert reach.admits(["x", "collection:memory"])
     assert not reach.admits(["x", "collection:documents"])
     assert not Reach().admits(["collection:memory"])
-
-
-def test_a_right_that_is_missing_is_named() -> None:
-    with pytest.raises(EngineError, match="may not delete") as raised:
-        Access(rights=frozenset({"read"})).require("delete")
-    assert raised.value.kind.code == "forbidden"

@@ -129,6 +129,17 @@ def open_segment(path: Path, dimensions: int) -> Block:
     )
 
 
+def is_sound(path: Path) -> bool:
+    """Whether all of a file is as it was written; one that is gone is."""
+    try:
+        ArrayFile(path, KIND, VERSION, _DTYPES).check()
+    except UnreadableIndexFile:
+        return False
+    except FileNotFoundError:
+        return True
+    return True
+
+
 def runs(ids: Ids) -> tuple[Ids, Ids]:
     """The ids where equal ones that stand side by side count once, and how many these are."""
     starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 1))

@@ -337,6 +337,26 @@ CREATE INDEX versions_by_end ON versions (expires_at);
 CREATE INDEX versions_removed ON versions (id) WHERE removed;
 """
 
+FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
+
+# Pages to be given free on a full disk, of a table that needs none itself when it is emptied.
+_VERSION_12 = f"""
+CREATE TABLE reserve (room bigint);
+{FILL_RESERVE};
+"""
+
+# Files that are kept stay where they were received; versions know of which of them they were made.
+_VERSION_13 = """
+CREATE TABLE originals (
+  sha256 text COLLATE "C" PRIMARY KEY,
+  size_bytes bigint NOT NULL,
+  file text COLLATE "C" NOT NULL UNIQUE REFERENCES spool_files ON DELETE CASCADE
+);
+ALTER TABLE versions ADD COLUMN original text COLLATE "C";
+UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'kind' = 'file';
+CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -350,6 +370,8 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_10,
     # How far the caller of a job reaches, as JSON; NULL: everywhere.
     'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
+    _VERSION_12,
+    _VERSION_13,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -28,8 +28,9 @@ import asyncio
 import fcntl
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -73,12 +74,15 @@ from kb_engine.store.postgres.connection import (
 )
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
-from kb_engine.store.repository import jobs, search
+from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Clock, Read, Write
-from kb_engine.store.store import Store, bounded, utc_now
+from kb_engine.store.store import Store, bounded, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
+Attempt = Callable[[], Awaitable[object]]
+WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
+"""Does the first, and where the disk is full the second, once room was made."""
 
 LEASE_SECONDS = 30.0
 """So long after the last sign of life of an engine its jobs are free for the others."""
@@ -87,6 +91,7 @@ BEATS = 3
 _FILE_LEASES = 4
 """An upload that nobody accepts is kept for so many leases."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
+_EMPTYING_SECONDS = 5
 
 PART_BYTES = 1024 * 1024
 
@@ -167,7 +172,7 @@ class PostgresStore(Store):
 
     def spool(self, folder: Path) -> PostgresSpool:
         """The uploads in this base; `folder` is for the files that are just read."""
-        self._spool = PostgresSpool(self._connections, folder)
+        self._spool = PostgresSpool(self._connections, folder, self._with_room)
         return self._spool
 
     def subscribe(self, callback: StoreEventCallback) -> None:
@@ -253,10 +258,12 @@ class PostgresStore(Store):
 
     # transactions
 
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:  # noqa: ARG002
+    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
         if self._closing is not None:
             raise not_ready("The engine is shutting down.")
-        task = asyncio.ensure_future(self._through(work))
+        bounds = replace(self._bounds, versions=0) if makes_room else self._bounds
+        once, again = partial(self._through, work), partial(self._through, work, bounds)
+        task = asyncio.ensure_future(self._with_room(once, again))
         self._writing.add(task)
 
         def written(task: asyncio.Task[T]) -> None:
@@ -267,10 +274,42 @@ class PostgresStore(Store):
         task.add_done_callback(written)
         return await asyncio.shield(task)
 
-    async def _through(self, work: Callable[[Write], Coroutine[Any, Any, T]]) -> T:
-        return await _answered(partial(self._transact, work))
+    async def _with_room(self, work: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
+        """Do `work`; where the disk is full, `again`, once versions and trash have made room."""
+        try:
+            return await work()
+        except EngineError as error:
+            if error.code != "storage_full":
+                raise
+        with suppress(asyncpg.LockNotAvailableError):  # somebody reads versions for long, as a dump does
+            await self._empty_versions()
+        return await again()
 
-    async def _transact(self, work: Callable[[Write], Coroutine[Any, Any, T]]) -> T:
+    async def _empty_versions(self) -> None:
+        """Versions and trash are the first to make room for what is to be written."""
+        count = await self._run_read(lambda read: read.value("SELECT count(*) FROM versions"))
+        if not count:
+            return
+        # Emptying a table takes some pages for its new indexes, which this gives free without taking any.
+        await self._through(lambda write: write.rows("TRUNCATE reserve"))
+
+        async def empty(write: Write) -> None:
+            await write.rows(f"SET LOCAL lock_timeout = '{_EMPTYING_SECONDS}s'")
+            await write.rows("TRUNCATE versions")
+            await originals.release_all(write)
+
+        await self._through(empty)
+        self._note_emptied(count)
+        await self._through(lambda write: write.rows(schema.FILL_RESERVE))
+
+    async def _through(
+        self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
+    ) -> T:
+        return await _answered(partial(self._transact, work, bounds))
+
+    async def _transact(
+        self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
+    ) -> T:
         async with self._connections.writing() as db:
             transaction = db.transaction()
             try:
@@ -279,7 +318,7 @@ class PostgresStore(Store):
                 write = PostgresWrite(
                     db,
                     self._clock,
-                    self._bounds,
+                    bounds or self._bounds,
                     embedder=self._embedder,
                     layout=self._layout,
                     lease_seconds=self._lease_seconds,
@@ -326,6 +365,20 @@ class PostgresStore(Store):
             return await self._search_elsewhere(self._follower, query)
         return await self._run_read(partial(self._search, query))
 
+    async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
+        sql = "SELECT p.data FROM originals o JOIN spool_parts p ON p.name = o.file WHERE o.sha256 = ? "
+        part = 0
+        while True:
+            values = (sha256, part)
+            data = await self._run_read(lambda read, v=values: read.value(f"{sql} AND p.part = ?", v))  # type: ignore[misc]
+            if data is None:
+                break
+            yield data
+            part += 1
+        kept = "SELECT EXISTS (SELECT FROM originals WHERE sha256 = ?)"
+        if not part and not await self._run_read(lambda read: read.value(kept, (sha256,))):
+            raise original_lost()
+
     async def _search(self, query: Query, read: Read) -> Found:
         bounded(read, query.selection.reach)
 
@@ -361,15 +414,17 @@ async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
 class PostgresSpool(Spool):
     """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
 
-    def __init__(self, connections: Connections, folder: Path) -> None:
+    def __init__(self, connections: Connections, folder: Path, with_room: WithRoom) -> None:
         super().__init__()
         self._connections = connections
         self._folder = folder
+        self._with_room = with_room
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
         """A new file to write; each part is committed as it is full."""
-        await self._do("INSERT INTO spool_files (name) VALUES (?)", (name,))
+        begin = partial(self._do, "INSERT INTO spool_files (name) VALUES (?)", (name,))
+        await self._with_room(begin, begin)
         try:
             received = _Parts(self._append, name)
             yield received
@@ -437,6 +492,10 @@ class PostgresSpool(Spool):
         return int(await self._ask("SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files", ()))
 
     async def _append(self, name: str, part: int, data: bytes) -> None:
+        append = partial(self._append_once, name, part, data)
+        await self._with_room(append, append)
+
+    async def _append_once(self, name: str, part: int, data: bytes) -> None:
         async with self._one() as db, db.transaction():
             try:
                 await rows(db, _PART, (name, part, data))

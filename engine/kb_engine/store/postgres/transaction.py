@@ -79,6 +79,11 @@ class PostgresRead(Read):
     selected = "= ANY (ARRAY({}))"
     last_updated = "SELECT last_updated FROM totals"
     generation = "SELECT changes FROM totals"
+    # Each token of a chunk is counted once in `words`, and at least once in its postings.
+    lacking_words = (
+        "SELECT EXISTS (SELECT 1 FROM chunks c WHERE c.document_id = ? AND c.words > "
+        "(SELECT coalesce(sum(p.frequency), 0) FROM postings p WHERE p.chunk_id = c.id))"
+    )
     last_document = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM document_ids"
     vector = "v.vector::real[]"
     tags_in = "json_array_elements_text(({})::json) AS e (tag)"
@@ -191,8 +196,24 @@ class PostgresWrite(PostgresRead, Write):
     async def keep_file(self, name: str) -> None:
         await rows(self.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (name,))
 
+    async def keep_original(self, sha256: str, size: int, name: str) -> None:
+        await self.keep_file(name)
+        earlier = "DELETE FROM spool_files WHERE name = (SELECT file FROM originals WHERE sha256 = ?)"
+        await rows(self.db, f"{earlier} AND name <> ?", (sha256, name))
+        await rows(
+            self.db,
+            "INSERT INTO originals (sha256, size_bytes, file) VALUES (?, ?, ?) "
+            "ON CONFLICT (sha256) DO NOTHING",
+            (sha256, size, name),
+        )
+
+    async def drop_originals(self, hashes: Sequence[str]) -> None:
+        files = "SELECT file FROM originals WHERE sha256 = ANY (?::text[])"
+        await rows(self.db, f"DELETE FROM spool_files WHERE name = ANY (ARRAY({files}))", (hashes,))  # noqa: S608
+
     async def drop_files(self, names: Sequence[str]) -> None:
-        await rows(self.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (names,))
+        unused = "name = ANY (?::text[]) AND NOT EXISTS (SELECT FROM originals WHERE file = name)"
+        await rows(self.db, f"DELETE FROM spool_files WHERE {unused}", (names,))  # noqa: S608
 
     async def hold_base(self, *, alone: bool = False) -> None:
         """Raises `not_ready` where the base has another embedder or a later layout by now."""

@@ -12,7 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import check_version
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.port import Arrival, NewJob, Prepared
-from kb_engine.store.repository import documents, sources, versions
+from kb_engine.store.repository import documents, originals, sources, versions
 from kb_engine.store.repository.content import assign
 from kb_engine.store.repository.transaction import Write, stamp
 from kb_engine.store.repository.versions import Past
@@ -26,8 +26,8 @@ class VectorsMissing(Exception):
         self.past = past
 
 
-async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
-    """Insert a document of another base under its own uid, version and times.
+async def arrive(write: Write, arrival: Arrival, prepared: Prepared, spool: str | None = None) -> bool:
+    """Insert a document of another base under its own uid, version and times, and keep its file, `spool`.
 
     False: nothing was done, for it is here already, the same content is, or its source has another document.
     """
@@ -49,6 +49,7 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
         filename=arrival.filename,
         format=arrival.format,
         doc_type=arrival.doc_type,
+        spool=spool,
     )
     for path in arrival.source_paths or (None,):
         if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
@@ -63,6 +64,7 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared) -> bool:
         "updated_at": stamp(datetime.fromisoformat(arrival.updated_at)),
     }
     await assign(write, document_id, kept)
+    await originals.keep(write, job)
     return True
 
 
@@ -98,6 +100,7 @@ async def restore(
     await documents.replace_content(write, standing.id, prepared)
     job = replace(_job(past), dedup_scope=scope)
     await documents.describe(write, standing.id, job, prepared, standing.metadata)
+    await originals.release(write, [standing.sha256])
     await documents.raise_version(write, standing.id)
     return await documents.find(write, standing.id)
 

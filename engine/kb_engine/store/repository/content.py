@@ -53,6 +53,11 @@ async def damage(read: Read) -> list[str]:
     return await read.damage()
 
 
+async def count(read: Read) -> int:
+    """How many documents there are."""
+    return int(await read.value("SELECT count(*) FROM documents"))
+
+
 async def ids_after(read: Read, document_id: int, limit: int) -> list[int]:
     """The next documents, in the order of their numbers."""
     sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?"
@@ -81,6 +86,11 @@ async def content(read: Read, document_id: int) -> Content | None:
         positions=[row[7] for row in found],
         vectors=[_vector(read, row[8]) for row in found],
     )
+
+
+async def lacks_words(read: Read, document_id: int) -> bool:
+    """Whether words of a document are missing in the base; those of an index in files are not looked at."""
+    return bool(await read.value(read.lacking_words, (document_id,)))
 
 
 async def renew(write: Write, document_id: int, prepared: Prepared) -> None:

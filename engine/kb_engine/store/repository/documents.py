@@ -28,7 +28,7 @@ from kb_contracts.semantics.documents import (
 )
 from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
 from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
-from kb_engine.store.repository import jobs, sources, versions
+from kb_engine.store.repository import jobs, originals, sources, versions
 from kb_engine.store.repository.content import assign, note_text
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
@@ -59,12 +59,14 @@ async def _rows(
     read: Read, condition: str, values: Sequence[Any], order: str = "", page: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
     """The members of documents `d` within reach, by name."""
-    columns = ", ".join([*(f"d.{name}" for name in _COLUMNS), read.sources, read.tags])
+    kept = f"{originals.IS_KEPT} AS original"
+    columns = ", ".join([*(f"d.{name}" for name in _COLUMNS), read.sources, read.tags, kept])
     within, reached = read.within("d.id")
     documents = []
     sql = f"SELECT {columns} FROM documents d WHERE {condition}{within}{order}"  # noqa: S608
     for row in await read.rows(sql, (*values, *reached, *page)):
-        fields = dict(zip((*_COLUMNS, "source_paths", "tags"), row, strict=True))
+        fields = dict(zip((*_COLUMNS, "source_paths", "tags", "original"), row, strict=True))
+        fields["original"] = True if fields["original"] else msgspec.UNSET
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         for name in ("source_paths", "tags"):
             fields[name] = read.read_list(fields[name])
@@ -294,6 +296,9 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
     else:
         swapped = prepared if plan.swaps else None
         document = await _submitted_again(write, plan.target, job, swapped)
+    if job.kind == "file" and write.bounds.originals:
+        await originals.keep(write, job)
+        document = await find(write, document.id)
     given = job.title if job.title != (job.filename or note_title(job.text or "")) else None
     return await jobs.complete(
         write,
@@ -313,6 +318,7 @@ async def _submitted_again(
     if prepared is not None:  # first, so that it is kept as it was
         await replace_content(write, document_id, prepared)
         await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
+        await originals.release(write, [standing.sha256])
     changes = [
         await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
         await sources.attach(write, document_id, job.source_path),
@@ -448,7 +454,8 @@ async def remove_source(write: Write, key: int | str, path: str, if_match: int |
 async def _remove(write: Write, document_id: int) -> None:
     await versions.keep(write, document_id, removed=True)
     await write.remove_content(document_id)
-    await write.rows("DELETE FROM documents WHERE id = ?", (document_id,))
+    gone = await write.rows("DELETE FROM documents WHERE id = ? RETURNING sha256", (document_id,))
+    await originals.release(write, [sha256 for (sha256,) in gone])
     await write.touch_base(document_id)
 
 

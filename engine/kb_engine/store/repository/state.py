@@ -14,6 +14,7 @@ from typing import Any
 from kb_contracts.api import models as m
 from kb_engine.index.port import Changes, IndexedDocument
 from kb_engine.store.port import Counts
+from kb_engine.store.repository import originals
 from kb_engine.store.repository.transaction import Read, Write, parse
 
 
@@ -49,6 +50,7 @@ async def counts(read: Read) -> Counts:
             }
         ),
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
+        kept_originals_bytes=await originals.kept_bytes(read) if is_whole else 0,
         database_bytes=await read.size() if is_whole else 0,
         last_updated=await read.value(*((read.last_updated,) if is_whole else (last_updated, reached))),
     )

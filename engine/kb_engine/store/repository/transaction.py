@@ -85,6 +85,8 @@ class Read(ABC):
     """The statement for when documents changed last."""
     generation: ClassVar[str]
     """The statement for the number of the last change."""
+    lacking_words: ClassVar[str]
+    """The statement for whether the base has fewer words of a document than it counted."""
     last_document: ClassVar[str]
     """The statement for the highest id of a document that was ever given; 0: none was."""
     vector: ClassVar[str]
@@ -255,6 +257,14 @@ class Write(Read):
 
     async def drop_files(self, names: Sequence[str]) -> None:
         """No job needs these files of the spool any more."""
+
+    @abstractmethod
+    async def keep_original(self, sha256: str, size: int, name: str) -> None:
+        """Keep this file of the spool as the one of its content."""
+
+    @abstractmethod
+    async def drop_originals(self, hashes: Sequence[str]) -> None:
+        """Keep the files of these contents no longer."""
 
     def keep_lease(self, lease: str) -> None:
         """This engine has a job under this lease, once the transaction commits."""

@@ -30,7 +30,7 @@ TABLES: Mapping[str, Sequence[str]] = {
     ),
     "versions": (
         "document_id", "uid", "version", "removed", "kept_at", "expires_at", "members", "text", "passages",
-        "vectors",
+        "vectors", "original",
     ),
 }  # fmt: skip
 """Their columns, of which the first and, of versions, the third are the key."""

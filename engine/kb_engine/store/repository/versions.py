@@ -19,6 +19,7 @@ from kb_contracts.semantics.documents import document_not_found
 from kb_contracts.semantics.versions import check_version_kept
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.store.repository import originals
 from kb_engine.store.repository.content import content
 from kb_engine.store.repository.transaction import Read, Write, makes_room, parse, placeholders, stamp
 
@@ -273,13 +274,15 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         "text": text,
         "passages": msgspec.json.encode(places).decode(),
         "vectors": _joined(standing.vectors),
+        "original": members.sha256 if members.kind == "file" else None,
     }
     await write.rows(
         f"INSERT INTO versions ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
-    await write.rows(
-        "DELETE FROM versions WHERE document_id = ? AND id <= ("
+    await _delete(
+        write,
+        "document_id = ? AND id <= ("
         "SELECT id FROM versions WHERE document_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
         (document_id, document_id, write.bounds.versions),
     )
@@ -297,7 +300,7 @@ async def purge(write: Write, key: int | str) -> m.Purged:
 
 async def drop(write: Write, document_id: int) -> int:
     """As `purge`, by number; how many there were."""
-    return await write.changed("DELETE FROM versions WHERE document_id = ?", (document_id,))
+    return await _delete(write, "document_id = ?", (document_id,))
 
 
 async def brought_back(write: Write, past: Past) -> None:
@@ -310,13 +313,21 @@ async def brought_back(write: Write, past: Past) -> None:
 
 async def forget_expired(write: Write) -> int:
     """Delete what is kept no longer; how many versions."""
-    return await write.changed("DELETE FROM versions WHERE expires_at <= ?", (write.now,))
+    return await _delete(write, "expires_at <= ?", (write.now,))
 
 
 @makes_room
 async def drop_all(write: Write) -> int:
     """Keep no version of any document; how many there were."""
-    return await write.changed("DELETE FROM versions", ())
+    count = await write.changed("DELETE FROM versions", ())
+    await originals.release_all(write)
+    return count
+
+
+async def _delete(write: Write, condition: str, values: Sequence[Any]) -> int:
+    gone = await write.rows(f"DELETE FROM versions WHERE {condition} RETURNING original", values)  # noqa: S608
+    await originals.release(write, [sha256 for (sha256,) in gone])
+    return len(gone)
 
 
 def _text_of(note: str | None, chunks: Sequence[PreparedChunk]) -> tuple[str, list[Place]]:

@@ -1,13 +1,13 @@
 """A copy of a base that may be in use, and a base made of a copy.
 
-A copy is a folder with the base, the uploads whose jobs have not ended, and `backup.json`, which has the
-SHA-256 of each. It has its name only when it is whole and was read back. What it holds is the base at one
-moment: every change that was acknowledged before that, and none that came later. The index is left out, as it
-is derived.
+A copy is a folder with the base, the uploads whose jobs have not ended, the files that are kept, and
+`backup.json`, which has the SHA-256 of each. It has its name only when it is whole and was read back. What it
+holds is the base at one moment: every change that was acknowledged before that, and none that came later. The
+index is left out, as it is derived.
 
-    uploads ─▶ base (one read transaction) ─▶ uploads that came between ─▶ read back ─▶ named
-                  ▲                              │ a job of this moment has ended since, and its file is gone
-                  └──────────────────────────────┘
+    files ─▶ base (one read transaction) ─▶ files that came between ─▶ read back ─▶ named
+                ▲                              │ a job or a document of this moment has ended since, and its
+                └──────────────────────────────┘ file is gone
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ import msgspec
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.disk import sync
 from kb_engine.store.repository import jobs
-from kb_engine.store.sqlite.connection import SqliteRead, damage_of, value
+from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, value
 from kb_engine.store.sqlite.copying import copied
+from kb_engine.store.sqlite.originals import originals_of
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.store import run_to_end
 from kb_engine.store.store import utc_now
 
-BASE, SPOOL, MANIFEST = "kb.sqlite", "spool", "backup.json"
+BASE, SPOOL, ORIGINALS, MANIFEST = "kb.sqlite", "spool", "originals", "backup.json"
 _TRIES = 20
 _NAMED = 5
 
@@ -50,6 +51,7 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     chunks: int
     uploads: int
     files: dict[str, str]
+    originals: int = 0
 
 
 def back_up(database: Path, spool: Path, to: Path) -> Backup:
@@ -60,17 +62,22 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
     """
     if not database.is_file():
         raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
+    sources = {SPOOL: spool, ORIGINALS: originals_of(database)}
     with _appearing(to) as copy, _failures(copy):
-        (copy / SPOOL).mkdir()
-        _take_uploads(spool, copy / SPOOL, _names(spool))
+        for folder, source in sources.items():
+            (copy / folder).mkdir()
+            _take(source, copy / folder, _names(source))
         for _ in range(_TRIES):
             needed = _snapshot(database, copy / BASE)
-            if not _take_uploads(spool, copy / SPOOL, needed):
+            gone = [_take(source, copy / folder, needed[folder]) for folder, source in sources.items()]
+            if not any(gone):
                 break
         else:
-            raise BackupRefused(f"{spool}: files that their jobs need are missing. Look at `kb status`.")
-        for name in _names(copy / SPOOL) - needed:
-            (copy / SPOOL / name).unlink()
+            missing = ", ".join(sorted(set.union(*gone))[:_NAMED])
+            raise BackupRefused(f"{database}: files that belong to it are missing: {missing}. Run kb check.")
+        for folder, names in needed.items():
+            for name in _names(copy / folder) - names:
+                (copy / folder / name).unlink()
         backup = _read_back(copy)
         (copy / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(backup)))
         for path in sorted(copy.rglob("*")):
@@ -90,7 +97,8 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         raise BackupRefused(f"{copy}: this is no copy of a base ({error})") from error
     if manifest.layout > len(MIGRATIONS):
         raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
-    for path in (database, database.with_name(database.name + "-wal"), spool):
+    originals = originals_of(database)
+    for path in (database, database.with_name(database.name + "-wal"), spool, originals):
         if path.is_file() or _names(path):
             raise BackupRefused(f"{path} is there already. Move it away, or name another data folder.")
     with _failures(copy):
@@ -99,11 +107,12 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_NAMED])}")
     new = database.with_name(database.name + ".restored")
     with _failures(database):
-        for folder in (database.parent, spool):
+        for folder in (database.parent, spool, originals):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(folder_of(database), ignore_errors=True)
         for name in manifest.files:
-            path = new if name == BASE else spool / Path(name).name
+            folder = originals if name.startswith(f"{ORIGINALS}/") else spool
+            path = new if name == BASE else folder / Path(name).name
             shutil.copyfile(copy / name, path)
             path.chmod(0o600)
             sync(path)
@@ -141,20 +150,20 @@ def _failures(path: Path) -> Iterator[None]:
         raise BackupRefused(f"{path}: {error}") from error
 
 
-def _take_uploads(spool: Path, to: Path, names: set[str]) -> set[str]:
-    """Copy the uploads of these names that are not there yet; those that are gone."""
+def _take(source: Path, to: Path, names: set[str]) -> set[str]:
+    """Copy the files of these names that are not there yet; those that are gone."""
     gone = set()
     for name in names - _names(to):
         try:
-            shutil.copyfile(spool / name, to / name)
+            shutil.copyfile(source / name, to / name)
         except FileNotFoundError:
             (to / name).unlink(missing_ok=True)
             gone.add(name)
     return gone
 
 
-def _snapshot(database: Path, to: Path) -> set[str]:
-    """Copy the base as it is at one moment; the uploads that its jobs need."""
+def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
+    """Copy the base as it is at one moment; the names of the files that it needs, by their folder."""
     with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
         source.set_busy_timeout(60_000)
         with copied(source, to) as copy:
@@ -163,23 +172,32 @@ def _snapshot(database: Path, to: Path) -> set[str]:
                 raise BackupRefused(
                     f"{database}: {why}. Copy it with the version of the engine that uses it."
                 )
-            return run_to_end(jobs.spooled(SqliteRead(copy, utc_now)))
+            kept = {sha256 for (sha256,) in rows(copy, "SELECT sha256 FROM originals")}
+            return {SPOOL: run_to_end(jobs.spooled(SqliteRead(copy, utc_now))), ORIGINALS: kept}
 
 
 def _read_back(copy: Path) -> Backup:
     """What the copy holds, after a look at all of it."""
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        uploads, originals = _names(copy / SPOOL), _names(copy / ORIGINALS)
+        beside = [f"{SPOOL}/{each}" for each in uploads] + [f"{ORIGINALS}/{each}" for each in originals]
+        files = {name: _digest(copy / name) for name in (BASE, *sorted(beside))}
         problems = damage_of(db) + _hurt_notes(db)
+        problems += [
+            f"the kept file {name} is not what was sent"
+            for name in sorted(originals)
+            if files[f"{ORIGINALS}/{name}"] != name
+        ]
         if problems:
             raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}")
-        uploads = sorted(_names(copy / SPOOL))
         return Backup(
             made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             layout=int(db.pragma("user_version")),
             documents=value(db, "SELECT count(*) FROM documents"),
             chunks=value(db, "SELECT count(*) FROM chunks"),
             uploads=len(uploads),
-            files={name: _digest(copy / name) for name in (BASE, *(f"{SPOOL}/{name}" for name in uploads))},
+            files=files,
+            originals=len(originals),
         )
 
 

@@ -17,8 +17,10 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.index import Changes
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Ids, Vectors
+from kb_engine.spool import no_space
 from kb_engine.store.port import Bounds, Prepared
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
+from kb_engine.store.sqlite.originals import OriginalFolder
 
 BUSY_TIMEOUT_MS = 10_000
 BUSY_RETRY_SECONDS = 5.0
@@ -124,6 +126,7 @@ class SqliteRead(Read):
     statistics_index = " INDEXED BY documents_figures"
     last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
+    lacking_words = "SELECT false WHERE ? IS NOT NULL"  # they are in the files of the index
     last_document = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'"
     vector = "v.vector"
     tags_in = "json_each({}) AS e"
@@ -144,7 +147,8 @@ class SqliteRead(Read):
 
     async def size(self) -> int:
         files = [Path(f"{self.db.filename}{end}") for end in ("", "-wal")]
-        return sum(file.stat().st_size for file in files if file.exists())
+        originals = await self.value("SELECT coalesce(sum(size_bytes), 0) FROM originals")
+        return sum(file.stat().st_size for file in files if file.exists()) + int(originals)
 
 
 class SqliteWrite(SqliteRead, Write):
@@ -152,9 +156,21 @@ class SqliteWrite(SqliteRead, Write):
 
     ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
 
-    def __init__(self, db: apsw.Connection, clock: Clock, bounds: Bounds, *, logs_changes: bool) -> None:
+    def __init__(
+        self,
+        db: apsw.Connection,
+        clock: Clock,
+        bounds: Bounds,
+        originals: OriginalFolder,
+        dropped: set[str],
+        *,
+        logs_changes: bool,
+    ) -> None:
+        """`dropped` are the files that are to be removed once the transaction is committed."""
         super().__init__(db, clock, bounds)
         self.changes = Changes()
+        self._originals = originals
+        self._dropped = dropped
         self._logs_changes = logs_changes
 
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -178,6 +194,18 @@ class SqliteWrite(SqliteRead, Write):
             self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))
         else:
             self.db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
+
+    async def keep_original(self, sha256: str, size: int, name: str) -> None:
+        try:
+            self._originals.take(sha256, name)
+        except OSError as error:
+            raise no_space(error) from error
+        self.db.execute("INSERT OR REPLACE INTO originals (sha256, size_bytes) VALUES (?, ?)", (sha256, size))
+        self._dropped.discard(sha256)
+
+    async def drop_originals(self, hashes: Sequence[str]) -> None:
+        self.db.executemany("DELETE FROM originals WHERE sha256 = ?", [(each,) for each in hashes])
+        self._dropped.update(hashes)
 
     async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
         if not prepared.chunks:

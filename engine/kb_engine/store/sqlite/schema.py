@@ -319,6 +319,15 @@ CREATE INDEX versions_by_end ON versions (expires_at);
 CREATE INDEX versions_removed ON versions (id) WHERE removed;
 """
 
+# Files that are kept, of which the base has the list; versions know of which of them they were made.
+_VERSION_15 = """
+CREATE TABLE originals (sha256 TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
+ALTER TABLE versions ADD COLUMN original TEXT;
+UPDATE versions SET original = json_extract(members, '$.sha256')
+  WHERE json_extract(members, '$.kind') = 'file';
+CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
+"""
+
 
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
@@ -359,6 +368,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_13,
     # How far the caller of a job reaches, as JSON; NULL: everywhere.
     "ALTER TABLE jobs ADD COLUMN reach TEXT",
+    _VERSION_15,
 )
 """The migration at index n leads from version n to version n + 1."""
 

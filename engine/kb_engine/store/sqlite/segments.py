@@ -28,7 +28,7 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.array_file import UnreadableIndexFile
-from kb_engine.index.embedded.block import Block, open_segment, write_segment
+from kb_engine.index.embedded.block import Block, is_sound, open_segment, write_segment
 from kb_engine.index.embedded.index import (
     EmbeddedIndex,
     Part,
@@ -245,6 +245,7 @@ class Upkeep:
             1, thread_name_prefix="kb-index", initializer=lower_priority, initargs=(_NICENESS,)
         )
         self._woken = asyncio.Event()
+        self._changing = asyncio.Lock()
         self._task = asyncio.create_task(self._run())
 
     def wake(self) -> None:
@@ -258,13 +259,31 @@ class Upkeep:
         await asyncio.wait([self._task])
         await asyncio.to_thread(self._thread.shutdown)
 
+    async def renew_damaged(self) -> int:
+        """Read the files of all segments, and make anew those that are not as they were written; how many.
+
+        Raises as `_renewed`.
+        """
+        renewed = 0
+        for part in self._index.state.parts:
+            if part.name is None or await self._worked(partial(is_sound, self._folder / part.name)):
+                continue
+            async with self._changing:
+                if any(each.name == part.name for each in self._index.state.parts):  # else it went meanwhile
+                    await self._renew(part)
+                    renewed += 1
+        if renewed:
+            self.wake()
+        return renewed
+
     async def _run(self) -> None:
         swept: set[str | None] = set()
         while True:
             self._woken.clear()
             try:
-                while await self._unite_some() or await self._renew_one():
-                    pass
+                async with self._changing:
+                    while await self._unite_some() or await self._renew_one():
+                        pass
                 state = self._index.state
                 if swept != (names := {part.name for part in state.parts}):
                     await asyncio.to_thread(sweep, self._folder, state)
@@ -290,11 +309,14 @@ class Upkeep:
         state = self._index.state
         if (part := next_renewal(state)) is None:
             return False
-        work = partial(_renewed, self._path, part, state.dimensions, self._stopped.is_set)
+        await self._renew(part)
+        return True
+
+    async def _renew(self, part: Part) -> None:
+        work = partial(_renewed, self._path, part, self._index.state.dimensions, self._stopped.is_set)
         renewal = await self._worked(work)
         await self._write(partial(self._replace, [part], renewal))
         logger.info("a part of the search index has been made anew", extra={"passages": len(part.block)})
-        return True
 
     async def _worked(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

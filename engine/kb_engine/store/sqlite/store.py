@@ -20,9 +20,9 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -34,11 +34,11 @@ import apsw
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
-from kb_engine.index.embedded.vectors import originals
+from kb_engine.index.embedded.vectors import originals as original_vectors
 from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
-from kb_engine.store.repository import jobs, search, versions
+from kb_engine.store.repository import jobs, originals, search, versions
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -47,12 +47,14 @@ from kb_engine.store.sqlite.connection import (
     engine_error,
     integers,
     roll_back,
+    rows,
     set_meta,
     value,
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
+from kb_engine.store.sqlite.originals import OriginalFolder
 from kb_engine.store.sqlite.segments import Upkeep
-from kb_engine.store.store import Store, bounded, utc_now
+from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, utc_now
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
@@ -81,32 +83,37 @@ async def open_sqlite(
     bounds: Bounds = DEFAULT_BOUNDS,
     clock: Clock = utc_now,
     index: Index | None = None,
+    spool: Path | None = None,
 ) -> SqliteStore:
     """Open the base at `path`, created or migrated first, with its index, which is made where it is missing.
 
-    `index`, which is closed with the store, answers the searches in place of the base's own.
+    `spool` is the folder of the uploads, by default one of that name beside the base. `index`, which is
+    closed with the store, answers the searches in place of the base's own.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    store = await asyncio.to_thread(_open, path, embedder, bounds, clock)
+    store = await asyncio.to_thread(_open, path, spool or path.with_name("spool"), embedder, bounds, clock)
     store.begin_upkeep()
     if index is not None:
         store.follow_with(index)
     return store
 
 
-def _open(path: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock) -> SqliteStore:
+def _open(path: Path, spool: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock) -> SqliteStore:
     lock = own(path)
     try:
         reserve = Reserve(lock.path)
         reserve.give()
         index, bound = prepare(lock.path, embedder)
+        originals = OriginalFolder(lock.path, spool)
+        with closing(connect(lock.path)) as db:
+            originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})
         reserve.take()
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(lock, reserve, index, bounds, clock, context=bound.context)
+    return SqliteStore(lock, reserve, index, originals, bounds, clock, context=bound.context)
 
 
 class SqliteStore(Store):
@@ -117,6 +124,7 @@ class SqliteStore(Store):
         lock: BaseLock,
         reserve: Reserve,
         index: EmbeddedIndex,
+        originals: OriginalFolder,
         bounds: Bounds,
         clock: Clock,
         *,
@@ -126,6 +134,7 @@ class SqliteStore(Store):
         self._lock = lock
         self._reserve = reserve
         self._index = index
+        self._originals = originals
         self._context = context
         self._log_pages = 0
         self._waiting: deque[_Waiting[Any]] = deque()
@@ -145,6 +154,27 @@ class SqliteStore(Store):
     def begin_upkeep(self) -> None:
         """Keep the files of the index few, from now on. Called once."""
         self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
+
+    async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
+        try:
+            file = await asyncio.to_thread(self._originals.path(sha256).open, "rb")
+        except FileNotFoundError as error:
+            raise original_lost() from error
+        try:
+            while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
+                yield block
+        finally:
+            file.close()
+
+    async def make_room(self) -> bool:
+        """In the base their room stays the base's; their files leave theirs to all."""
+        if not await self.read(originals.bytes_of_versions):
+            return False
+        await self._writer.run(self._empty_versions)
+        return True
+
+    async def renew_damaged_index(self) -> int:
+        return await self._upkeep.renew_damaged()
 
     def subscribe(self, callback: StoreEventCallback) -> None:
         """One process owns the base: nobody else changes it."""
@@ -204,8 +234,8 @@ class SqliteStore(Store):
     def _empty_versions(self, db: apsw.Connection) -> None:
         """Versions and trash are the first to make room for what is to be written."""
         if value(db, "SELECT EXISTS (SELECT 1 FROM versions)"):
-            self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
-            logger.warning("the disk is full: no versions of documents and no removed ones are kept")
+            (count,) = self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
+            self._note_emptied(count)
 
     def _write_waiting(self) -> None:
         """Commit what waits together; nothing where an earlier call has done it."""
@@ -247,12 +277,20 @@ class SqliteStore(Store):
         answers: list[T] = []
         staged: State | None = None
         added = 0
+        dropped: set[str] = set()
         db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
             logs_changes = self._follower is not None
             for work in chain([first], works):
-                write = SqliteWrite(db, self._clock, bounds or self._bounds, logs_changes=logs_changes)
+                write = SqliteWrite(
+                    db,
+                    self._clock,
+                    bounds or self._bounds,
+                    self._originals,
+                    dropped,
+                    logs_changes=logs_changes,
+                )
                 answers.append(run_to_end(work(write)))
                 if write.changes:
                     # Memory is found before the commit: after it nothing may fail.
@@ -271,6 +309,7 @@ class SqliteStore(Store):
         except BaseException:
             roll_back(db)
             raise
+        self._originals.remove(dropped)
         if self._log_pages >= CHECKPOINT_PAGES:
             # What was committed is safe in the log; after the next commit this is tried again.
             with suppress(apsw.Error):
@@ -328,8 +367,9 @@ class SqliteStore(Store):
                 languages = run_to_end(search.languages(read))
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
+            vectors = partial(original_vectors, db)
             candidates = selection.search(
-                state, words, documents, query, partial(originals, db), self._scanner, required, readable
+                state, words, documents, query, vectors, self._scanner, required, readable
             )
             return answer(read, candidates)
         finally:

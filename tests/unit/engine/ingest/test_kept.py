@@ -9,9 +9,11 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
-from kb_engine.store.port import KeptJob
+from kb_engine.store.port import Bounds, KeptJob
+from kb_engine.store.repository import documents, versions
 from kb_engine.store.repository.transaction import stamp
-from tests.support.ingesting import Parts
+from kb_engine.store.sqlite.originals import originals_of
+from tests.support.ingesting import Parts, parts_in
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -33,12 +35,18 @@ def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> N
 
 
 async def failed(parts: Parts, *names: str) -> list[str]:
+    """As `unreadable`; then nothing is worked on any more."""
+    ids = await unreadable(parts, *names)
+    await parts.workers.stop()
+    return ids
+
+
+async def unreadable(parts: Parts, *names: str) -> list[str]:
     """The ids of jobs whose files cannot be read."""
     ids = []
     for name in names:
         ids.append(await parts.accept_file(name, b"\xff\xff\xff"))
         assert (await parts.ended(ids[-1])).status == "failed"
-    await parts.workers.stop()
     return ids
 
 
@@ -82,3 +90,30 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
         await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
     assert not (await parts.job(job_id)).retryable
+
+
+async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> None:
+    """Where nothing but versions and removed documents has files; what stands keeps its own."""
+    async with parts_in(tmp_path, bounds=Bounds(originals=True)) as parts:
+        (failure,) = await unreadable(parts, "a.txt")
+        for number in range(2):
+            job = await parts.ended(await parts.accept_file(f"{number}.txt", f"granite {number}".encode()))
+            assert job.document_id is not None
+        await parts.workers.stop()
+        await parts.store.write(documents.delete, job.document_id)
+        folder, disk = originals_of(tmp_path / "kb.sqlite"), 1 << 30
+
+        def free(_: Path) -> int:
+            return disk - (1 << 29) * len([*folder.iterdir()])
+
+        assert len([*folder.iterdir()]) == 2
+        bounds = KeptBounds(1e9, 1 << 40)
+        keeper = KeptJobs(parts.store, parts.spool, bounds, parts.spool.folder, free_bytes=free)
+        await keeper.make_room(1 << 20)
+        assert len([*folder.iterdir()]) == 1
+        assert (await parts.job(failure)).retryable
+        assert (await parts.store.read(versions.trash, 10, 0)).total == 0
+        assert "made room" in parts.store.issues[0]
+        await keeper.make_room(1 << 30)
+        assert not (await parts.job(failure)).retryable
+        assert len([*folder.iterdir()]) == 1

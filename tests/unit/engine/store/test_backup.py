@@ -13,8 +13,18 @@ import pytest
 
 from kb_cli.client import EngineClient
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_DOCUMENTS, SEARCH, DocumentsQuery
-from kb_engine.store.sqlite.backup import BASE, MANIFEST, SPOOL, BackupRefused, back_up, restore
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    DELETE_DOCUMENT,
+    GET_STATUS,
+    LIST_DOCUMENTS,
+    LIST_TRASH,
+    RESTORE_VERSION,
+    SEARCH,
+    DocumentsQuery,
+)
+from kb_engine.store.sqlite.backup import BASE, MANIFEST, ORIGINALS, SPOOL, BackupRefused, back_up, restore
+from kb_engine.store.sqlite.originals import originals_of
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.stores import new_note, opened, prepared
@@ -117,7 +127,7 @@ async def test_what_is_copied_is_named_and_for_its_owner_alone(tmp_path: Path) -
     await filled(home)
     made = back_up(home.database, home.spool, tmp_path / "copy")
     assert (made.documents, made.uploads, list(made.files)) == (2, 0, [BASE])
-    assert {path.name for path in (tmp_path / "copy").iterdir()} == {BASE, SPOOL, MANIFEST}
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {BASE, SPOOL, ORIGINALS, MANIFEST}
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
@@ -155,7 +165,7 @@ async def _waits_for_a_lost_file(home: Home, copy: Path) -> None:
         (_missing, "there is no base"),
         (_hurt_text, "document 1 is not what was sent"),
         (_hurt_pages, "malformed|damaged"),
-        (_waits_for_a_lost_file, "files that their jobs need are missing"),
+        (_waits_for_a_lost_file, "files that belong to it are missing: lost"),
     ],
 )
 async def test_what_cannot_be_copied_leaves_nothing(
@@ -168,6 +178,50 @@ async def test_what_cannot_be_copied_leaves_nothing(
         home.back_up(copy)
     assert not (copy / MANIFEST).exists()
     assert not copy.with_name("copy.partial").exists()
+
+
+def with_files(home: Home) -> None:
+    """Two documents of files, one of which is in the trash, and one of a note."""
+    with engine(home.path) as url, EngineClient(url, API_KEY) as client:
+        for text in ("granite", "basalt"):
+            client.send_file(f"{text}.txt", BytesIO(text.encode()), m.FileFields())
+        client.call(CREATE_JOB, body=m.NoteRequest(text="marble"))
+        titles(url)
+        listed = client.call(LIST_DOCUMENTS).documents
+        (basalt,) = (each.id for each in listed if each.filename == "basalt.txt")
+        client.call(DELETE_DOCUMENT, path={"document_id": basalt})
+
+
+def test_files_that_are_kept_are_copied_and_come_back(tmp_path: Path) -> None:
+    home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
+    with_files(home)
+    made = back_up(home.database, home.spool, tmp_path / "copy")
+    assert (made.documents, made.originals) == (2, 2)
+    restored.restore(tmp_path / "copy")
+    with engine(restored.path) as url, EngineClient(url, API_KEY) as client:
+        (removed,) = client.call(LIST_TRASH).versions
+        client.call(RESTORE_VERSION, path={"document_id": removed.document_id, "version": removed.version})
+        files = [each for each in client.call(LIST_DOCUMENTS).documents if each.filename]
+        assert len(files) == 2
+        for each in files:
+            client.read_original(each.id, received := BytesIO())
+            assert f"{received.getvalue().decode()}.txt" == each.filename
+
+
+@pytest.mark.parametrize(("damage", "why"), [(Path.unlink, "are missing"), (None, "is not what was sent")])
+def test_a_base_whose_kept_file_is_hurt_is_not_copied(
+    tmp_path: Path, damage: Callable[[Path], object] | None, why: str
+) -> None:
+    home = Home(tmp_path / "home")
+    with_files(home)
+    file = next(originals_of(home.database).iterdir())
+    if damage is None:
+        file.write_bytes(b"other")
+    else:
+        damage(file)
+    with pytest.raises(BackupRefused, match=why) as caught:
+        home.back_up(tmp_path / "copy")
+    assert file.name in str(caught.value)
 
 
 @pytest.mark.parametrize(

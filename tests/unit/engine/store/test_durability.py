@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +19,7 @@ from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite import store
 from kb_engine.store.sqlite.connection import engine_error
 from kb_engine.store.sqlite.store import SqliteStore
+from tests.support.disks import fill, small_disk
 from tests.support.stores import (
     Base,
     all_documents,
@@ -182,21 +181,8 @@ async def test_the_log_is_moved_into_the_base_as_it_grows(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=700", "none", str(folder)]
-    mounted = subprocess.run(mounting, capture_output=True, check=False, text=True)
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(disk: Path) -> None:
-    """Leave not a byte, as another program does."""
-    with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(os.urandom(4096))
+    with small_disk(tmp_path / "disk", DISK) as folder:
+        yield folder
 
 
 async def fill_with_notes(base: Base) -> list[int]:
@@ -249,6 +235,8 @@ async def test_versions_and_trash_make_room_first(disk: Path) -> None:
             assert await base.count("versions") == removed
             counts.append(len(await fill_with_notes(base)))
             assert await base.count("versions") == 0
+            made_room = [issue for issue in base.store.issues if "made room" in issue]
+            assert len(made_room) == bool(removed)
         for path in disk.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert counts[1] >= counts[0] - 2, counts

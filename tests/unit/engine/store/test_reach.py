@@ -68,6 +68,10 @@ UNBOUNDED = {
     "jobs._prune": "the engine's own care of what ended",
     "jobs._end": "the condition is the caller's",
     "jobs._requeue": "the workers'",
+    "content.count": "the engine's own care of a base",
+    "originals.of": "the engine's own care of a base",
+    "originals.bytes_of_versions": "to make room",
+    "originals._drop": "of rows that went",
     "search.add_neighbors": "of documents that were found",
     "sources.holder": "of a document that was found",
     "sources.attach": "of a document that is held",
@@ -82,10 +86,9 @@ UNBOUNDED = {
     "versions.detail": "of a version that `_check_kept` has found",
     "versions.find": "of a version that `_check_kept` has found",
     "versions.last": "the next number must be one that none has",
+    "versions._delete": "the condition is the caller's",
     "versions.keep": "of a document that is held",
-    "versions.drop": "of a document that is held",
     "versions.brought_back": "of a version that was found",
-    "versions.forget_expired": "the engine's own care",
     "versions.drop_all": "to make room",
 }
 

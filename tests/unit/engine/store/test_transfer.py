@@ -14,12 +14,13 @@ DERIVED = {"versions": {"id"}}
 """Columns that each base gives itself."""
 TAKEN = {
     "documents", "note_texts", "document_sources", "document_tags", "chunks", "vectors", "feedback",
-    *transfer.TABLES,
+    "originals", *transfer.TABLES,
 }  # fmt: skip
 LEFT = {
     *("jobs", "job_texts", "spool_files", "spool_parts", "idempotency", "measures"),
     *("meta", "base", "layout", "counters", "pings"),
     *("postings", "index_changes", "index_segments", "next_vectors", "next_embedder"),
+    "reserve",
 }
 """Work that is done, what a base knows of itself, and what is derived."""
 

@@ -39,6 +39,7 @@ from kb_engine.settings import EngineSettings
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.direct import DirectExchange
 from kb_server.engine_client.errors import (
+    EngineBadAnswer,
     EngineFailed,
     EngineFault,
     EngineTimeout,
@@ -69,7 +70,13 @@ class Both:
 @pytest.fixture
 async def both(tmp_path: Path) -> AsyncIterator[Both]:
     settings = EngineSettings(
-        home=tmp_path, port=0, embedder="hash", ingest_workers=1, api_key=KEY, max_upload_bytes=1 << 20
+        home=tmp_path,
+        port=0,
+        embedder="hash",
+        ingest_workers=1,
+        api_key=KEY,
+        max_upload_bytes=1 << 20,
+        keep_originals=True,
     )
     async with running(settings) as (url, app):
         exchange = DirectExchange(app[CALLS], url)
@@ -364,3 +371,40 @@ async def test_a_failure_of_the_engine_is_told_without_its_words() -> None:
         await client.call(GET_STATUS)
     assert "detail" not in failed.value.detail
     assert "its log says why" in failed.value.detail
+
+
+async def test_a_file_that_is_kept_comes_back_without_a_socket(both: Both) -> None:
+    """Block by block, as it is taken; and what is not there is the same refusal."""
+    data = bytes(range(32, 127)) * 10_000
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield data
+
+    job = await both.direct.send_file(FileSource("a.txt", len(data), blocks), m.FileFields())
+    ended = await both.direct.wait_for_job(job.id, 60)
+    document = await both.direct.call(GET_DOCUMENT, path={"document_id": ended.document_id})
+    for engine in (both.direct, both.http):
+        async with engine.original(document) as content:
+            assert b"".join([block async for block in content.blocks]) == data
+        async with engine.original(document) as content:
+            assert data.startswith(await anext(content.blocks))
+        async with engine.original(await note(engine)) as content:
+            with pytest.raises(Refused) as caught:
+                await anext(content.blocks)
+        assert caught.value.reason == "original_not_kept"
+
+
+async def test_a_file_that_is_cut_is_a_fault_without_a_socket_too(both: Both, tmp_path: Path) -> None:
+    data = b"granite " * 120_000
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield data
+
+    job = await both.direct.send_file(FileSource("a.txt", len(data), blocks), m.FileFields())
+    ended = await both.direct.wait_for_job(job.id, 60)
+    document = await both.direct.call(GET_DOCUMENT, path={"document_id": ended.document_id})
+    (file,) = (tmp_path / "engine" / "kb.sqlite.originals").iterdir()
+    file.write_bytes(data[:500_000])
+    async with both.direct.original(document) as content:
+        with pytest.raises(EngineBadAnswer, match="broke off"):
+            assert [block async for block in content.blocks]

@@ -1,0 +1,72 @@
+"""The files that are kept of a SQLite base, beside it.
+
+    <base>.originals/    a file for each content, by its SHA-256
+
+A file is in its place, whole and synced, before the row that names it is committed, and it is removed after
+the commit that takes the row away. So a death at any instant leaves a file for each row; one that no row
+names is removed when the base is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+
+from kb_engine.disk import sync
+from kb_engine.store.sqlite.copying import PRIVATE
+
+
+class OriginalFolder:
+    """The folder of a base, which is filled from the spool at `spool`. All methods block."""
+
+    def __init__(self, base: Path, spool: Path) -> None:
+        self.folder = originals_of(base)
+        self._spool = spool
+
+    def path(self, sha256: str) -> Path:
+        return self.folder / sha256
+
+    def take(self, sha256: str, name: str) -> None:
+        """Put a file of the spool in its place, which stays in the spool too.
+
+        Raises:
+            OSError: it is not there, or there is no room for a copy.
+        """
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700)
+            sync(self.folder.parent)
+        spooled, new = self._spool / name, self.path(f"{sha256}.new")
+        new.unlink(missing_ok=True)
+        try:
+            try:
+                os.link(spooled, new)
+            except FileNotFoundError:
+                raise
+            except OSError:  # the spool is on another disk, or this one knows no links
+                shutil.copyfile(spooled, new)
+                sync(new)
+            new.chmod(PRIVATE)
+            new.replace(self.path(sha256))
+        finally:
+            new.unlink(missing_ok=True)  # where both were one file already, the system renames nothing
+        sync(self.folder)
+
+    def remove(self, hashes: AbstractSet[str]) -> None:
+        """Remove files; what cannot be removed now is swept at the next opening."""
+        for sha256 in hashes:
+            with suppress(OSError):
+                self.path(sha256).unlink(missing_ok=True)
+
+    def sweep(self, known: AbstractSet[str]) -> int:
+        """Remove what no row names; how many files."""
+        surplus = {path.name for path in self.folder.iterdir()} - known if self.folder.is_dir() else set()
+        self.remove(surplus)
+        return len(surplus)
+
+
+def originals_of(base: Path) -> Path:
+    """Where the files of the base at `base` are kept."""
+    return base.with_name(f"{base.name}.originals")

@@ -1,0 +1,222 @@
+"""The commands of each page, in order, as a reader types them: in a new home, before an engine that runs.
+
+All pages share engine and server, with the hash embedder: what is found by meaning is no matter of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kb_load.processes import clean_environment, free_port
+from tests.support.eventually import eventually
+from tests.support.page_commands import NOT_RUN, PAGES, commands_of
+from tests.support.stack import ROOT, Process, Stack, running_stack, wait_until_ready
+
+pytestmark = pytest.mark.process
+
+BIN = Path(sys.executable).parent
+SERVES = re.compile(r"(?:\S+/)?kb (sim|watch)\b")
+SECONDS = 150.0
+AT_WORK = " unchanged"
+"""What `kb watch` says of the folder that it finds."""
+FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
+EXPORTS = ROOT / "tests" / "unit" / "cli" / "imported"
+
+
+@dataclass
+class Reader:
+    """Somebody who follows a page: a home, a folder like the checkout, and a shell that keeps exports."""
+
+    stack: Stack
+    home: Path
+    exported: dict[str, str] = field(default_factory=dict)
+    instead: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def checkout(self) -> Path:
+        return self.home / "kb"
+
+    def environment(self) -> dict[str, str]:
+        """What finds this engine and server, and no other."""
+        where = {
+            "HOME": str(self.home),
+            "KB_HOME": str(self.stack.home),
+            "KB_ENGINE_PORT": self.stack.engine_url.rpartition(":")[2],
+            "KB_MCP_PORT": self.stack.server_url.rpartition(":")[2],
+            "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+        }
+        return clean_environment(**where | self.exported)
+
+    def typed(self, command: str) -> str:
+        """The command with the addresses of this engine and server, and the programs of this environment."""
+        command = self.instead.get(command, command).replace(".venv/bin/", f"{BIN}/")
+        command = command.replace("http://127.0.0.1:3000", self.stack.server_url)
+        command = command.replace("http://127.0.0.1:8000", self.stack.engine_url)
+        return re.sub(r"\b89\d\d\b", lambda port: str(self.ports.setdefault(port[0], free_port())), command)
+
+    def run(self, command: str) -> str:
+        """The output of a command that must end well."""
+        done = subprocess.run(
+            ["bash", "-c", self.typed(command)],
+            cwd=self.checkout,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{self.typed(command)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def export(self, name: str, value: str) -> None:
+        self.exported[name] = self.run(f"printf %s {value}")
+
+    @contextmanager
+    def serving(self, command: str) -> Iterator[None]:
+        """A command that goes on until it is interrupted: at work within the block, and ended after it."""
+        typed = self.typed(command)
+        environment = {**self.environment(), "PYTHONUNBUFFERED": "1"}
+        process = Process.start("-c", f"cd {self.checkout} && exec {typed}", python="bash", **environment)
+        try:
+            if port := re.search(r"--port (\d+)", typed):
+                wait_until_ready(f"http://127.0.0.1:{port[1]}/readyz", process)
+            else:
+                eventually(lambda: AT_WORK in process.output(), what=f"{AT_WORK!r} of {typed}")
+            yield
+        finally:
+            process.stop()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running_stack(tmp_path_factory.mktemp("home"), KB_EMBEDDER="hash", KB_AUDIT="true") as running:
+        yield running
+
+
+@pytest.fixture
+def reader(stack: Stack, tmp_path: Path) -> Reader:
+    reader = Reader(stack, tmp_path)
+    reader.checkout.mkdir()
+    for name in ("examples", "skills"):
+        (reader.checkout / name).symlink_to(ROOT / name)
+    return reader
+
+
+def prepare_access(reader: Reader) -> None:
+    """Keys in a file that the engine of all pages does not read, for it would want one from then on."""
+    reader.exported["KB_KEYS"] = str(reader.home / "keys.json")
+
+
+def prepare_backup(reader: Reader) -> None:
+    """Texts of others; the base that is checked is the one that was restored, for no engine uses it."""
+    shutil.copytree(EXPORTS / "basic-memory", reader.home / "basic-memory")
+    shutil.copy(
+        next((EXPORTS / "mcp-memory-service").glob("*.json")), reader.checkout / "mcp-memories-export.json"
+    )
+    vault = reader.home / "vault"
+    (vault / ".obsidian").mkdir(parents=True)
+    (vault / "Bees.md").write_text("# Bees\n\nWorkers shiver to keep the cluster warm. #insects\n")
+    for command in ("kb check", "kb check --repair"):
+        reader.instead[command] = f"{command} --home ~/kb-new --embedder hash"
+    reader.instead["kb import ~/kb-texts --home ~/kb-new"] = (
+        "kb import ~/kb-texts --home ~/kb-new --embedder hash"
+    )
+
+
+def prepare_clients(reader: Reader) -> None:
+    """A reader without a terminal answers no question."""
+    for command in ("kb connect cursor", "kb connect cursor --undo"):
+        reader.instead[command] = f"{command} --yes"
+
+
+def prepare_evaluation(reader: Reader) -> None:
+    """A dataset of three abstracts, and questions about a document that the engine has."""
+    data = reader.checkout / "cranfield"
+    (data / "qrels").mkdir(parents=True)
+    texts = {"1": "bees keep warm by shivering", "2": "tides follow the moon", "3": "tea is picked in spring"}
+    lines = [
+        json.dumps({"_id": key, "title": f"Abstract {key}", "text": text}) for key, text in texts.items()
+    ]
+    (data / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    queries = [json.dumps({"_id": key, "text": f"why do {text.split()[0]}"}) for key, text in texts.items()]
+    (data / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n2\t2\t1\n3\t3\t1\n")
+    (reader.checkout / "nothing.jsonl").write_text('{"question": "who signed the treaty of Tordesillas"}\n')
+    reader.run("kb addnote 'Pensions are revalued in July' --title handbook --collection evaluation")
+    asked = {"question": "how are pensions revalued", "document": "handbook"}
+    (reader.checkout / "questions.jsonl").write_text(json.dumps(asked) + "\n")
+    reader.exported["KB_EMBEDDER"] = "hash"
+    first = "kb eval cranfield/ --queries odd --output before.jsonl"
+    reader.instead[first] = f"{first} && kb eval cranfield/ --queries odd --output after.jsonl"
+
+
+def prepare_folders(reader: Reader) -> None:
+    (reader.checkout / "notes").mkdir()
+    (reader.checkout / "notes" / "tides.md").write_text("# Tides\n\nSpring tides come with a full moon.\n")
+
+
+def prepare_first_hour(reader: Reader) -> None:
+    (reader.home / "notes").mkdir()
+    (reader.home / "notes" / "plans.md").write_text("# Plans\n\nPlant beans in May.\n")
+
+
+def prepare_history(reader: Reader) -> None:
+    """A note of three versions; the page calls it 42."""
+    added = json.loads(reader.run("kb addnote 'Bees fly at ten degrees' --collection history --json"))
+    number = str(added["document_id"])
+    for degrees in ("eleven", "twelve"):
+        reader.run(f"kb updatenote {number} 'Bees fly at {degrees} degrees'")
+    for command in commands_of("docs/history.md"):
+        yes = " --yes" if command.startswith("kb rm") else ""
+        reader.instead[command] = command.replace("42 3", "42 1").replace("42", number) + yes
+
+
+def prepare_upgrade(reader: Reader) -> None:
+    reader.run("kb addnote 'Upgrades want a copy first' --collection upgrade")
+
+
+PREPARED: dict[str, Callable[[Reader], None]] = {
+    "docs/access.md": prepare_access,
+    "docs/backup.md": prepare_backup,
+    "docs/clients.md": prepare_clients,
+    "docs/evaluation.md": prepare_evaluation,
+    "docs/first-hour.md": prepare_first_hour,
+    "docs/folders.md": prepare_folders,
+    "docs/history.md": prepare_history,
+    "docs/upgrade.md": prepare_upgrade,
+}
+"""What a page takes for granted. `instead` has what is typed in place of a command as it stands there."""
+
+
+@pytest.mark.timeout(300)  # `kb verify --quick` alone takes a minute on a busy machine
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> None:
+    if page in PREPARED:
+        PREPARED[page](reader)
+    with ExitStack() as running:
+        for command in commands_of(page):
+            if command in NOT_RUN.get(page, {}):
+                continue
+            if exported := re.fullmatch(r"export (\w+)=(.*)", command):
+                reader.export(*exported.groups())
+            elif SERVES.match(command):
+                running.enter_context(reader.serving(command))
+            else:
+                reader.run(command)
+
+
+def test_many_pages_are_followed() -> None:
+    assert len(FOLLOWED) >= 12
+    assert set(PREPARED) <= set(FOLLOWED)

@@ -1,0 +1,121 @@
+"""Wheel and source distribution, as `make dist` builds them: each in an environment without a checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from kb_cli import VERSION
+from kb_load.processes import clean_environment, free_port
+from tests.support.stack import ROOT, Process, wait_until_ready
+
+pytestmark = pytest.mark.process
+
+PACKAGED = [
+    "kb_cli/main.py",
+    "kb_engine/embed/minilm/NOTICE",
+    "kb_verify/requirements.toml",
+    "kb_server/py.typed",
+]
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the build makes of the files that Git has, and of nothing else that lies in the checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["*.whl", "*.tar.gz"], ids=["wheel", "sdist"])
+def kb(request: pytest.FixtureRequest, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command `kb` of a new environment: the distribution, and the libraries of this one, but not its kb.
+
+    A folder that a path file adds has its own path files passed over, and kb stands here by one of these.
+    """
+    [built] = dist.glob(request.param)
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, symlinks=True)
+    python = environment / "bin" / "python"
+    [site] = environment.glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"])
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [*install, "--ignore-installed", str(built)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return environment / "bin" / "kb"
+
+
+def run(kb: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(kb), *arguments], cwd=cwd, env=clean_environment(), capture_output=True, text=True, check=False
+    )
+
+
+def test_there_is_one_of_each_with_what_it_needs(dist: Path) -> None:
+    [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with ZipFile(wheel) as archive:
+        packaged = archive.namelist()
+        [metadata] = [archive.read(name).decode() for name in packaged if name.endswith("/METADATA")]
+    with tarfile.open(source) as archive:
+        sources = [name.partition("/")[2] for name in archive.getnames()]
+    assert set(PACKAGED) <= set(packaged)
+    assert {"requirements.lock", "Makefile", "LICENSE", "docs/index.md"} <= set(sources)
+    assert f"Version: {VERSION.removeprefix('v')}\n" in metadata
+    assert not [name for name in packaged if name.startswith(("tests/", "docs/"))]
+
+
+def test_the_command_says_its_version(kb: Path, tmp_path: Path) -> None:
+    done = run(kb, "--version", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert VERSION.removeprefix("v") in done.stdout
+
+
+def test_nothing_of_the_checkout_is_imported(kb: Path, tmp_path: Path) -> None:
+    script = (
+        "import kb_cli, kb_engine, kb_server; print(kb_cli.__file__, kb_engine.__file__, kb_server.__file__)"
+    )
+    python = kb.with_name("python")
+    done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert all(path.startswith(str(kb.parents[1])) for path in done.stdout.split())
+
+
+@pytest.mark.timeout(300)
+def test_the_simulator_runs_and_is_verified(kb: Path, tmp_path: Path) -> None:
+    port = free_port()
+    process = Process.start("sim", "--port", str(port), python=str(kb))
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
+        done = run(kb, "verify", f"http://127.0.0.1:{port}", "--quick", cwd=tmp_path)
+    finally:
+        process.stop()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 broken" in done.stderr

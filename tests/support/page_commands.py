@@ -1,0 +1,166 @@
+"""The commands of the pages: what their shell blocks say, and why some of it is not run by a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.support.stack import ROOT
+
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "tests/README.md", "skills/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+_COMMENT = re.compile(r"(?:^|\s+)# .*$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    body: str
+
+    def commands(self) -> Iterator[str]:
+        """Its commands: a line each, or several that a backslash joins, without comments and indentation."""
+        for line in self.body.replace("\\\n", " ").splitlines():
+            if command := " ".join(_COMMENT.sub("", line).split()):
+                yield command
+
+
+def blocks_of(page: str) -> list[Block]:
+    return [
+        Block(found["language"], found["body"])
+        for found in _FENCE.finditer((ROOT / page).read_text(encoding="utf-8"))
+    ]
+
+
+def commands_of(page: str) -> list[str]:
+    """What its shell blocks say, in order."""
+    return [command for block in blocks_of(page) if block.language == "sh" for command in block.commands()]
+
+
+INSTALLS = "installs from an index; make and .ci/run do the same, tests/release installs what is built here"
+CONTAINERS = "wants containers: tests/integration has the same stacks and images"
+CLUSTER = "wants a cluster: tests/integration/test_manifests.py reads the manifests"
+STARTED = "the engine and the server of these tests are what it starts"
+EVERYTHING = "runs all tests, this one among them"
+RELEASE = "writes to the repository or its remote, or runs everything"
+LONG = "loads a machine for minutes; .ci/run has a short load test"
+POSTGRES = "wants PostgreSQL and its tools; tests/unit/cli/test_migrate.py has kb migrate between both stores"
+VERIFIED = "takes minutes: tests/contract/test_suite.py, and test_verify_command.py for the report"
+INTERNET = "wants the internet: tests/unit/cli/test_web.py"
+QDRANT = "wants a server of Qdrant"
+WHEEL = "tests/protocol/test_hosting_wheel.py builds it, and hosts with it"
+CLIENT = "wants the client itself: tests/protocol/test_real_clients.py"
+
+NOT_RUN: dict[str, dict[str, str]] = {
+    "CONTRIBUTING.md": dict.fromkeys(["make run", "make test", "make test-all", ".ci/run"], EVERYTHING),
+    "README.md": {
+        "make run": STARTED,
+        "make test": EVERYTHING,
+        "claude mcp add --transport http kb http://127.0.0.1:3000/mcp": CLIENT,
+        ".venv/bin/kb verify http://127.0.0.1:8900": f"{VERIFIED}; docs/verification.md has it with --quick",
+    },
+    "docs/backup.md": {
+        'pg_dump --format=custom --file=kb.dump "$KB_STORE"': POSTGRES,
+        'pg_restore --dbname="$KB_STORE" kb.dump': POSTGRES,
+        "kb migrate sqlite:$HOME/.local/share/kb/engine/kb.sqlite postgresql://kb@db.example/kb": POSTGRES,
+        "kb migrate postgresql://kb@db.example/kb sqlite:/srv/kb.sqlite": POSTGRES,
+    },
+    "docs/cluster.md": {"docker compose -f deploy/replicas/compose.yml up --scale server=2": CONTAINERS},
+    "docs/containers.md": {
+        **dict.fromkeys(
+            [
+                "docker compose up",
+                "KB_FILES=~/reports docker compose up --detach",
+                "docker compose exec server kb add /files --collection documents",
+                "KB_POSTGRES_PASSWORD=secret KB_STORE=postgresql://kb:secret@postgres/kb "
+                "docker compose --profile postgres up",
+                "VECTOR_DB_TYPE=qdrant QDRANT_URL=http://qdrant:6333 docker compose --profile qdrant up",
+                "docker build --target server --build-arg PYTHON=python:3.13-slim-bookworm@sha256:... "
+                "-t kb-server .",
+                "KB_ENGINE_IMAGE=kb-engine:3.0.0 KB_SERVER_IMAGE=kb-server:3.0.0 "
+                "docker compose up --no-build",
+            ],
+            CONTAINERS,
+        ),
+        "kubectl apply -f deploy/kubernetes/kb.yml": CLUSTER,
+    },
+    "docs/embedders.md": dict.fromkeys(
+        [
+            "export KB_EMBEDDER=minilm-openvino",
+            "export KB_EMBEDDER=onnx",
+            "export KB_EMBEDDING_FOLDER=~/models/multilingual-e5-small",
+            "export KB_EMBEDDING_DOCUMENT_PREFIX='passage: '",
+            "export KB_EMBEDDING_QUERY_PREFIX='query: '",
+            "export KB_EMBEDDER=openai",
+            "export KB_EMBEDDING_URL=http://127.0.0.1:11434/v1",
+            "export KB_EMBEDDING_MODEL=nomic-embed-text",
+            "kb up",
+        ],
+        "wants models and endpoints: tests/unit/engine/embed has each of these embedders",
+    ),
+    "docs/first-hour.md": {"make run": STARTED},
+    "docs/folders.md": {
+        "systemctl --user enable --now kb-watch": "wants systemd",
+        "kb add https://example.org/guide.html --collection web": INTERNET,
+    },
+    "docs/hosting.md": {"python -m build server/mcp_aiohttp": WHEEL},
+    "docs/installing.md": {
+        **dict.fromkeys(
+            [
+                "python3 -m venv .venv",
+                ".venv/bin/python -m pip install '.[server,engine]'",
+                "python3 -m venv --without-pip /tmp/kb-size",
+                "python3 deploy/image/requirements.py server engine >/tmp/kb-size.txt",
+                ".venv/bin/python -m pip --python /tmp/kb-size/bin/python "
+                "install --requirement /tmp/kb-size.txt",
+                ".venv/bin/python -m pip --python /tmp/kb-size/bin/python install --no-deps .",
+                "du -s -B1000000 --apparent-size /tmp/kb-size/lib",
+            ],
+            INSTALLS,
+        ),
+        ".venv/bin/kb up": STARTED,
+    },
+    "docs/limits.md": {
+        "QDRANT_URL=http://… python -m pytest tests/unit/engine/index tests/contract/test_suite.py "
+        'tests/parity tests/faults/test_engine_kill.py -k "real or qdrant or Qdrant"': QDRANT
+    },
+    "docs/load.md": dict.fromkeys(
+        [
+            "make load",
+            "python -m kb_load.run --target engine --shape ramp --users 40",
+            "python -m kb_load.run --shape spike --users 100 --processes 2",
+            "python -m kb_load.run --shape soak --seconds 600 --users 50",
+            "python -m kb_load.run --target http://127.0.0.1:3000 --seconds 60",
+            "python -m kb_load.run --page",
+            "locust -f load/kb_load/locustfile.py --host http://127.0.0.1:3000",
+        ],
+        LONG,
+    ),
+    "docs/operating.md": {"kb up --single": "tests/unit/cli/up has it"},
+    "docs/releasing.md": dict.fromkeys(
+        [
+            "make lock FLAGS=--upgrade",
+            "make lock",
+            ".ci/run",
+            'git tag --sign v3.1.0 --message "kb 3.1.0"',
+            "git push origin v3.1.0",
+        ],
+        RELEASE,
+    ),
+    "docs/toolsets.md": {"claude mcp add kb -- kb stdio": CLIENT},
+    "docs/tracing.md": dict.fromkeys(
+        ["export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318", "kb serve"],
+        "wants a collector: tests/protocol/test_tracing.py has one",
+    ),
+    "docs/verification.md": {"kb verify http://127.0.0.1:8900 --report out/verification": VERIFIED},
+}
+"""By page: commands that no test runs as they stand there, each with the reason."""

@@ -1,0 +1,53 @@
+"""What `/status` says is wrong, and what it is to use an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from kb_engine.app import ENGINE, create_app
+from kb_engine.settings import EngineSettings
+from tests.support.eventually import eventually_async
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """An engine whose last scan has found something."""
+    settings = EngineSettings(home=tmp_path, embedder="hash")
+    settings.folder.mkdir()
+    settings.scan_position.write_text('{"looked_at": 9e9, "hurt": {"7": "a vector is missing"}}')
+    async with TestClient(TestServer(await create_app(settings))) as client:
+        yield client
+
+
+async def issues(client: Client) -> list[str]:
+    found: list[str] = (await (await client.get("/api/v1/status")).json())["issues"]
+    return found
+
+
+async def test_what_is_hurt_and_what_made_room_is_an_issue(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = await eventually_async(lambda: issues(client), what="what the scan has found")
+    assert seen == ["Document 7 is hurt: a vector is missing. kb check says more"]
+    store = client.app[ENGINE].store  # type: ignore[union-attr]
+    monkeypatch.setattr(type(store), "issues", ["The disk was full"])
+    assert await issues(client) == ["The disk was full", *seen]
+
+
+async def test_a_search_is_a_use_of_the_engine_and_a_probe_is_not(client: Client) -> None:
+    engine = client.app[ENGINE]  # type: ignore[union-attr]
+    for path in ("/api/v1/status", "/healthz", "/readyz"):
+        before = engine.searched_at
+        assert (await client.get(path)).status == 200
+        assert engine.searched_at == before
+    for path in ("/api/v1/search", "/vector/search"):
+        before = engine.searched_at
+        assert (await client.post(path, json={"query": "granite"})).status == 200
+        assert engine.searched_at > before

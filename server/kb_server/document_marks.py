@@ -20,15 +20,13 @@ MEMBER = "notice"
 META = {"kb/notice": NOTICE}
 """In `_meta` of a result, and of a resource."""
 
-_MEMBER_FIRST = b'{"%b":%b,' % (MEMBER.encode(), msgspec.json.encode(NOTICE))
 
+def opening(mark: DocumentMark) -> bytes:
+    """What the JSON of a result begins with, in place of its brace: the notice goes before its members.
 
-def with_notice(encoded: bytes, mark: DocumentMark) -> bytes:
-    """The JSON of a result, an object of at least one member, with the notice before the others.
-
-    An error that quotes has it from where it is raised.
+    A result that has it has other members. An error that quotes is raised with the notice as one of its own.
     """
-    return _MEMBER_FIRST + encoded[1:] if mark == "member" else encoded
+    return b'{"%b":%b,' % (MEMBER.encode(), msgspec.json.encode(NOTICE)) if mark == "member" else b"{"
 
 
 def meta_of(mark: DocumentMark) -> Mapping[str, str] | None:

@@ -14,7 +14,7 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, GET_JOB, JOB_ID, LIST_JOBS, JobsQuery
 from kb_server.cursors import next_cursor, offset_of
-from kb_server.document_marks import DocumentMark, meta_of, with_notice
+from kb_server.document_marks import DocumentMark, meta_of, opening
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
@@ -68,7 +68,7 @@ class JobTasks:
     async def result(self, task_id: str) -> ToolOutcome:
         job = await self._job(task_id)
         try:
-            encoded = with_notice(msgspec.json.encode(await self._result(job)), self._mark)
+            encoded = opening(self._mark) + msgspec.json.encode(await self._result(job))[1:]
             return ToolOutcome(encoded, meta=meta_of(self._mark))
         except ToolError as error:
             payload = {**self._error_members, **error.payload()}

@@ -84,6 +84,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
                 "KB_POSTGRES_PASSWORD=secret KB_STORE=postgresql://kb:secret@postgres/kb "
                 "docker compose --profile postgres up",
                 "VECTOR_DB_TYPE=qdrant QDRANT_URL=http://qdrant:6333 docker compose --profile qdrant up",
+                "docker compose -f compose.yml -f deploy/proxy/compose.yml --project-directory . up",
                 "docker build --target server --build-arg PYTHON=python:3.13-slim-bookworm@sha256:... "
                 "-t kb-server .",
                 "KB_ENGINE_IMAGE=kb-engine:3.0.0 KB_SERVER_IMAGE=kb-server:3.0.0 "
@@ -145,7 +146,11 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ],
         LONG,
     ),
-    "docs/operating.md": {"kb up --single": "tests/unit/cli/up has it"},
+    "docs/operating.md": {
+        "kb up --single": "tests/unit/cli/up has it",
+        "KB_KEEP_ORIGINALS=true kb engine": "the data folder's engine runs; tests/faults starts one like it",
+        "kb get 42 --original report.pdf": "wants an engine that keeps files; tests/unit/cli has it",
+    },
     "docs/releasing.md": dict.fromkeys(
         [
             "make lock FLAGS=--upgrade",

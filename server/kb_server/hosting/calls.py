@@ -23,7 +23,7 @@ from msgspec.inspect import Metadata, StructType, type_info
 from kb_config import logs
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
-from kb_server.document_marks import MEMBER, meta_of, with_notice
+from kb_server.document_marks import MEMBER, meta_of, opening
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
@@ -185,6 +185,8 @@ class PublishedTool:
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
     right: Right
     toolset: str
+    opening: bytes
+    """What the JSON of its results begins with, in place of a brace."""
     meta: Mapping[str, str] | None
     """`_meta` of what it answers."""
 
@@ -211,6 +213,7 @@ class PublishedTool:
             label=label,
             right=tool.needed_right,
             toolset=toolset,
+            opening=opening(tool.document_mark),
             meta=meta_of(tool.document_mark),
         )
 
@@ -317,7 +320,7 @@ class Calls:
                     raise await tool.refusal(misfit, call) from None
                 result = await tool.run(read, call)
                 found = tool.links(result) if published.has_links else ()
-                encoded = with_notice(msgspec.json.encode(result), tool.document_mark)
+                encoded = published.opening + msgspec.json.encode(result)[1:]
                 links = tuple(map(msgspec.json.encode, found))
                 return ToolOutcome(encoded, links=links, meta=published.meta)
         except (ToolError, EngineFault) as failed:

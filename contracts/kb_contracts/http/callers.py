@@ -82,6 +82,20 @@ def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
     return Access(access.name, access.rights & _OF_SERVICE, access.reach)
 
 
+def caller_of(held: Access, narrowed: Access, *, is_known: bool) -> tuple[str, str]:
+    """Who asks, for an audit log, and the name of the key by which that was said where it is another one.
+
+    `held` is what the token is for, `narrowed` what headers have left of it. The name in the header counts
+    with a key to everything, as servers have, which ask for others. Others ask for themselves, whatever they
+    send; and nobody is known where nobody needs a key.
+    """
+    if not is_known:
+        return "", ""
+    if not held.is_unlimited:
+        return held.name, ""
+    return narrowed.name, held.name if held.name != narrowed.name else ""
+
+
 def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> EngineError:
     """What is answered to whoever lacks the operation's right."""
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):

@@ -33,6 +33,7 @@ def audit_into(log: AuditLog) -> Audit:
             documents=documents,
             found=found,
             correlation_id=request.headers.get(REQUEST_ID, ""),
+            detail={"key": request.key} if request.key else None,
         )
 
     return audit

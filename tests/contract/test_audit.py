@@ -54,7 +54,7 @@ def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
     assert waited.documents == [number, uid]
     assert (search.documents, search.found) == ([uid], 1)
     assert (missing.documents, refused.who, refused.documents) == (["404"], "reader", [uid])
-    assert (hidden.who, hidden.documents, deleted.documents) == ("reader", [uid], [number])
+    assert (hidden.who, hidden.documents, deleted.documents) == ("reader", [uid], [number, uid])
     assert (stranger.who, stranger.address) == ("", "127.0.0.1")
     assert check(tmp_path / "audit") == []
     assert [entry.action for entry in entries(tmp_path / "audit")][-1] == "log closed"

@@ -110,7 +110,7 @@ def _keys(home: Path, name: str) -> tuple[str, str]:
 
 
 def _check_audit(home: Path, name: str, parts: list[str]) -> None:
-    """Raises CallFailed: there is a log where none is due, it is broken, or a part does not name the caller."""
+    """Raises CallFailed: a log is where none is due, is broken, or lacks the caller's name in a part."""
     folder = home / "audit"
     if name != AUDITED:
         if folder.exists():

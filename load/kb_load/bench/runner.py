@@ -303,8 +303,9 @@ SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder, `key` is
-    what its callers send.
+    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder.
+
+    Callers send `key`.
     """
 
     process: Running

@@ -114,6 +114,20 @@ def reach_of(collections: tuple[str, ...] | None) -> Reach | None:
     )
 
 
+def published_in(setting: str) -> Reach | None:
+    """The reach of the collections that `KB_PUBLISHED_COLLECTIONS` names, comma-separated; empty: None.
+
+    Raises ValueError: one is no name of a collection and no beginning of names.
+    """
+    names = [name for each in setting.split(",") if (name := each.strip())]
+    if not names:
+        return None
+    try:
+        return reach_of(msgspec.convert(names, tuple[CollectionPattern, ...]))
+    except msgspec.ValidationError as error:
+        raise ValueError("takes names of collections, and beginnings of names followed by *") from error
+
+
 class KeysInFile(msgspec.Struct, forbid_unknown_fields=True):
     """The file as JSON."""
 

@@ -27,7 +27,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
-from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access
+from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access, Reach
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
@@ -186,14 +186,16 @@ def build_application(
     rates: RateWindows | None = None,
     access_of: AccessOf | None = None,
     audit: Audit | None = None,
+    published: Reach | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
     Who has the `api_key` may do everything, who has another token what `access_of` says; without either
     everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
     web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
-    calls are counted; `audit` learns of each request that needs a key, also of those who have none. The
-    simulator passes none of these and does all itself, for each of its namespaces.
+    calls are counted; `published` is how far the role `service` reaches, None: everywhere; `audit` learns of
+    each request that needs a key, also of those who have none. The simulator passes none of these but
+    `published` and does all itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -208,7 +210,9 @@ def build_application(
     app = web.Application(
         middlewares=[_rim(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
     )
-    answering = {each.id: _answering(each, handlers[each.id], keys, rates, audit) for each in operations}
+    answering = {
+        each.id: _answering(each, handlers[each.id], keys, rates, audit, published) for each in operations
+    }
     for operation in operations:
         handler = _adapt(operation, answering[operation.id])
         for path in (operation.path, *_ALSO.get(operation.path, ())):
@@ -241,6 +245,7 @@ def _answering(
     keys: KeysInUse | None,
     rates: RateWindows | None,
     audit: Audit | None,
+    published: Reach | None,
 ) -> Answering:
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
@@ -274,7 +279,7 @@ def _answering(
     async def audited(sent: Sent) -> msgspec.Struct:
         outcome, answer, access = "internal", None, sent.access
         try:
-            access = narrowed(access, sent.headers)
+            access = narrowed(access, sent.headers, published)
             answer = await carry_out(sent, access)
             outcome = "ok"
         except EngineError as error:
@@ -290,7 +295,9 @@ def _answering(
         return answer
 
     async def unaudited(sent: Sent) -> msgspec.Struct:
-        return await carry_out(sent, sent.access if operation.public else narrowed(sent.access, sent.headers))
+        if operation.public:
+            return await carry_out(sent, sent.access)
+        return await carry_out(sent, narrowed(sent.access, sent.headers, published))
 
     serve = unaudited if audit is None else audited
 

@@ -175,9 +175,11 @@ class KeyRing:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller needs a key at all."""
+        """Whether a caller needs a key at all; one of the settings stays, whatever the file says."""
+        if self._fixed:
+            return True
         self._refresh()
-        return bool(self._keys or self._fixed)
+        return bool(self._keys)
 
     @property
     def has_file_keys(self) -> bool:

@@ -243,8 +243,11 @@ def remove(options: argparse.Namespace, out: Output) -> int:
                 out.note(error.message)
     if failures and not removed:
         raise failures[-1]
-    counts = [msgspec.structs.asdict(one) for one in removed]
-    total = m.Removed(**{name: sum(one[name] for one in counts) for name in m.Removed.__struct_fields__})
+    total = m.Removed(
+        documents=sum(one.documents for one in removed),
+        chunks=sum(one.chunks for one in removed),
+        bytes=sum(one.bytes for one in removed),
+    )
     if not out.answered(total):
         out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
         if total.documents and not options.purge:

@@ -126,6 +126,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         rates=RateWindows(),
         access_of=keys.access_of,
         audit=None if audit is None else audit_into(audit),
+        published=settings.published,
     )
     add_documents(app)
     app[ENGINE] = engine

@@ -10,6 +10,8 @@ import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, SettingsError, check_pair
+from kb_contracts.access.keys import published_in
+from kb_contracts.access.reach import Reach
 from kb_contracts.http.connections import HEADER_SECONDS
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
@@ -51,6 +53,13 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
     keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
+    published_collections: Annotated[
+        str,
+        Setting(
+            "KB_PUBLISHED_COLLECTIONS",
+            "what the role service reads: collections by name, or beginnings followed by *; empty: all",
+        ),
+    ] = ""
     max_connections: Annotated[
         int,
         Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
@@ -165,6 +174,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pair("KB_ENGINE_TLS_CERT", self.tls_cert, "KB_ENGINE_TLS_KEY", self.tls_key)
+        try:
+            published_in(self.published_collections)
+        except ValueError as error:
+            raise SettingsError(
+                f"KB_PUBLISHED_COLLECTIONS={self.published_collections!r}: {error}"
+            ) from error
         if self.index and self.index not in INDEXES:
             raise SettingsError(
                 f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine; it takes "
@@ -191,6 +206,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     def keys_file(self) -> Path:
         """Where the keys are."""
         return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+
+    @property
+    def published(self) -> Reach | None:
+        """How far the role `service` reaches; None: everywhere."""
+        return published_in(self.published_collections)
 
     @property
     def folder(self) -> Path:

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
+from kb_contracts.access.keys import published_in
+from kb_contracts.access.reach import Reach
 from kb_simulator.engine.jobs import POLICY_FORMS, Policy, policy_of
 
 MEBIBYTE = 1024 * 1024
@@ -42,9 +44,22 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     keep_originals: Annotated[
         bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
     ] = False
+    published_collections: Annotated[
+        str,
+        Setting(
+            "KB_PUBLISHED_COLLECTIONS",
+            "what the role service reads: collections by name, or beginnings followed by *; empty: all",
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
-        """Refuse a policy that is none."""
+        """Refuse a policy that is none, and what names no collections."""
+        try:
+            published_in(self.published_collections)
+        except ValueError as error:
+            raise SettingsError(
+                f"KB_PUBLISHED_COLLECTIONS={self.published_collections!r}: {error}"
+            ) from error
         try:
             policy_of(self.jobs)
         except ValueError as error:
@@ -54,3 +69,8 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     def policy(self) -> Policy:
         """How jobs end, until the control plane says otherwise."""
         return policy_of(self.jobs)
+
+    @property
+    def published(self) -> Reach | None:
+        """How far the role `service` reaches; None: everywhere."""
+        return published_in(self.published_collections)

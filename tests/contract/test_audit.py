@@ -8,7 +8,10 @@ import httpx
 
 from kb_config.audit import AuditSettings
 from kb_config.audit_chains import Entry, chains, check, entries
-from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
+from kb_contracts.access.key_file import KeyFile
+from kb_contracts.access.keys import LOCAL
+from kb_contracts.access.local import local_token
+from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_header
 from kb_contracts.api.ragler import USER_ID
 from tests.support.engines import API_KEY, engine
 
@@ -51,12 +54,55 @@ def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
     assert waited.documents == [number, uid]
     assert (search.documents, search.found) == ([uid], 1)
     assert (missing.documents, refused.who, refused.documents) == (["404"], "reader", [uid])
-    assert (hidden.who, hidden.documents, deleted.documents) == ("reader", [uid], [number])
+    assert (hidden.who, hidden.documents, deleted.documents) == ("reader", [uid], [number, uid])
     assert (stranger.who, stranger.address) == ("", "127.0.0.1")
     assert check(tmp_path / "audit") == []
     assert [entry.action for entry in entries(tmp_path / "audit")][-1] == "log closed"
     for files in chains(tmp_path / "audit").values():
         assert all(b"granite" not in file.read_bytes() for file in files)
+
+
+def _whose(folder: Path) -> list[tuple[str, str]]:
+    """Who asked, and by whose key."""
+    return [(line.who, str(line.detail.get("key", ""))) for line in _lines(folder)]
+
+
+def _ask(url: str, token: str, access: Access | None = None) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= {ACCESS: access_header(access)} if access is not None else {}
+    return httpx.get(f"{url}/api/v1/tags", headers=headers)
+
+
+def test_a_caller_is_named_by_those_alone_who_may_do_everything(tmp_path: Path) -> None:
+    """As a server does with the engine's key, or with a key to everything; nobody else asks for another."""
+    file = KeyFile(tmp_path / "keys.json")
+    _, server = file.create("server", rights=RIGHTS)
+    _, reader = file.create("reader", rights=frozenset({"read"}))
+    _, team = file.create("team", rights=RIGHTS, collections=("memory",))
+    ann = Access("ann")
+    with engine(tmp_path, audit=AuditSettings(audit=True)) as url:
+        for token in (API_KEY, server, reader, team):
+            assert _ask(url, token, ann).status_code == _ask(url, token).status_code == 200
+        assert _ask(url, reader, Access("ann", frozenset())).status_code == 403
+        refused = httpx.get(f"{url}/api/v1/tags", headers={"Authorization": f"Bearer {team}", ACCESS: "{"})
+        assert refused.status_code == 422
+    assert _whose(tmp_path / "audit") == [
+        ("ann", ""),
+        ("", ""),
+        ("ann", "server"),
+        ("server", ""),
+        *[("reader", "")] * 2,
+        *[("team", "")] * 2,
+        ("reader", ""),
+        ("team", ""),
+    ]
+
+
+def test_where_no_key_is_needed_nobody_is_named_but_by_one(tmp_path: Path) -> None:
+    with engine(tmp_path, audit=AuditSettings(audit=True), api_key="") as url:
+        for token in ("", "anything", local_token(tmp_path / "engine")):
+            assert _ask(url, token, Access("ann")).status_code == 200
+    assert _whose(tmp_path / "audit") == [("", ""), ("", ""), ("ann", LOCAL)]
 
 
 def test_without_the_setting_there_is_none(tmp_path: Path) -> None:

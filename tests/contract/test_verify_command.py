@@ -105,7 +105,15 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
 def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) -> None:
     """As a command: jobs that end at once leave nothing to cancel, and seven promises not shown."""
     process = Process.start(
-        "-m", "kb_cli.main", "sim", "--port", "0", "--jobs", "seconds:5", KB_API_KEY=API_KEY
+        "-m",
+        "kb_cli.main",
+        "sim",
+        "--port",
+        "0",
+        "--jobs",
+        "seconds:5",
+        KB_API_KEY=API_KEY,
+        KB_KEEP_ORIGINALS="true",
     )
     try:
         line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")

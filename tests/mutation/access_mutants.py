@@ -26,17 +26,17 @@ def reaches_names_alone(self: Reach, tag: str) -> bool:
     return tag in self.tags
 
 
-def the_last_header(access: Access, headers: Any) -> Access:
+def the_last_header(access: Access, headers: Any, _published: Reach | None) -> Access:
     values = headers.getall(callers.ACCESS, ())
     return access.narrowed(callers.access_from(values[-1])) if values else access
 
 
-def with_all_rights(access: Access, headers: Any) -> Access:
+def with_all_rights(access: Access, headers: Any, _published: Reach | None) -> Access:
     left = callers.narrowed(access, headers)
     return Access(left.name, reach=left.reach)
 
 
-def without_rights(access: Access, headers: Any) -> Access:
+def without_rights(access: Access, headers: Any, _published: Reach | None) -> Access:
     left = callers.narrowed(access, headers)
     return Access(left.name, left.rights if left.rights == RIGHTS else frozenset(), left.reach)
 

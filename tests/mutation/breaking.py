@@ -154,7 +154,7 @@ def status_of_operation(operation_id: str) -> Break:
         for operation in OPERATIONS
     )
 
-    def build(handlers: Any) -> Any:
-        return build_application(handlers, operations=table)
+    def build(handlers: Any, **others: Any) -> Any:
+        return build_application(handlers, operations=table, **others)
 
     return lambda: patch.object(app, "build_application", build)

@@ -114,6 +114,20 @@ def reach_of(collections: tuple[str, ...] | None) -> Reach | None:
     )
 
 
+def published_in(setting: str) -> Reach | None:
+    """The reach of the collections that `KB_PUBLISHED_COLLECTIONS` names, comma-separated; empty: None.
+
+    Raises ValueError: one is no name of a collection and no beginning of names.
+    """
+    names = [name for each in setting.split(",") if (name := each.strip())]
+    if not names:
+        return None
+    try:
+        return reach_of(msgspec.convert(names, tuple[CollectionPattern, ...]))
+    except msgspec.ValidationError as error:
+        raise ValueError("takes names of collections, and beginnings of names followed by *") from error
+
+
 class KeysInFile(msgspec.Struct, forbid_unknown_fields=True):
     """The file as JSON."""
 
@@ -161,9 +175,11 @@ class KeyRing:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller needs a key at all."""
+        """Whether a caller needs a key at all; one of the settings stays, whatever the file says."""
+        if self._fixed:
+            return True
         self._refresh()
-        return bool(self._keys or self._fixed)
+        return bool(self._keys)
 
     @property
     def has_file_keys(self) -> bool:

@@ -75,6 +75,11 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     rights: frozenset[Right] = RIGHTS
     reach: Reach | None = None
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether it is everything that there is."""
+        return self.reach is None and self.rights == RIGHTS
+
     def narrowed(self, other: Access) -> Access:
         """What both may do, under the name of the other."""
         reach = other.reach if self.reach is None else self.reach

@@ -670,12 +670,18 @@ class Purged(Response):
 
 
 class Removed(Response):
-    """What a deletion took away. `bytes` is the size of the originals."""
+    """What a deletion took away. `bytes` is the size of the originals.
+
+    `document_id` and `document_uid` are of the one document that the request was about, by whichever it was
+    addressed; an earlier engine leaves them out.
+    """
 
     documents: Count
     chunks: Count
     bytes: Count
     jobs_cancelled: Count = 0
+    document_id: int | msgspec.UnsetType = msgspec.UNSET
+    document_uid: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class NotePatch(Request):

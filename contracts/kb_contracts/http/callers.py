@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs
 from multidict import MultiMapping
 
-from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Right, access_from, access_header
+from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, Right, access_from, access_header
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, SERVICE, USER_ROLE, may_change
@@ -65,8 +65,10 @@ def unauthorized() -> EngineError:
     return EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
 
 
-def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
+def narrowed(access: Access, headers: MultiMapping[str], published: Reach | None = None) -> Access:
     """What is left of it by the two headers that take away: those of the one whom a request is made for.
+
+    `published` is how far the role `SERVICE` reaches; None: everywhere.
 
     Raises:
         EngineError: `invalid_parameter`.
@@ -79,7 +81,21 @@ def narrowed(access: Access, headers: MultiMapping[str]) -> Access:
     role = caller_header(headers, USER_ROLE, MAX_ROLE_CHARS)
     if role is None or may_change(role):
         return access
-    return Access(access.name, access.rights & _OF_SERVICE, access.reach)
+    return access.narrowed(Access(rights=_OF_SERVICE, reach=published))
+
+
+def caller_of(held: Access, narrowed: Access, *, is_known: bool) -> tuple[str, str]:
+    """Who asks, for an audit log, and the name of the key by which that was said where it is another one.
+
+    `held` is what the token is for, `narrowed` what headers have left of it. The name in the header counts
+    with a key to everything, as servers have, which ask for others. Others ask for themselves, whatever they
+    send; and nobody is known where nobody needs a key.
+    """
+    if not is_known:
+        return "", ""
+    if not held.is_unlimited:
+        return held.name, ""
+    return narrowed.name, held.name if held.name != narrowed.name else ""
 
 
 def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> EngineError:

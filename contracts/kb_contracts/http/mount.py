@@ -27,7 +27,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
-from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access
+from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access, Reach
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
@@ -39,6 +39,7 @@ from kb_contracts.http.callers import (
     AccessOf,
     access_by_token,
     caller_header,
+    caller_of,
     check_origin,
     check_unrepeated,
     credential_of,
@@ -68,6 +69,7 @@ MAX_VALUES = 100_000
 TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"
 _KEY_CHARS = 255
 _ACCESS = web.RequestKey("access", Access)
+_IS_KNOWN = web.RequestKey("is_known", bool)
 _ALSO = {"/healthz": ("/health",)}
 """What many probes call a path; answered beside it, and promised by nobody."""
 _PROBES = frozenset(
@@ -130,13 +132,16 @@ class Sent:
     read_body: Callable[[], Awaitable[Any]]
     source: web.Request | SentFile | None
     access: Access = EVERYTHING
+    is_known: bool = True
+    """Whether the token tells who sends it; it does not where nobody needs one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
     """What became of a request, for an audit log. `outcome` is `ok`, the code of an error, or `cancelled`.
 
-    `action` is the operation's id, `who` the name of the caller; `answer` is None where there was none.
+    `action` is the operation's id, `who` the name of the caller, `key` that of the key by which somebody else
+    asked for the caller; `answer` is None where there was none.
     """
 
     action: str
@@ -146,6 +151,7 @@ class Audited:
     source: web.Request | SentFile | None
     path: Mapping[str, str]
     answer: msgspec.Struct | None = None
+    key: str = ""
 
 
 Audit = Callable[[Audited], None]
@@ -180,14 +186,16 @@ def build_application(
     rates: RateWindows | None = None,
     access_of: AccessOf | None = None,
     audit: Audit | None = None,
+    published: Reach | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
     Who has the `api_key` may do everything, who has another token what `access_of` says; without either
     everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
     web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
-    calls are counted; `audit` learns of each request that needs a key, also of those who have none. The
-    simulator passes none of these and does all itself, for each of its namespaces.
+    calls are counted; `published` is how far the role `service` reaches, None: everywhere; `audit` learns of
+    each request that needs a key, also of those who have none. The simulator passes none of these but
+    `published` and does all itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -202,7 +210,9 @@ def build_application(
     app = web.Application(
         middlewares=[_rim(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
     )
-    answering = {each.id: _answering(each, handlers[each.id], keys, rates, audit) for each in operations}
+    answering = {
+        each.id: _answering(each, handlers[each.id], keys, rates, audit, published) for each in operations
+    }
     for operation in operations:
         handler = _adapt(operation, answering[operation.id])
         for path in (operation.path, *_ALSO.get(operation.path, ())):
@@ -222,6 +232,7 @@ def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
                 read_body=partial(_body, operation, request),
                 source=request,
                 access=request.get(_ACCESS, EVERYTHING),
+                is_known=request.get(_IS_KNOWN, True),
             )
         )
 
@@ -234,12 +245,13 @@ def _answering(
     keys: KeysInUse | None,
     rates: RateWindows | None,
     audit: Audit | None,
+    published: Reach | None,
 ) -> Answering:
     rates = rates if operation.id in LIMITS else None
     keys = keys if operation.excludes_retries else None
     audit = None if operation.public else audit
 
-    async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
+    async def carry_out(sent: Sent, access: Access) -> msgspec.Struct:
         # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
         # other headers.
         headers = sent.headers
@@ -253,7 +265,7 @@ def _answering(
             body=await sent.read_body(),
             if_match=_if_match(headers) if operation.if_match else None,
             idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            credential=credential,
+            credential=credential_of(sent.authorization, access),
             source=sent.source,
             access=access,
         )
@@ -264,10 +276,11 @@ def _answering(
         with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
             return await handler(incoming)
 
-    async def audited(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
-        outcome, answer = "internal", None
+    async def audited(sent: Sent) -> msgspec.Struct:
+        outcome, answer, access = "internal", None, sent.access
         try:
-            answer = await carry_out(sent, access, credential)
+            access = narrowed(access, sent.headers, published)
+            answer = await carry_out(sent, access)
             outcome = "ok"
         except EngineError as error:
             outcome = error.code
@@ -277,16 +290,19 @@ def _answering(
             raise
         finally:
             if audit is not None:
-                audit(
-                    Audited(operation.id, outcome, access.name, sent.headers, sent.source, sent.path, answer)
-                )
+                who, key = caller_of(sent.access, access, is_known=sent.is_known)
+                audit(Audited(operation.id, outcome, who, sent.headers, sent.source, sent.path, answer, key))
         return answer
 
-    serve = carry_out if audit is None else audited
+    async def unaudited(sent: Sent) -> msgspec.Struct:
+        if operation.public:
+            return await carry_out(sent, sent.access)
+        return await carry_out(sent, narrowed(sent.access, sent.headers, published))
+
+    serve = unaudited if audit is None else audited
 
     async def answer_to(sent: Sent) -> web.Response:
-        access = sent.access if operation.public else narrowed(sent.access, sent.headers)
-        answer = await serve(sent, access, credential_of(sent.authorization, access))
+        answer = await serve(sent)
         if isinstance(answer, FileContent):
             return await file_response(answer)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
@@ -355,6 +371,8 @@ def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audi
             if found is None:
                 raise unauthorized()
             request[_ACCESS] = found
+            if audit is not None:
+                request[_IS_KNOWN] = bool(found.name) or access("") is None
         if host is not None and access("") is not None:
             check_origin(request.headers, host)
 

@@ -153,6 +153,19 @@ def test_a_document_is_removed_by_its_uid(kb: Client) -> None:
     assert kb.listed() == [stays]
 
 
+@pytest.mark.parametrize("name", ["id", "uid"])
+def test_a_removal_names_its_document(kb: Client, name: str) -> None:
+    """By number and uid, whichever it was addressed by; an earlier engine names it by neither."""
+    one, other = kb.stored_note("granite"), kb.stored_note("basalt", source_path="a.md")
+    path = {"source_path": "a.md"}
+    for document, removed in (
+        (one, kb.call(ops.DELETE_DOCUMENT, getattr(one, name))),
+        (other, kb.call(ops.REMOVE_SOURCE, getattr(other, name), params=path)),
+    ):
+        assert removed.document_id in (document.id, msgspec.UNSET)
+        assert removed.document_uid in (document.uid, msgspec.UNSET)
+
+
 def test_clearing_wants_to_be_confirmed(kb: Client) -> None:
     kb.note("granite")
     problem(kb.request(ops.CLEAR_DOCUMENTS), "confirmation_required")

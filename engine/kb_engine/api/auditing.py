@@ -22,8 +22,8 @@ def audit_into(log: AuditLog) -> Audit:
 
     def audit(request: Audited) -> None:
         documents, found = _named_in(request.answer)
-        if not documents and (named := request.path.get("document_id")):
-            documents = [named]
+        if named := request.path.get("document_id"):  # it may say no more than what it was addressed by
+            documents = list(dict.fromkeys([*documents, named]))
         log.write(
             request.action,
             request.outcome,
@@ -33,6 +33,7 @@ def audit_into(log: AuditLog) -> Audit:
             documents=documents,
             found=found,
             correlation_id=request.headers.get(REQUEST_ID, ""),
+            detail={"key": request.key} if request.key else None,
         )
 
     return audit
@@ -45,6 +46,10 @@ def _named_in(answer: msgspec.Struct | None) -> tuple[Sequence[str], int | None]
             return [str(answer.id), answer.uid], None
         case m.Job() if answer.document_id is not None and answer.document_uid is not None:
             return [str(answer.document_id), answer.document_uid], None
+        case m.Removed(document_id=int(number), document_uid=str(uid)):
+            return [str(number), uid], None
+        case m.Feedback():
+            return [str(answer.document_id)], None
         case m.SearchResponse():
             return list(dict.fromkeys(each.document.uid for each in answer.results)), answer.total
         case r.VectorSearchResponse():

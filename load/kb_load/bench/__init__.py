@@ -36,6 +36,9 @@ BENCHMARKS = {
     "single": Benchmark(
         "what a call costs kb up in two processes, and in one with --single", "calls:run_single"
     ),
+    "access": Benchmark(
+        "what a call costs with keys for some collections and the audit log, beside none", "access:run"
+    ),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),

@@ -213,13 +213,13 @@ def run_hosts(
     hosts: tuple[str, ...] = HOSTS,
     note: Callable[[str], None] = print,
 ) -> HostsReport:
-    """Measure `hosts` in turns. Raises as `_measure`."""
+    """Measure `hosts` in turns. Raises as `measure`."""
     report = HostsReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
     def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
         return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
 
-    _measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, note)
+    measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, note)
     return report
 
 
@@ -246,7 +246,7 @@ def run_workers(
     connections: Annotated[int, Option("how many are busy")] = 32,
     note: Callable[[str], None] = print,
 ) -> WorkersReport:
-    """Measure in turns: short ones and many, for neighbours on the machine come and go. Raises as `_measure`.
+    """Measure in turns: short ones and many, for neighbours on the machine come and go. Raises as `measure`.
 
     `connections` are those of a server that is loaded flat out, and of two workers that are equally busy.
     """
@@ -256,11 +256,11 @@ def run_workers(
         home = folder / name
         return kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
 
-    _measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, note)
+    measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, note)
     return report
 
 
-def _measure(
+def measure(
     report: CallsReport,
     names: Sequence[str],
     start: Callable[[str, str, Path], AbstractContextManager[Standing]],
@@ -269,12 +269,13 @@ def _measure(
     rounds: int,
     note: Callable[[str], None],
 ) -> None:
-    """Start all `names`, look at their answers, warm them, and measure them in turns.
+    """Start all `names`, look at their answers, warm them, and measure them in turns, into `report`.
 
     Raises:
         CallFailed: a server's answer is wrong (nothing is timed then), or calls failed.
         kb_load.processes.NotReady: one did not start.
     """
+    taken: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, ExitStack() as stack:
         engine, url = stack.enter_context(stub_engine(Path(folder)))
         standing = {name: stack.enter_context(start(name, url, Path(folder))) for name in names}
@@ -307,14 +308,15 @@ def _measure(
                         shares=[round(one / sum(made), 4) for one in made] or [1.0],
                         **msgspec.structs.asdict(cost),
                     )
-                    report.rounds.append(each)
+                    taken.append(each)
                     shares = " ".join(f"{share:.2f}" for share in each.shares)
                     note(
                         f"round {number} {manner} {era} {name:11} {each.load.rate:7.0f}/s  p99 "
                         f"{each.load.p99:6.1f} ms  cpu {each.host_cpu:6.0f} us  engine {each.engine_cpu:4.0f}"
                         f" us  {shares}"
                     )
-    ordered = sorted(report.rounds, key=lambda each: (each.manner, each.era, names.index(each.host)))
+    report.rounds.extend(taken)
+    ordered = sorted(taken, key=lambda each: (each.manner, each.era, names.index(each.host)))
     report.figures.extend(figures(ordered, yardstick))
 
 
@@ -340,7 +342,7 @@ def run_single(
     notes: Annotated[int, Option("what is searched", high=100_000)] = 300,
     note: Callable[[str], None] = print,
 ) -> SingleReport:
-    """Measure in turns. Raises as `_measure`."""
+    """Measure in turns. Raises as `measure`."""
     report = SingleReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
     @contextmanager
@@ -352,18 +354,21 @@ def run_single(
         with running(
             name, arguments, home, port=port, KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, **settings
         ) as process:
-            _add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
+            add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
             yield Standing(process, port, counts=True, call=NOTES_CALL, home=home)
 
-    _measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, note)
+    measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, note)
     return report
 
 
-def _add_notes(engine_url: str, notes: int) -> None:
+def add_notes(engine_url: str, notes: int, *, key: str = "") -> None:
     """Have the engine take in so many notes of the same words everywhere, and wait for them."""
-    with httpx.Client(base_url=engine_url, timeout=60) as http:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=engine_url, headers=headers, timeout=60) as http:
         jobs = [
-            http.post("/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7))})
+            http.post(
+                "/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7)), "tags": [NOTES_TAG]}
+            )
             .raise_for_status()
             .json()["id"]
             for number in range(1, notes + 1)
@@ -373,12 +378,15 @@ def _add_notes(engine_url: str, notes: int) -> None:
                 pass
 
 
-def _check_notes(result: dict[str, Any]) -> None:
+NOTES_TAG = "collection:documents"
+
+
+def check_notes(result: dict[str, Any]) -> None:
     if not result["structuredContent"]["results"]:
         raise CallFailed("nothing was found")
 
 
-NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:60]}, _check_notes)
+NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:60]}, check_notes)
 
 
 def _worker_calls(server: Standing) -> list[float]:

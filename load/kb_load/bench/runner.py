@@ -303,16 +303,20 @@ SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder."""
+    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder.
+
+    Callers send `key`.
+    """
 
     process: Running
     port: int
     counts: bool = False
     call: ToolCall = SEARCH
     home: Path | None = None
+    key: str = KEY
 
     def message(self, era: Era) -> Message:
-        return tool_call(era, self.call.tool, self.call.arguments, key=KEY)
+        return tool_call(era, self.call.tool, self.call.arguments, key=self.key)
 
     def check_counts(self) -> None:
         """Raises CallFailed: it has answered calls with errors, which have a status of 200 as well."""

@@ -113,7 +113,7 @@ def engine(port: int) -> None:
     """Serve searches, jobs and the status."""
     fixed = {
         ("POST", "/api/v1/search"): msgspec.json.encode(search_response()),
-        ("GET", "/api/v1/status"): msgspec.json.encode({"version": "3.0.0"}),
+        ("GET", "/api/v1/status"): msgspec.json.encode({"version": "3.0.0", "features": ["access"]}),
         ("GET", "/readyz"): msgspec.json.encode({"status": "ok"}),
     }
     app = web.Application(client_max_size=1 << 20)

@@ -23,7 +23,7 @@ from uuid import uuid4
 import msgspec
 from yarl import URL
 
-from kb_contracts.access.reach import ACCESS, RIGHTS, Access, access_header
+from kb_contracts.access.reach import ACCESS, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.errors import ERRORS
@@ -42,7 +42,7 @@ from kb_contracts.api.operations import (
     to_params,
 )
 from kb_contracts.api.ragler import USER_ID
-from kb_server.access.grants import GRANT
+from kb_server.access.grants import GRANT, Grant
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -246,7 +246,7 @@ class HttpEngine:
         if_match: int | None = None,
         **content: Any,
     ) -> EngineRequest:
-        headers = narrowing(GRANT.get().access)
+        headers = narrowing(GRANT.get())
         if operation.mutates:
             headers[IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
         if operation.on_behalf and (user := USER.get()):
@@ -284,10 +284,12 @@ def key_finder(key: Key) -> Callable[[], str]:
     return (lambda: key) if isinstance(key, str) else key
 
 
-def narrowing(access: Access) -> dict[str, str]:
-    """The header that says for whom a request is; none for those who may do everything."""
-    is_unlimited = access.reach is None and access.rights == RIGHTS
-    return {} if is_unlimited else {ACCESS: _access_header(access)}
+def narrowing(grant: Grant) -> dict[str, str]:
+    """The header that says for whom a request is; none for those who may do everything and have no name of
+    their own. A name alone takes nothing away: the engine keeps callers apart by it, and logs it."""
+    if grant.is_one_caller or not grant.access.is_unlimited:
+        return {ACCESS: _access_header(grant.access)}
+    return {}
 
 
 _access_header = lru_cache(maxsize=1024)(access_header)

@@ -108,7 +108,7 @@ class HttpRagler:
     def _request(
         self, operation: AnyOperation, *, silence: float | None = None, **content: Any
     ) -> EngineRequest:
-        headers = {USER_ID: USER, USER_ROLE: SERVICE, **narrowing(GRANT.get().access)}
+        headers = {USER_ID: USER, USER_ROLE: SERVICE, **narrowing(GRANT.get())}
         silence = self._silence if silence is None else silence
         key = self._find_key()
         return build_request(self._http.base, operation, key, headers, silence=silence, **content)

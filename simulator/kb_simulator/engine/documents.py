@@ -455,6 +455,13 @@ class Documents:
         """What was said of documents, by their ids."""
         return {number: tally(votes.values()) for number, votes in self._votes.items()}
 
+    def remove_one(self, key: int | str, now: int, *, purge: bool = False) -> m.Removed:
+        """Raises EngineError: `document_not_found`."""
+        document = self.find(key).document
+        removed = self.remove([key], now, purge=purge)
+        removed.document_id, removed.document_uid = document.id, document.uid
+        return removed
+
     def remove(self, keys: Iterable[int | str], now: int, *, purge: bool = False) -> m.Removed:
         """Raises EngineError: `document_not_found`."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
@@ -475,9 +482,10 @@ class Documents:
         if path not in stored.document.source_paths:
             raise source_not_found(path)
         if stored.holder.goes_with(path):
-            return self.remove([key], now)
+            return self.remove_one(key, now)
         self._detach(stored, path, now)
-        return m.Removed(documents=0, chunks=0, bytes=0)
+        document = stored.document
+        return m.Removed(documents=0, chunks=0, bytes=0, document_id=document.id, document_uid=document.uid)
 
     def restore(
         self, key: int | str, version: int, expected: int | None, now: int, reach: Reach | None = None

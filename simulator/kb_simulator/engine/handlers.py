@@ -291,7 +291,7 @@ async def check_citation(incoming: Incoming) -> m.CitationCheck:
 
 async def delete_document(incoming: Incoming) -> m.Removed:
     purge = incoming.query.purge
-    return _change_found(incoming, lambda base, key, now: base.remove([key], now, purge=purge))
+    return _change_found(incoming, lambda base, key, now: base.remove_one(key, now, purge=purge))
 
 
 async def list_versions(incoming: Incoming) -> m.PastVersionList:

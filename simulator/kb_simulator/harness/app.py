@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.access.reach import ACCESS
+from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
@@ -64,8 +64,12 @@ _SHUTDOWN_SECONDS = 2.0
 _START_SECONDS = 30.0
 
 
-def build_app(namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOPBACK) -> web.Application:
+def build_app(
+    namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOPBACK, published: Reach | None = None
+) -> web.Application:
     """The fake engine over `namespaces`; `max_upload_bytes` bounds one file, `host` is listened on.
+
+    `published` is how far the role `service` reaches.
 
     Run it with `handler_cancellation`, so that who hangs up is let go.
     """
@@ -95,7 +99,7 @@ def build_app(namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOP
     async def let_go(_app: web.Application) -> None:
         namespaces.release()
 
-    app = build_application(handlers())
+    app = build_application(handlers(), published=published)
     app.middlewares.insert(0, rim)
     app.on_shutdown.append(let_go)
     return app
@@ -330,7 +334,12 @@ class Simulator:
     async def __aenter__(self) -> Simulator:
         settings = self.settings
         try:
-            app = build_app(self.namespaces, max_upload_bytes=settings.max_upload_bytes, host=settings.host)
+            app = build_app(
+                self.namespaces,
+                max_upload_bytes=settings.max_upload_bytes,
+                host=settings.host,
+                published=settings.published,
+            )
             self.url = await self._listen(app, settings.host, settings.port)
             if settings.control is not None:
                 # Imported here: most runs in CI want neither the control plane nor its page.

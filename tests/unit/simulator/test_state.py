@@ -216,11 +216,11 @@ def test_an_answer_is_forgotten_after_a_day(base: Base) -> None:
     number = base.note("granite")
 
     def delete() -> m.Removed:
-        return base.state.once(retry(), lambda now: base.state.documents.remove([number], now))
+        return base.state.once(retry(), lambda now: base.state.documents.remove_one(number, now))
 
     delete()
     base.clock.advance(KEPT_SECONDS - 1)
-    assert delete().documents == 1
+    assert (delete().documents, delete().document_id) == (1, number)
     base.clock.advance(2)
     assert code_of(delete) == "document_not_found"
 

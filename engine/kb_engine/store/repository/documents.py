@@ -435,7 +435,13 @@ async def delete(write: Write, key: int | str, *, purge: bool = False) -> m.Remo
     await _remove(write, gone.id)
     if purge:
         await versions.drop(write, gone.id)
-    return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
+    return m.Removed(
+        documents=1,
+        chunks=gone.chunk_count,
+        bytes=gone.size_bytes,
+        document_id=gone.id,
+        document_uid=gone.uid,
+    )
 
 
 @makes_room
@@ -448,7 +454,7 @@ async def remove_source(write: Write, key: int | str, path: str, if_match: int |
         return await delete(write, standing.id)
     await sources.detach(write, standing.id, path)
     await raise_version(write, standing.id)
-    return m.Removed(documents=0, chunks=0, bytes=0)
+    return m.Removed(documents=0, chunks=0, bytes=0, document_id=standing.id, document_uid=standing.uid)
 
 
 async def _remove(write: Write, document_id: int) -> None:

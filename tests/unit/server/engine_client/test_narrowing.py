@@ -78,7 +78,9 @@ async def list_tags(client: HttpEngine | MeteredEngine) -> None:
     await client.call(LIST_TAGS, query=TagsQuery())
 
 
-async def test_who_may_not_everything_is_named_to_the_engine(foreign: Foreign, client: HttpEngine) -> None:
+async def test_who_is_one_caller_or_may_not_do_everything_is_named_to_the_engine(
+    foreign: Foreign, client: HttpEngine
+) -> None:
     foreign.features = ["other", "access"]
     await list_tags(client)
     with on_behalf(Grant(Access("KB_MCP_API_KEY"))):
@@ -87,9 +89,12 @@ async def test_who_may_not_everything_is_named_to_the_engine(foreign: Foreign, c
         await list_tags(client)
     with on_behalf(Grant(Access("reader", READ))):
         await list_tags(client)
+    with on_behalf(Grant(Access("ann"), is_one_caller=True)):
+        await list_tags(client)
     sent = foreign.headers_of("/api/v1/tags")
     assert sent[:2] == [None, None]
-    assert [access_from(each or "") for each in sent[2:]] == [TEAM, Access("reader", READ)]
+    assert [access_from(each or "") for each in sent[2:]] == [TEAM, Access("reader", READ), Access("ann")]
+    assert sent[-1] == '{"name": "ann"}'
     assert foreign.headers_of("/api/v1/status") == [None], "what the engine is, is asked for nobody"
 
 

@@ -109,6 +109,11 @@ class Client:
         """Whether the engine says that it keeps the files that are sent."""
         return self.call(ops.GET_STATUS).storage.kept_originals_bytes is not msgspec.UNSET
 
+    @property
+    def enforces_access(self) -> bool:
+        """Whether it announces that it enforces who may do what."""
+        return "access" in (self.call(ops.GET_STATUS).features or ())
+
     def original(self, key: object) -> bytes:
         """The file that a document was made of."""
         response = self.request(ops.GET_ORIGINAL, key)

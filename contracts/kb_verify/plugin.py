@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from kb_contracts.access.reach import ACCESS, Access, access_header
-from kb_contracts.api.operations import BY_ID, GET_STATUS, ApiSurface, Operation
+from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
 from kb_verify.client import Client, Served, find_served
 from kb_verify.results import Outcome, Results, Status, Tally
 from kb_verify.run import KEY_VARIABLE, Target
@@ -114,7 +114,7 @@ def keyless(target: Target) -> Iterator[httpx.Client]:
 @pytest.fixture
 def caller_of(kb: Client, target: Target, tally: Tally) -> Iterator[Callable[[Access], Client]]:
     """Callers who may do no more than an access says; skips where the engine does not announce that."""
-    if "access" not in (kb.call(GET_STATUS).features or ()):
+    if not kb.enforces_access:
         pytest.skip("the engine does not announce that it enforces who may do what (`features`)")
     with ExitStack() as stack:
 

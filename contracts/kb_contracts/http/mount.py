@@ -251,7 +251,7 @@ def _answering(
     keys = keys if operation.excludes_retries else None
     audit = None if operation.public else audit
 
-    async def carry_out(sent: Sent, access: Access) -> msgspec.Struct:
+    async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
         # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
         # other headers.
         headers = sent.headers
@@ -265,7 +265,7 @@ def _answering(
             body=await sent.read_body(),
             if_match=_if_match(headers) if operation.if_match else None,
             idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            credential=credential_of(sent.authorization, access),
+            credential=credential,
             source=sent.source,
             access=access,
         )
@@ -280,7 +280,7 @@ def _answering(
         outcome, answer, access = "internal", None, sent.access
         try:
             access = narrowed(access, sent.headers, published)
-            answer = await carry_out(sent, access)
+            answer = await carry_out(sent, access, credential_of(sent.authorization, access))
             outcome = "ok"
         except EngineError as error:
             outcome = error.code
@@ -295,9 +295,8 @@ def _answering(
         return answer
 
     async def unaudited(sent: Sent) -> msgspec.Struct:
-        if operation.public:
-            return await carry_out(sent, sent.access)
-        return await carry_out(sent, narrowed(sent.access, sent.headers, published))
+        access = sent.access if operation.public else narrowed(sent.access, sent.headers, published)
+        return await carry_out(sent, access, credential_of(sent.authorization, access))
 
     serve = unaudited if audit is None else audited
 

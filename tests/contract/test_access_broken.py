@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec import UNSET
 
 from kb_engine.api import documents as documents_api
 from kb_engine.api import search as search_api
@@ -58,7 +59,7 @@ def words_of_all() -> AbstractContextManager[Any]:
 def status_of_all() -> AbstractContextManager[Any]:
     async def status(self: StateApi, _incoming: object) -> Any:
         issues = await self._read()
-        return self._status(self._counts, self._storage, issues)
+        return self._status(self._counts, self._storage, issues, UNSET)
 
     return patch.object(StateApi, "get_status", status)
 

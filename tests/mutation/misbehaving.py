@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
@@ -164,7 +165,7 @@ def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
     return [msgspec.structs.replace(result, before=[], after=[]) for result in without_text(results)]
 
 
-def ranked_anew(documents: Documents, request: m.SearchRequest) -> m.SearchResponse:
+def ranked_anew(documents: Documents, request: m.SearchRequest, _reach: Reach | None) -> m.SearchResponse:
     """The second of the pages that the documents of now make."""
     answer = search._search(documents, request, query_of(request.query), 0)
     answer.results = answer.results[request.top :]

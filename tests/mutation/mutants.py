@@ -540,7 +540,7 @@ _STATE = [
        answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")})),
     _m("the storage is out of reach", STATE, "status_tells_model_device_and_storage",
        answers("getStatus", lambda a: {"storage": msgspec.structs.replace(a.storage, accessible=False)})),
-    _m("a part of the sandbox holds and is missing", STATE, "status_tells_what_holds_of_the_sandbox",
+    _m("a part of the sandbox holds and is missing", STATE, "status_has_what_holds_of_the_sandbox",
        answers("getStatus", lambda a: {"sandbox": msgspec.structs.replace(
            a.sandbox, missing=dict.fromkeys(a.sandbox.holds or ["none"], ""))})),
     _m("the last change is not told", STATE, "status_follows_the_last_change",

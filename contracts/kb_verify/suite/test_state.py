@@ -59,7 +59,7 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
     assert status.issues == []
 
 
-def test_status_tells_what_holds_of_the_sandbox(kb: Client) -> None:
+def test_status_has_what_holds_of_the_sandbox(kb: Client) -> None:
     """A part that does not hold says why; an engine that reads no files apart has no such member."""
     sandbox = kb.call(ops.GET_STATUS).sandbox
     if isinstance(sandbox, msgspec.UnsetType):

@@ -23,8 +23,8 @@ from kb_config.audit_chains import check, entries
 from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.reach import RIGHTS
 from kb_load.bench import Option
-from kb_load.bench.calls import NOTES_CALL, NOTES_TAG, CallsReport, add_notes, measure
-from kb_load.bench.runner import KEY, Panel, Standing, kb_serve
+from kb_load.bench.calls import CPU_OF_MANNERS, NOTES_CALL, NOTES_TAG, CallsReport, add_notes, measure
+from kb_load.bench.runner import KEY, Standing, kb_serve
 from kb_load.messages import CallFailed
 from kb_load.processes import LOOPBACK, free_port, running
 
@@ -48,15 +48,7 @@ class AccessReport(CallsReport, frozen=True, kw_only=True):
         "CPU us/call": "{0.cpu:.0f}",
         "x none": "{0.cpu_ratio:.2f}",
     }
-    panels = (
-        Panel(
-            "{0.manner}\n{0.era}",
-            "{0.title}",
-            "cpu",
-            "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
-            "processor, microseconds a call",
-        ),
-    )
+    panels = (CPU_OF_MANNERS,)
 
 
 def run(

@@ -161,6 +161,15 @@ class CallsReport(Report, frozen=True, kw_only=True):
         return [f"{turns}, {self.connections} connections, {self.client}"]
 
 
+CPU_OF_MANNERS = Panel(
+    "{0.manner}\n{0.era}",
+    "{0.title}",
+    "cpu",
+    "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
+    "processor, microseconds a call",
+)
+
+
 class HostsReport(CallsReport, frozen=True, kw_only=True):
     title = "tools/call of kb_search over one stub engine"
     columns: ClassVar = {
@@ -194,15 +203,7 @@ class WorkersReport(CallsReport, frozen=True, kw_only=True):
         "x one": "{0.cpu_ratio:.2f}",
         "least share": "{0.least_share:.2f}",
     }
-    panels = (
-        Panel(
-            "{0.manner}\n{0.era}",
-            "{0.title}",
-            "cpu",
-            "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
-            "processor, microseconds a call",
-        ),
-    )
+    panels = (CPU_OF_MANNERS,)
 
 
 def run_hosts(

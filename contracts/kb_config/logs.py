@@ -243,7 +243,7 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
 
 
 def utc_text(moment: float, digits: int) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, with so many digits of the second, for every line of a log."""
+    """Seconds since the epoch as RFC 3339 in UTC, with so many digits of the second."""
     second = int(moment)
     return f"{_second(second)}.{int((moment - second) * 10**digits):0{digits}}Z"
 

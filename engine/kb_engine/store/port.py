@@ -114,6 +114,13 @@ class NewJob:
     expected_version: int | None = None
     reach: Reach | None = None
 
+    @property
+    def updated_note(self) -> int:
+        """The id of the note that an update is of. Raises LookupError: it is no update."""
+        if self.document_id is None:
+            raise LookupError(f"job {self.id} names no note")
+        return self.document_id
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -17,7 +17,7 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobEnds
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs, sources, state
+from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
 from tests.support.documents import large_pdf
@@ -232,7 +232,7 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     assert note_id is not None
     parts.embedder.failures = 2
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
-    job = await parts.store.write(documents.accept_update, note_id, m.NotePatch(text="copper mine"), once)
+    job = await parts.store.write(updates.accept, note_id, m.NotePatch(text="copper mine"), once)
     parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # it did not fail
@@ -249,7 +249,7 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
     ids = []
     for text in (f"{HELD} " * SHORT_BYTES, "basalt"):
         patch, once = m.NotePatch(text=text), Idempotency("key", text[:6], "operation", text[:6])
-        ids.append((await parts.store.write(documents.accept_update, note_id, patch, once)).id)
+        ids.append((await parts.store.write(updates.accept, note_id, patch, once)).id)
         parts.workers.wake()
     await parts.embedding()
     parts.embedder.release.set()

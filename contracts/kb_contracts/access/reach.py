@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Literal, get_args
 
 import msgspec
@@ -87,6 +88,14 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reach = self.reach.within(other.reach)
         return Access(other.name or self.name, self.rights & other.rights, reach)
 
+
+REACH: ContextVar[Reach | None] = ContextVar("reach", default=None)
+"""How far the request reaches that is being served; None: every document.
+
+The adapter sets it around the handler of every operation, and a store reads it where it opens a transaction,
+so that no handler can forget it. What an engine does of itself, as workers do, has no request: it reaches
+everything, or what the job says that it does.
+"""
 
 EVERYTHING = Access()
 """Whoever has the engine's own key, or asks where none is needed."""

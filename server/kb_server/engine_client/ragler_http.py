@@ -24,18 +24,16 @@ from kb_contracts.api.operations import (
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.access.grants import GRANT
 from kb_server.engine_client.client import (
-    FORBIDDEN,
     HEALTH_SECONDS,
     Key,
     build_request,
-    fault_of,
     key_finder,
     narrowing,
-    problem_of,
     read_json,
 )
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTooOld, RateLimited, Refused
 from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.problems import FORBIDDEN, fault_of, problem_of
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
 from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock

@@ -28,7 +28,6 @@ from kb_contracts.api.ragler import PREFIX
 ACCESS = "X-KB-Access"
 """The header that narrows a request to what somebody else may do; JSON in ASCII."""
 MAX_ACCESS_BYTES = 16_384
-MAX_NAME_CHARS = 100
 
 Right = Literal["read", "write", "delete", "administer"]
 RIGHTS: frozenset[Right] = frozenset(get_args(Right))

@@ -25,6 +25,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import Annotated
 import msgspec
 
 from kb_config.audit_chains import EXPIRED, START, Entry, Head, chains, file_name, head_of
+from kb_config.logs import utc_text
 from kb_config.settings import Setting, Settings
 
 log = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ class AuditLog:
         with self._guard:
             entry = Entry(
                 number=self._count + 1,
-                at=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+                at=utc_text(time.time(), 6),
                 part=self._part,
                 action=action,
                 outcome=outcome,

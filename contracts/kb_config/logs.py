@@ -242,10 +242,15 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
     return handler, formatter
 
 
+def utc_text(moment: float, digits: int) -> str:
+    """Seconds since the epoch as RFC 3339 in UTC, with so many digits of the second."""
+    second = int(moment)
+    return f"{_second(second)}.{int((moment - second) * 10**digits):0{digits}}Z"
+
+
 def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
-    second = int(created)
     return {
-        "timestamp": f"{_second(second)}.{int((created - second) * 1000):03d}Z",
+        "timestamp": utc_text(created, 3),
         "level": _NAMES.get(level, level.lower()),
         "message": message,
         "logger": logger,

@@ -12,8 +12,8 @@ A token is `kb_<id>_<secret>`, of which the file has the SHA-256 alone: 256 rand
 a slow hash. It is looked up by that digest, so that how long a look-up takes says nothing of other tokens.
 
 Whoever holds a file with keys in it needs one of them, also when all have been revoked: taking the last key
-away must not open the door. A file that is damaged, or gone, while it is in use changes nothing: what was
-read last counts on, and the log says so.
+away must not open the door. A file that is damaged, gone or without keys while it is in use changes nothing:
+what was read last counts on, and the log says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -139,6 +139,7 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
+@lru_cache(maxsize=1024)
 def token_digest(token: str) -> str:
     """What the file has of a token; white space around it is dropped, for no header could carry it."""
     return hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
@@ -175,16 +176,16 @@ class KeyRing:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller needs a key at all; one of the settings stays, whatever the file says."""
-        if self._fixed:
-            return True
-        self._refresh()
-        return bool(self._keys)
+        """Whether a caller needs a key at all. Where one does, that stays, whatever becomes of the file."""
+        if not (self._fixed or self._keys):
+            self._refresh()
+        return bool(self._fixed or self._keys)
 
     @property
     def has_file_keys(self) -> bool:
         """Whether there are keys beside those of the settings."""
-        self._refresh()
+        if not self._keys:
+            self._refresh()
         return bool(self._keys)
 
     def find(self, token: str) -> Key | None:
@@ -245,7 +246,10 @@ class KeyRing:
             )
             return
         try:
-            self._take(read_keys(self._path))
+            keys = read_keys(self._path)
+            if self._keys and not keys:
+                raise KeysDamaged(f"{self._path} holds no keys any more.")
+            self._take(keys)
         except KeysDamaged as error:
             logger.error("The file of keys is damaged: its last state counts on. %s", error)
             return

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET
@@ -20,15 +21,16 @@ from kb_contracts.semantics import cursors
 POOL = 30
 POOL_A_RESULT = 3
 
-_ALIKE = 0.8  # of the runs that either text has
+_OTHER = 5  # one in so many of the runs of both may be in one of them alone
 _RUN = 3
 _LONG_WORD = 20  # characters a word on average; above, the text has no blanks between its words
 _FIGURE = re.compile(r"\d+")
-_HOLDERS = 8  # results that are remembered for a run; what more have in common tells none apart
+_HOLDERS = 8  # texts that are remembered for a run; what more have in common tells none apart
 _COMPARED = 3
 _COMPARABLE = 0.5
 
-Run = tuple[str, ...]
+Run = int
+"""A number for words in a row, within this process the same for the same words."""
 
 
 def pool_for(request: m.SearchRequest) -> int:
@@ -51,27 +53,49 @@ def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list
 
 def collapse_duplicates(results: Sequence[m.SearchResult]) -> list[m.SearchResult]:
     """The results without near duplicates of better ones, which name them."""
-    kept: list[m.SearchResult] = []
-    runs: list[frozenset[Run]] = []
+    of_figures: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, result in enumerate(results):
+        of_figures[tuple(sorted(_FIGURE.findall(result.chunk.text)))].append(place)
+    twins: dict[int, int] = {}
+    for places in of_figures.values():
+        if len(places) > 1:
+            twins |= _twins({place: runs_of(results[place].chunk.text) for place in places})
     duplicates: dict[int, list[m.Duplicate]] = defaultdict(list)
-    holders: dict[Run, list[int]] = defaultdict(list)
-    for result in results:
-        own = runs_of(result.chunk.text)
-        shared = Counter(place for run in own for place in holders.get(run, ()))
-        likely = (place for place, _ in shared.most_common(_COMPARED))
-        twin = next((place for place in likely if _alike(result, own, kept[place], runs[place])), None)
-        if twin is not None:
-            duplicates[twin].append(m.Duplicate(document_id=result.document.id, chunk_id=result.chunk.id))
-            continue
-        for run in own:
-            if len(held := holders[run]) < _HOLDERS:
-                held.append(len(kept))
-        kept.append(result)
-        runs.append(own)
+    for place in sorted(twins):
+        result = results[place]
+        duplicates[twins[place]].append(m.Duplicate(document_id=result.document.id, chunk_id=result.chunk.id))
     return [
         msgspec.structs.replace(result, duplicates=duplicates[place]) if place in duplicates else result
-        for place, result in enumerate(kept)
+        for place, result in enumerate(results)
+        if place not in twins
     ]
+
+
+def _twins(texts: Mapping[int, frozenset[Run]]) -> dict[int, int]:
+    """Of the texts those that are near duplicates of an earlier one, and of which.
+
+    In the order of their numbers, two near duplicates have one of the first fifth of their runs in common:
+    at the most a fifth of the runs of either is the other's alone. So no more than these are looked up.
+    """
+    twins: dict[int, int] = {}
+    holders: dict[Run, list[int]] = defaultdict(list)
+    for place, runs in texts.items():
+        first = sorted(runs)[: len(runs) // _OTHER + 1]
+        shared = Counter(chain.from_iterable(holders[run] for run in first if run in holders))
+        likely = (other for other, _ in shared.most_common(_COMPARED))
+        if (twin := next((other for other in likely if _alike(runs, texts[other])), None)) is not None:
+            twins[place] = twin
+            continue
+        for run in first:
+            if len(held := holders[run]) < _HOLDERS:
+                held.append(place)
+    return twins
+
+
+def _alike(runs: frozenset[Run], others: frozenset[Run]) -> bool:
+    both = len(runs & others)
+    of_either = len(runs) + len(others) - both
+    return (of_either - both) * _OTHER <= of_either
 
 
 def runs_of(text: str) -> frozenset[Run]:
@@ -80,17 +104,8 @@ def runs_of(text: str) -> frozenset[Run]:
     if len(units) * _LONG_WORD < len(folded):
         units = "".join(units)
     if len(units) < _RUN:
-        return frozenset([tuple(units)])
-    return frozenset(zip(units, units[1:], units[2:], strict=False))
-
-
-def _alike(
-    one: m.SearchResult, runs: frozenset[Run], other: m.SearchResult, of_other: frozenset[Run]
-) -> bool:
-    both = len(runs & of_other)
-    if both < _ALIKE * (len(runs) + len(of_other) - both):
-        return False
-    return sorted(_FIGURE.findall(one.chunk.text)) == sorted(_FIGURE.findall(other.chunk.text))
+        return frozenset([hash(tuple(units))])
+    return frozenset(map(hash, zip(units, units[1:], units[2:], strict=False)))
 
 
 def merge_neighbors(results: Sequence[m.SearchResult], top: int) -> list[m.SearchResult]:

@@ -134,6 +134,16 @@ def test_a_revoked_key_opens_nothing_and_the_door_stays_shut(file: KeyFile) -> N
         file.rotate("ci")
 
 
+def test_a_file_that_loses_its_keys_while_it_is_in_use_changes_nothing(file: KeyFile) -> None:
+    ring = KeyRing(file.path)
+    _, token = file.create("ci", rights=_READ)
+    assert ring.find(token) is not None
+    file.path.write_text('{"keys": [], "version": 1}')
+    assert ring.find(token) is not None
+    assert ring.is_needed
+    assert ring.access_of("") is None
+
+
 def test_keys_without_secrets_shut_the_door_too(file: KeyFile) -> None:
     file.create("ci", rights=_READ)
     document = json.loads(file.path.read_text())

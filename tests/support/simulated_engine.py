@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, AnyOperation
@@ -117,6 +118,12 @@ async def simulated_engine(api_key: str = "", *, port: int = 0) -> AsyncIterator
         namespace = simulator.namespaces.get("default")
         yield SimulatedEngine(simulator.url, namespace, Journal(namespace))
         assert not (unfired := namespace.faults.unfired()), unfired
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
 
 
 class InterruptedEngine(HttpEngine):

@@ -76,9 +76,8 @@ class Part:
 
     def allowed(self, documents: Ids | None) -> Mask | None:
         """Which rows may answer where only these documents may (None: all may); None: all rows."""
-        if documents is None:
+        if documents is None or (rows := self.rows_of(documents)).all():
             return self.alive
-        rows = self.rows_of(documents)
         return rows if self.alive is None else rows & self.alive
 
     def without(self, documents: Ids) -> Part:

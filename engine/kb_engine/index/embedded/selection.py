@@ -121,14 +121,14 @@ def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics
     counts = np.zeros(len(terms.texts), np.int64)
     size, tokens = 0, 0.0
     for part in state.parts:
-        if readable is None:
+        mask = part.allowed(readable)
+        if mask is None or mask is part.alive:
             size, tokens = size + part.size, tokens + part.tokens
             counts += part.block.words.frequencies(terms)
             if len(part.removed):
                 counts -= part.block.words.frequencies(terms, part.removed)
         else:
-            mask = part.rows_of(readable)
-            rows = np.flatnonzero(mask if part.alive is None else mask & part.alive).astype(np.uint32)
+            rows = np.flatnonzero(mask).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
             counts += part.block.words.frequencies(terms, rows)

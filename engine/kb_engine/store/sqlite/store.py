@@ -35,10 +35,11 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals as original_vectors
-from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
+from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
+from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -354,13 +355,10 @@ class SqliteStore(Store):
                 state = self._index.state
             reach = query.selection.reach
             read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
-            documents = readable = None
-            where, values = search.condition(query.selection)
-            if where:
-                documents = integers(db.execute(_CHOSEN.format(where), values).get)
-            if reach is not None:
-                where, values = search.condition(Selection(reach=reach))
-                readable = integers(db.execute(_CHOSEN.format(where), values).get)
+            wanted = search.condition(query.selection)
+            within_reach = search.condition(Selection(reach=reach))
+            documents = _documents(db, wanted)
+            readable = documents if within_reach == wanted else _documents(db, within_reach)
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
@@ -430,6 +428,12 @@ class Threads:
         self._executor.shutdown(wait=True)
         while self._opened:
             self._opened.pop().close()
+
+
+def _documents(db: apsw.Connection, condition: Condition) -> Ids | None:
+    """Those that meet a condition; None: all do."""
+    where, values = condition
+    return integers(db.execute(_CHOSEN.format(where), values).get) if where else None
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -65,11 +65,9 @@ def read(
     return kind.read(environ, file=config_file(options, environ), **(vars(options) | flags))
 
 
-def is_set(
-    kind: type[Settings], variable: str, options: argparse.Namespace, environ: Mapping[str, str] = os.environ
-) -> bool:
+def is_set(kind: type[Settings], variable: str, options: argparse.Namespace) -> bool:
     """Whether the environment or the file says what a setting is."""
-    entries = kind.describe(environ, file=config_file(options, environ))
+    entries = kind.describe(os.environ, file=config_file(options))
     return any(entry.variable == variable and entry.source != "default" for entry in entries)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 S = TypeVar("S", bound="Settings")
+V = TypeVar("V")
 
 
 class SettingsError(ValueError):
@@ -54,6 +55,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The values of the settings that are secrets, which no log line may hold."""
         own = (getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
         return (*own, *(secret for name in _nested(type(self)) for secret in getattr(self, name).secrets))
+
+    def parsed(self, name: str, parse: Callable[[Any], V]) -> V:
+        """What `parse` makes of a field's value.
+
+        Raises:
+            SettingsError: it raises ValueError, whose text says what is taken.
+        """
+        value = getattr(self, name)
+        try:
+            return parse(value)
+        except ValueError as error:
+            (setting,) = (each for field, each, _ in _fields(type(self)) if field == name)
+            raise SettingsError(f"{_with_value(setting, value)}: {error}") from error
 
     @classmethod
     def read(
@@ -158,8 +172,11 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     try:
         return msgspec.convert(raw, wanted, strict=False)
     except msgspec.ValidationError as error:
-        text = "(secret)" if setting.secret else repr(raw)
-        raise SettingsError(f"{setting.variable}={text}: {error}") from error
+        raise SettingsError(f"{_with_value(setting, raw)}: {error}") from error
+
+
+def _with_value(setting: Setting, value: Any) -> str:
+    return f"{setting.variable}={'(secret)' if setting.secret else repr(value)}"
 
 
 def check_pair(first: str, value: str, second: str, other: str) -> None:

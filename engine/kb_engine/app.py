@@ -72,7 +72,6 @@ from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.keys import key_ring
-from kb_engine.reaching import within_reach
 from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -117,9 +116,8 @@ async def create_app(settings: EngineSettings) -> web.Application:
     audit = _audit_log(settings)
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
-    handlers = handlers_of(*(api(engine) for api in apis))
     app = build_application(
-        {operation: within_reach(handler) for operation, handler in handlers.items()},
+        handlers_of(*(api(engine) for api in apis)),
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),

@@ -10,6 +10,17 @@ import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, SettingsError, check_pair
+from kb_config.shared import (
+    DEFAULT_UPLOAD_BYTES,
+    EngineKey,
+    HeaderTimeout,
+    KeepOriginals,
+    Keys,
+    LogLevel,
+    PublishedCollections,
+    UploadBytes,
+    keys_file,
+)
 from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
 from kb_contracts.http.connections import HEADER_SECONDS
@@ -49,27 +60,15 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_ENGINE_TLS_CERT", "certificate in PEM, its chain behind it, to serve HTTPS; empty: HTTP"),
     ] = ""
     tls_key: Annotated[str, Setting("KB_ENGINE_TLS_KEY", "its private key in PEM, without a password")] = ""
-    api_key: Annotated[
-        str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
-    ] = ""
-    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
-    published_collections: Annotated[
-        str,
-        Setting(
-            "KB_PUBLISHED_COLLECTIONS",
-            "what the role service reads: collections by name, or beginnings followed by *; empty: all",
-        ),
-    ] = ""
+    api_key: EngineKey = ""
+    keys: Keys = ""
+    published_collections: PublishedCollections = ""
     max_connections: Annotated[
         int,
         Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
         msgspec.Meta(ge=1),
     ] = 2048
-    header_timeout: Annotated[
-        float,
-        Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
-        msgspec.Meta(gt=0),
-    ] = HEADER_SECONDS
+    header_timeout: HeaderTimeout = HEADER_SECONDS
     store: Annotated[
         str,
         Setting(
@@ -85,9 +84,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     ranking: RankingSettings = RankingSettings()
     rerank: RerankSettings = RerankSettings()
     audit: AuditSettings = AuditSettings()
-    max_upload_bytes: Annotated[
-        int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
-    ] = 100 * MEBIBYTE
+    max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
     extract_timeout: Annotated[
         float,
         Setting("KB_EXTRACT_TIMEOUT", "seconds that reading one file may take, or one page by OCR"),
@@ -130,9 +127,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
         msgspec.Meta(ge=0),
     ] = GIBIBYTE
-    keep_originals: Annotated[
-        bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
-    ] = False
+    keep_originals: KeepOriginals = False
     keep_versions: Annotated[
         int,
         Setting(
@@ -167,19 +162,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0),
     ] = EXACT_BELOW
-    log_level: Annotated[
-        str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
-    ] = "info"
+    log_level: LogLevel = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pair("KB_ENGINE_TLS_CERT", self.tls_cert, "KB_ENGINE_TLS_KEY", self.tls_key)
-        try:
-            published_in(self.published_collections)
-        except ValueError as error:
-            raise SettingsError(
-                f"KB_PUBLISHED_COLLECTIONS={self.published_collections!r}: {error}"
-            ) from error
+        self.parsed("published_collections", published_in)
         if self.index and self.index not in INDEXES:
             raise SettingsError(
                 f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine; it takes "
@@ -205,12 +193,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     @property
     def keys_file(self) -> Path:
         """Where the keys are."""
-        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+        return keys_file(self.keys, self.home)
 
     @property
     def published(self) -> Reach | None:
         """How far the role `service` reaches; None: everywhere."""
-        return published_in(self.published_collections)
+        return self.parsed("published_collections", published_in)
 
     @property
     def folder(self) -> Path:

@@ -152,13 +152,11 @@ class Services:
     @cached_property
     def engine(self) -> Engine:
         """The engine client; it connects when it is first called."""
-        # Imported here: aiohttp takes longer to import than a stdio server may take to start.
-        from kb_server.access.metered_engine import MeteredEngine
-
-        return MeteredEngine(self._engine_client)
+        return self._engine_client
 
     @cached_property
     def _engine_client(self) -> HttpEngine:
+        # Imported here: aiohttp takes longer to import than a stdio server may take to start.
         from kb_server.engine_client.client import HttpEngine
 
         settings = self.settings

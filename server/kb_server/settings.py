@@ -13,11 +13,11 @@ import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
+from kb_config.shared import DEFAULT_UPLOAD_BYTES, HeaderTimeout, Keys, LogLevel, keys_file
 from kb_contracts.access.reach import Right
 from kb_contracts.http.certificate import CertificateUnusable, trusting
 from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
 
-MEBIBYTE = 1024 * 1024
 RAGLER = "ragler"
 OAUTH_SCOPES = (
     "read=kb:read",
@@ -49,7 +49,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_MCP_API_KEY", "bearer key that agents must send; empty: none", secret=True)
     ] = ""
-    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
+    keys: Keys = ""
     oauth_issuer: Annotated[
         str, Setting("KB_OAUTH_ISSUER", "URL of the authorization server whose tokens are taken; empty: none")
     ] = ""
@@ -139,11 +139,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         Setting("KB_MAX_WEBSOCKETS_PER_ADDRESS", "of these, those of one address but loopback"),
         msgspec.Meta(ge=0),
     ] = 256
-    header_timeout: Annotated[
-        float,
-        Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
-        msgspec.Meta(gt=0),
-    ] = HEADER_SECONDS
+    header_timeout: HeaderTimeout = HEADER_SECONDS
     fast_path: Annotated[
         bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
     ] = True
@@ -163,7 +159,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)
-    ] = 100 * MEBIBYTE
+    ] = DEFAULT_UPLOAD_BYTES
     upload_ttl: Annotated[
         float, Setting("KB_UPLOAD_TTL", "seconds from start to finish of an upload"), msgspec.Meta(gt=0)
     ] = 600.0
@@ -190,9 +186,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ragler_api_url_is_set: bool = False
     """Whether somebody said where RAGler's backend is; not a setting of its own."""
     audit: AuditSettings = AuditSettings()
-    log_level: Annotated[
-        str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
-    ] = "info"
+    log_level: LogLevel = "info"
     enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
     request_timeout_ms: Annotated[
         int,
@@ -203,7 +197,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     @property
     def keys_file(self) -> Path:
         """Where the keys are."""
-        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+        return keys_file(self.keys, self.home)
 
     def __post_init__(self) -> None:
         check_pair("KB_TLS_CERT", self.tls_cert, "KB_TLS_KEY", self.tls_key)

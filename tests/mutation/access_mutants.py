@@ -10,7 +10,7 @@ from kb_contracts.access.reach import RIGHTS, Access, Reach
 from kb_contracts.http import callers, mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import cursors
-from kb_simulator.engine import documents, handlers, state, view
+from kb_simulator.engine import collections, documents, handlers, sources, state, view
 from kb_simulator.engine.jobs import JobRecord
 from tests.mutation.breaking import Break, Mutant, around, asked, mutant, replaced
 
@@ -102,13 +102,13 @@ ACCESS_MUTANTS: list[Mutant] = [
     _a("descriptions are everybody's", test="collections_out_of_reach_are_not_there",
        broken=replaced(state, "collections_within", lambda collections, _: collections)),
     _a("any id is free", test="an_id_does_not_show_whether_it_is_taken",
-       broken=replaced(documents, "check_described", lambda *_: None)),
+       broken=replaced(collections, "check_described", lambda *_: None)),
     _a("anything is taken in", test="a_submission_needs_a_tag_within_reach",
        broken=replaced(handlers, "check_submission", lambda *_: None)),
     _a("anything may be the same", test="nothing_out_of_reach_is_a_duplicate",
-       broken=replaced(documents, "_is_within", lambda *_: True)),
+       broken=replaced(sources, "_is_within", lambda *_: True)),
     _a("anything may be replaced", test="nothing_out_of_reach_is_replaced",
-       broken=replaced(documents, "_is_within", lambda *_: True)),
+       broken=replaced(sources, "_is_within", lambda *_: True)),
     *(
         _a(f"{id_} finds every job", test="jobs_out_of_reach_are_not_there", broken=everything(id_))
         for id_ in ("getJob", "cancelJob", "retryJob")

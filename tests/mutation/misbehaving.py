@@ -26,11 +26,12 @@ from kb_contracts.semantics.documents import document_key
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
-from kb_simulator.engine import search
-from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine import commits, search
+from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
-from kb_simulator.engine.history import History, Past
 from kb_simulator.engine.jobs import Answers, Retry
+from kb_simulator.engine.stored import Stored
+from kb_simulator.engine.versions import History, Past
 from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
@@ -387,11 +388,11 @@ def plan_that_removes_nothing(path: str | None, twin: int | None, holders: Seque
     return replace(plan(path, twin, holders), removed=())
 
 
-_replace_note = Documents.replace_note
+_replace_note = commits.replace_note
 
 
-def replaced_whatever_the_version(self: Documents, number: int, patch: m.NotePatch, now: int) -> Any:
-    return _replace_note(self, number, msgspec.structs.replace(patch, expected_version=None), now)
+def replaced_whatever_the_version(base: Documents, number: int, patch: m.NotePatch, now: int) -> Any:
+    return _replace_note(base, number, msgspec.structs.replace(patch, expected_version=None), now)
 
 
 def with_title_of_now(answer: m.PastVersionList) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
-from kb_simulator.engine import documents, handlers, history, search, state
+from kb_simulator.engine import arrivals, commits, documents, handlers, search, sources, state, versions
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
@@ -59,22 +59,22 @@ _JOBS = [
     _m("nothing is a duplicate", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
        asked("createJob", lambda i: {"body": msgspec.structs.replace(i.body, dedup_scope=str(uuid4()))})),
     _m("a duplicate's tags are lost", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
-       replaced(documents.Documents, "_united", mis.united_in_nothing)),
+       replaced(commits, "_united", mis.united_in_nothing)),
     _m("a duplicate is not told", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
        says("getJob", deduplicated=False)),
     _m("a source gathers documents", SOURCES, "a_source_sent_again_is_replaced",
-       replaced(documents.Documents, "_holders", mis.none)),
+       replaced(commits, "holders_of", mis.none)),
     _m("the same source is told as replaced", SOURCES, "a_source_sent_again_as_it_was_is_unchanged",
        says("getJob", outcome="replaced")),
     _m("a path is one in all collections", SOURCES,
        "the_same_path_in_another_collection_is_another_source",
-       replaced(documents, "source_scope", mis.one_scope)),
+       replaced(sources, "source_scope", mis.one_scope)),
     _m("a shared document is changed", SOURCES, "two_sources_of_the_same_text_share_a_document",
-       replaced(documents, "plan", mis.plan_that_takes_shared_documents)),
+       replaced(commits, "plan", mis.plan_that_takes_shared_documents)),
     _m("a document outlives its last source", SOURCES, "a_document_goes_with_its_last_source",
-       replaced(documents, "plan", mis.plan_that_removes_nothing)),
+       replaced(commits, "plan", mis.plan_that_removes_nothing)),
     _m("what has no source goes with one", SOURCES, "without_a_source_path_nothing_is_replaced",
-       replaced(documents, "plan", mis.plan_that_forgets_the_unsourced)),
+       replaced(commits, "plan", mis.plan_that_forgets_the_unsourced)),
     _m("a move loses the source", SOURCES, "a_source_moves_with_its_document",
        replaced(documents, "scope_after_tags", mis.scope_as_sent)),
     _m("what is left out is not told", SOURCES, "what_was_not_taken_is_named",
@@ -457,7 +457,7 @@ _UPDATES = [
        replaced(state.State, "_joined", mis.nothing)),
     _m("a version is expected at the beginning alone", UPDATES,
        "an_expected_version_is_looked_at_again_in_the_end",
-       replaced(documents.Documents, "replace_note", mis.replaced_whatever_the_version)),
+       replaced(commits, "replace_note", mis.replaced_whatever_the_version)),
     _m("an update is cancelled in words", UPDATES, "a_cancelled_update_leaves_the_note",
        around("cancelJob", mis.only_said_to_be_cancelled)),
 ]  # fmt: skip
@@ -603,7 +603,7 @@ _VERSIONS = [
         "a replaced text is lost",
         VERSIONS,
         "a_replaced_text_is_kept",
-        replaced(history.History, "keep", mis.nothing),
+        replaced(versions.History, "keep", mis.nothing),
     ),
     _m(
         "versions say what stands now",
@@ -636,19 +636,19 @@ _VERSIONS = [
         "a restore takes the tags back",
         VERSIONS,
         "a_version_is_restored_in_its_document",
-        replaced(documents, "_OF_CONTENT", (*documents._OF_CONTENT, "tags")),
+        replaced(arrivals, "_OF_CONTENT", (*arrivals._OF_CONTENT, "tags")),
     ),
     _m(
         "a restore leaves the title",
         VERSIONS,
         "a_version_is_restored_in_its_document",
-        replaced(documents, "_OF_CONTENT", documents._OF_CONTENT[1:]),
+        replaced(arrivals, "_OF_CONTENT", arrivals._OF_CONTENT[1:]),
     ),
     _m(
         "a restore loses what stood there",
         VERSIONS,
         "a_version_is_restored_in_its_document",
-        replaced(history.History, "keep", mis.kept_once),
+        replaced(versions.History, "keep", mis.kept_once),
     ),
     _m(
         "a restore of what stands is a change",
@@ -660,7 +660,7 @@ _VERSIONS = [
         "a restored file has one passage",
         VERSIONS,
         "a_file_is_restored_as_it_was_read",
-        replaced(documents.Documents, "_again", mis.first_passage_again),
+        replaced(arrivals, "_again", mis.first_passage_again),
     ),
     _m(
         "a removed document is not kept",
@@ -678,7 +678,7 @@ _VERSIONS = [
         "what is brought back stays in the trash",
         VERSIONS,
         "a_removed_document_is_brought_back",
-        replaced(history.History, "bring_back", mis.nothing),
+        replaced(versions.History, "bring_back", mis.nothing),
     ),
     _m(
         "what is brought back has no source",
@@ -690,13 +690,13 @@ _VERSIONS = [
         "what was removed is forgotten for an earlier version",
         VERSIONS,
         "an_earlier_version_of_a_removed_document_is_brought_back",
-        replaced(history.History, "bring_back", mis.all_forgotten),
+        replaced(versions.History, "bring_back", mis.all_forgotten),
     ),
     _m(
         "a source is taken from another document",
         VERSIONS,
         "a_source_that_has_another_document_stays_with_it",
-        replaced(documents.Documents, "_pointing", mis.none),
+        replaced(arrivals, "holders", mis.none),
     ),
     _m(
         "what goes with its source is not kept",
@@ -720,7 +720,7 @@ _VERSIONS = [
         "a purge keeps all",
         VERSIONS,
         "what_is_purged_cannot_be_restored",
-        replaced(history.History, "drop", lambda self, number: len(self.by_id[number])),
+        replaced(versions.History, "drop", lambda self, number: len(self.by_id[number])),
     ),
     _m(
         "purge is ignored at a removal",
@@ -738,7 +738,7 @@ _VERSIONS = [
         "an unknown version is the latest",
         VERSIONS,
         "an_unknown_version_is_an_error",
-        replaced(history.History, "find", lambda self, number, _version, _now: self.by_id[number][-1]),
+        replaced(versions.History, "find", lambda self, number, _version, _now: self.by_id[number][-1]),
     ),
     _m(
         "restoring ignores If-Match",
@@ -795,7 +795,7 @@ _ORIGINALS = [
         "what is kept of a document loses its file",
         ORIGINALS,
         "what_is_kept_of_a_document_keeps_its_file",
-        replaced(history.History, "keep", mis.kept_without_file),
+        replaced(versions.History, "keep", mis.kept_without_file),
     ),
     _m(
         "clearing keeps files",

@@ -19,8 +19,8 @@ from kb_contracts.http import callers, mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import search as search_rules
 from kb_contracts.semantics.requests import RateWindows
-from kb_simulator.engine import documents, search
-from kb_simulator.engine.documents import Description
+from kb_simulator.engine import collections, search
+from kb_simulator.engine.collections import Description
 from kb_simulator.engine.handlers import CURRENT
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
@@ -121,7 +121,7 @@ async def with_the_collections_of_drafts(incoming: Incoming, inner: Handler) -> 
 
 def tokens_of_all(_statistics: r.CollectionStatistics) -> int:
     everyone = CURRENT.get().namespace.state.documents.by_id.values()
-    return sum(documents.estimated_tokens(chunk.text) for stored in everyone for chunk in stored.chunks)
+    return sum(collections.estimated_tokens(chunk.text) for stored in everyone for chunk in stored.chunks)
 
 
 async def invented(incoming: Incoming, _inner: Handler) -> r.CollectionDetail:
@@ -322,11 +322,11 @@ _COLLECTIONS = [
     _c("what nobody said is an empty list", test="what_nobody_has_said_is_absent",
        broken=answers("getCollection", lambda a: {"usage_scenarios": a.usage_scenarios or []})),
     _c("the creator is reset", test="what_is_left_out_is_said_no_more",
-       broken=replaced(documents, "_changed", creator_reset)),
+       broken=replaced(collections, "_changed", creator_reset)),
     _c("what is left out stays", test="what_is_left_out_is_said_no_more",
-       broken=replaced(documents, "_changed", mis.nothing)),
+       broken=replaced(collections, "_changed", mis.nothing)),
     _c("the same words are a change", test="saying_the_same_again_changes_nothing",
-       broken=replaced(documents, "_changed", changed_always)),
+       broken=replaced(collections, "_changed", changed_always)),
     _c("a described one goes with its documents",
        test="a_described_collection_stands_without_documents",
        broken=around("getCollection", gone_when_empty)),
@@ -337,7 +337,7 @@ _COLLECTIONS = [
     _c("a described one has two ids", test="a_collection_can_be_described_under_any_id_that_is_free",
        broken=forgives("getCollection", "collection_not_found", invented)),
     _c("a name changes", test="a_name_has_one_id_and_an_id_one_name",
-       broken=replaced(documents, "check_description", mis.nothing)),
+       broken=replaced(collections, "check_description", mis.nothing)),
     _c("a derived id is anybody's", test="a_name_has_one_id_and_an_id_one_name",
        broken=replaced(r, "may_have_id", lambda *_: True)),
     _c("a retried description is done again", test="a_retried_description_answers_as_it_did",

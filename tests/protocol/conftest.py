@@ -29,6 +29,7 @@ from tests.support.knowledge import knowledge_with as knowledge_with
 from tests.support.knowledge import simulated as simulated
 from tests.support.knowledge import simulator as simulator
 from tests.support.mcp_messages import ENVELOPE, PLAIN, modern_headers
+from tests.support.simulated_engine import engine as engine
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")

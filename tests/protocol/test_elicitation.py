@@ -24,17 +24,11 @@ from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import LATEST_HANDSHAKE, call, initialize, modern
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.simulated_engine import SimulatedEngine
 
 FORM = {"elicitation": {"form": {}}}
 CAN_ASK = {"io.modelcontextprotocol/clientCapabilities": FORM}
 REPLIES = ["decline", "cancel"]
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -16,15 +16,9 @@ from kb_server.toolsets.kb import resources
 from kb_server.toolsets.kb.resources import MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
 from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, PLAIN, initialize, modern, request
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.simulated_engine import SimulatedEngine
 
 ERAS = (LATEST_HANDSHAKE, MODERN)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
 
 
 @pytest.fixture

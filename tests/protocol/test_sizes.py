@@ -15,20 +15,14 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import AtOnce
-from kb_simulator.engine.documents import note
 from kb_simulator.engine.jobs import JobRecord
+from kb_simulator.engine.submissions import note
 from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import call, modern, request
 from tests.support.server_fixtures import MOMENT
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.simulated_engine import SimulatedEngine
 
 KB = 1024
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -33,18 +33,12 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.simulated_engine import SimulatedEngine
 
 PATH = "/watched"
 LIMITS = SubscriptionLimits(resources=3, of_client=2, streams=2, seconds=0.01)
 UPDATED, ACKNOWLEDGED = "notifications/resources/updated", "notifications/subscriptions/acknowledged"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+from tests.support.simulated_engine import SimulatedEngine
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 WITH_TASKS = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
@@ -36,12 +36,6 @@ NOBODY = "8f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 PATH = "/mcp/kb"
 METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"]
 FAILS = FailAt(code="ocr_failed", message="OCR failed.")
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
 
 
 async def started(stack: AsyncExitStack, serve: Serve, engine: SimulatedEngine, home: Path) -> Served:

@@ -15,13 +15,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, AnyOperation
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.port import FileSource
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
-from kb_simulator.engine import documents
+from kb_simulator.engine import commits, submissions
 from kb_simulator.engine.state import State
 from kb_simulator.harness.faults import AnyEffect
 from kb_simulator.harness.journal import RecordedRequest, Verification, verify
@@ -85,7 +86,7 @@ class SimulatedEngine:
         """Put a document in, whatever becomes of other jobs; `members` are those of a submission."""
         name = f"added {len(self.state.jobs)}"
         request = m.NoteRequest(text=name if text is None else text, title=f"Document {name}", tags=[*tags])
-        source = documents.note(name, request)
+        source = submissions.note(name, request)
         changes: dict[str, Any] = {"kind": "note" if doc_type == "note" else "file", **members}
         policy, self.state.policy = self.state.policy, AtOnce()
         job = self.state.accept(replace(source, doc_type=doc_type, **changes))
@@ -100,7 +101,7 @@ class SimulatedEngine:
     def edit(self, document_id: int = 1, title: str = "Edited") -> None:
         """Change a note's title, as somebody else would between two calls."""
         now = self.namespace.clock.microseconds()
-        self.state.documents.replace_note(document_id, m.NotePatch(title=title), now)
+        commits.replace_note(self.state.documents, document_id, m.NotePatch(title=title), now)
 
     def set_tags(self, *tags: str, document_id: int = 1) -> None:
         """Change a document's tags, as somebody else would between two calls."""
@@ -117,6 +118,12 @@ async def simulated_engine(api_key: str = "", *, port: int = 0) -> AsyncIterator
         namespace = simulator.namespaces.get("default")
         yield SimulatedEngine(simulator.url, namespace, Journal(namespace))
         assert not (unfired := namespace.faults.unfired()), unfired
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
 
 
 class InterruptedEngine(HttpEngine):

@@ -34,7 +34,7 @@ from kb_engine.store.port import (
     Query,
 )
 from kb_engine.store.postgres.store import PostgresStore, open_postgres
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import documents, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import Lane
@@ -204,7 +204,7 @@ class Base:
     ) -> m.Document:
         """A note's update from acceptance to its end; nothing else may wait."""
         patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
-        taken = await self.store.write(documents.accept_update, document_id, patch, once)
+        taken = await self.store.write(updates.accept, document_id, patch, once)
         if isinstance(taken, m.Document):
             return taken
         leased = await self.take(f"lease of {taken.id}")

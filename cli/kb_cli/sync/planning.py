@@ -32,11 +32,6 @@ class Plan(msgspec.Struct, frozen=True):
     unchanged: int
     skipped: int
 
-    @property
-    def in_step(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self.added or self.replaced or self.moved or self.removed)
-
     def lines(self) -> list[str]:
         """What is to be done, one line each, for people."""
         return [

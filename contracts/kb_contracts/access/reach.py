@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Literal, get_args
 
 import msgspec
@@ -27,7 +28,6 @@ from kb_contracts.api.ragler import PREFIX
 ACCESS = "X-KB-Access"
 """The header that narrows a request to what somebody else may do; JSON in ASCII."""
 MAX_ACCESS_BYTES = 16_384
-MAX_NAME_CHARS = 100
 
 Right = Literal["read", "write", "delete", "administer"]
 RIGHTS: frozenset[Right] = frozenset(get_args(Right))
@@ -87,6 +87,14 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reach = self.reach.within(other.reach)
         return Access(other.name or self.name, self.rights & other.rights, reach)
 
+
+REACH: ContextVar[Reach | None] = ContextVar("reach", default=None)
+"""How far the request reaches that is being served; None: every document.
+
+The adapter sets it around the handler of every operation, and a store reads it where it opens a transaction,
+so that no handler can forget it. What an engine does of itself, as workers do, has no request: it reaches
+everything, or what the job says that it does.
+"""
 
 EVERYTHING = Access()
 """Whoever has the engine's own key, or asks where none is needed."""

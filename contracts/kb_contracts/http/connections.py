@@ -460,7 +460,7 @@ class Listener:
             intake.stop()
 
 
-async def listen(table: ConnectionTable, host: str, port: int, *, reuse_port: bool = False) -> Listener:
+async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
     """Listen on all addresses of `host`, empty for every address; port 0 is any free one.
 
     Raises:
@@ -474,8 +474,6 @@ async def listen(table: ConnectionTable, host: str, port: int, *, reuse_port: bo
         for family, _, _, _, address in dict.fromkeys(infos):
             listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind(address)

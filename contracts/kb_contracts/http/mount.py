@@ -27,7 +27,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as AiohttpHandler
 from multidict import MultiMapping
 
-from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, Access, Reach
+from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, REACH, Access, Reach
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.models import NOT_BLANK
@@ -272,9 +272,16 @@ def _answering(
         if rates is not None:
             rates.count(operation.id, incoming.rated_user, incoming.credential)
         if keys is None:
-            return await handler(incoming)
+            return await within_reach(incoming)
         with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+            return await within_reach(incoming)
+
+    async def within_reach(incoming: Incoming) -> msgspec.Struct:
+        before = REACH.set(incoming.access.reach)
+        try:
             return await handler(incoming)
+        finally:
+            REACH.reset(before)  # the next request of the connection has the same context
 
     async def audited(sent: Sent) -> msgspec.Struct:
         outcome, answer, access = "internal", None, sent.access

@@ -34,7 +34,7 @@ from kb_contracts.semantics.documents import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
-from kb_engine.store.repository import documents, feedback, jobs
+from kb_engine.store.repository import documents, feedback, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
 from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
@@ -259,7 +259,7 @@ class DocumentsApi:
         except EngineError as error:
             refusal = error
         taken = await self._store.write(
-            documents.accept_update,
+            updates.accept,
             document_id,
             patch,
             idempotency,

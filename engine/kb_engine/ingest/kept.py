@@ -60,13 +60,11 @@ class KeptJobs:
         bounds: KeptBounds,
         folder: Path,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self._store = store
         self._spool = spool
         self._folder = folder
-        self._clock = clock
         self._free_bytes = free_bytes
         self._lock = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
@@ -92,7 +90,7 @@ class KeptJobs:
         """Let go of what is over a bound, and of versions of documents that have expired; how many jobs."""
         await self._store.write(versions.forget_expired)
         async with self._lock:
-            over = self.bounds.exceeded(await self._store.read(jobs.kept), self._clock())
+            over = self.bounds.exceeded(await self._store.read(jobs.kept), datetime.now(UTC))
             await self._let_go(over)
         return len(over)
 

@@ -35,7 +35,6 @@ from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
-from kb_engine.store.repository.documents import updated_note
 from kb_engine.store.repository.sources import duplicate_for
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
@@ -202,7 +201,7 @@ class Workers:
         job, progress = leased.job, self._progress(leased)
         if job.kind == "update":
             # What is read here still stands at the commit: updates of one note follow one another.
-            note = updated_note(job)
+            note = job.updated_note
             standing, old_text = await self._retry_while_not_ready(
                 lambda: self._store.read(documents.note, note)
             )

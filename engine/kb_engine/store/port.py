@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
@@ -114,6 +115,13 @@ class NewJob:
     expected_version: int | None = None
     reach: Reach | None = None
 
+    @property
+    def updated_note(self) -> int:
+        """The id of the note that an update is of. Raises LookupError: it is no update."""
+        if self.document_id is None:
+            raise LookupError(f"job {self.id} names no note")
+        return self.document_id
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -163,6 +171,12 @@ class PreparedChunk:
     end: int
     tokens: int
     uid: str | None = None
+
+    def row(self, number: int, document_id: int, position: int) -> tuple[Any, ...]:
+        """Number, uid, document, position, text, page, heading, where it begins and ends, tokens."""
+        uid = self.uid or str(uuid4())
+        place = self.page, self.heading, self.start, self.end
+        return number, uid, document_id, position, self.text, *place, self.tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from kb_contracts.access.reach import Reach
+from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
-from kb_engine.reaching import REACH
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp

@@ -6,6 +6,8 @@ reaches is not decided here: its access goes with each request to the engine, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -13,6 +15,7 @@ import msgspec
 
 from kb_contracts.access.keys import ANYBODY, Key, Quotas
 from kb_contracts.access.reach import Access, Right
+from kb_server.engine_client.errors import EngineFault
 from mcp_aiohttp.protocol.caller import Identity
 
 
@@ -72,6 +75,16 @@ class Grant(msgspec.Struct, frozen=True):
         """Whether so much may still be taken in. Raises ToolError: `quota_exceeded`."""
         self.take(documents, size)
         self.give_back(documents, size)
+
+    @contextmanager
+    def adding(self, documents: int, size: int) -> Iterator[None]:
+        """Count what is sent to the engine meanwhile, unless that does not take it. Raises as `take`."""
+        self.take(documents, size)
+        try:
+            yield
+        except EngineFault:
+            self.give_back(documents, size)
+            raise
 
     def give_back(self, documents: int, size: int) -> None:
         """What was counted was not taken in after all."""

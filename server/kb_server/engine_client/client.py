@@ -14,7 +14,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -26,7 +25,6 @@ from yarl import URL
 from kb_contracts.access.reach import ACCESS, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.content import OCTETS, FileContent
-from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import (
     CREATE_JOB,
     GET_JOB,
@@ -45,16 +43,14 @@ from kb_contracts.api.ragler import USER_ID
 from kb_server.access.grants import GRANT, Grant
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
-    EngineBusy,
-    EngineFailed,
     EngineFault,
     EngineTooOld,
-    EngineUnauthorized,
     Refused,
 )
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
+from kb_server.engine_client.problems import MAX_DETAIL, fault_of, name_of
 from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
@@ -70,19 +66,10 @@ _WAITING_SHARE = 2 / 3
 HEALTH_SECONDS = 3.0
 """At the most how long a check of health may be silent."""
 
-_JSON_TYPES = frozenset({"application/json", "application/problem+json"})
-_MAX_DETAIL = 300
 _TRUNCATED = "truncated"
 """What msgspec says of JSON that ends too early, or has not begun."""
-_MAX_RETRY_AFTER = 3_600.0
-FORBIDDEN = "forbidden"
-"""The code of a refusal that is about the caller, and not about this server's own key."""
 ENFORCES_REACH = "access"
 """The feature that an engine announces which enforces `X-KB-Access`."""
-_BUSY = frozenset({"queue_full", "not_ready"})
-_GATEWAY = frozenset({502, 504})
-_NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
-_KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance", "retry_after"})
 
 
 class HttpEngine:
@@ -90,7 +77,8 @@ class HttpEngine:
 
     `url` is the engine's base, `api_key` its bearer key (empty: none is sent) or what finds it, asked again
     after the engine was out of reach. `silence` is the seconds without a byte after which a call fails. `tls`
-    and `exchange` are those of `HttpTransport`. The first call connects.
+    and `exchange` are those of `HttpTransport`. The first call connects. What callers with quotas add is
+    counted here, on its way, whichever tool sends it: calls may raise ToolError, too.
     """
 
     def __init__(
@@ -157,8 +145,12 @@ class HttpEngine:
             query=query,
             body=body,
         )
-        await self._ensure_suitable(operation)
-        return await self._http.send(request, partial(decode, operation))
+        grant = GRANT.get()
+        if grant.meter is None or not isinstance(body, m.NoteRequest | m.NotePatch):
+            return await self._answer(operation, request)
+        documents, text = (1 if isinstance(body, m.NoteRequest) else 0), body.text or ""
+        with grant.adding(documents, len(text.encode(errors="replace"))):
+            return await self._answer(operation, request)
 
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
@@ -167,8 +159,12 @@ class HttpEngine:
         request = self._request(
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
-        await self._ensure_suitable(CREATE_JOB)
-        return await self._http.send(request, partial(decode, CREATE_JOB))
+        with GRANT.get().adding(1, file.size):
+            return await self._answer(CREATE_JOB, request)
+
+    async def _answer(self, operation: Operation[Any, R], request: EngineRequest) -> R:
+        await self._ensure_suitable(operation)
+        return await self._http.send(request, partial(decode, operation))
 
     async def ensure_reach(self) -> None:
         """Let go on only those whom this engine is known to keep to what they reach.
@@ -392,7 +388,7 @@ def _expect_streamed(response: RawResponse) -> None:
     if response.status != HTTPStatus.OK:
         raise fault_of(GET_ORIGINAL, response, now=datetime.now(UTC))
     if response.content_type != OCTETS or response.body:
-        raise EngineBadAnswer(f"It answered {_name(GET_ORIGINAL)} with something other than a file.")
+        raise EngineBadAnswer(f"It answered {name_of(GET_ORIGINAL)} with something other than a file.")
 
 
 class _Version(msgspec.Struct):
@@ -415,76 +411,11 @@ def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[by
         raise fault_of(operation, response, now=datetime.now(UTC))
     if response.content_type != "application/json":
         media_type = response.content_type[:80] or "no content type"
-        raise EngineBadAnswer(f"It answered {_name(operation)} with {media_type}, not with JSON.")
+        raise EngineBadAnswer(f"It answered {name_of(operation)} with {media_type}, not with JSON.")
     try:
         return read(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineBadAnswer(
-            f"Its answer to {_name(operation)} does not fit: {str(error)[:_MAX_DETAIL]}",
+            f"Its answer to {name_of(operation)} does not fit: {str(error)[:MAX_DETAIL]}",
             broke_off=_TRUNCATED in str(error),
         ) from error
-
-
-def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -> EngineFault:
-    """The fault that a response outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
-    problem = problem_of(response)
-    wait = _retry_after(response.retry_after or problem.get("retry_after"), now)
-    code = problem.get("code")
-    detail = f"It answered with the status {response.status}."
-    for member in ("message", "title", "detail"):  # the last counts most; the first is what others call it
-        if isinstance(words := problem.get(member), str) and words:
-            detail = words[:_MAX_DETAIL]
-    if response.status == 401 or (response.status == 403 and code != FORBIDDEN):
-        return EngineUnauthorized(detail)
-    if 300 <= response.status < 400:
-        return EngineBadAnswer(f"It answered {_name(operation)} with a redirect ({response.status}).")
-    if code in _BUSY or response.status == 429:
-        return EngineBusy(detail, retry_after=wait)
-    if code in _NOT_THIS_API or (code is None and response.status in (404, 405)):
-        return EngineBadAnswer(f"It does not serve {_name(operation)} ({response.status}).")
-    if code in ERRORS and code != "internal":
-        members = {
-            key: value
-            for key, value in problem.items()
-            if key not in _KNOWN_MEMBERS and isinstance(value, str | int | float)
-        }
-        return Refused(code, detail, retry_after=wait, members=members)
-    if response.status == 503:
-        return EngineBusy(detail, retry_after=wait)
-    if response.status >= 500:
-        return EngineFailed(detail, retry_after=wait, gateway=code is None and response.status in _GATEWAY)
-    if response.status < 400:
-        return EngineBadAnswer(f"It answered {_name(operation)} with the status {response.status}.")
-    return Refused("engine_refused", detail, retry_after=wait)
-
-
-def problem_of(response: RawResponse) -> dict[str, Any]:
-    """The members of a problem document; none where the body is something else."""
-    if response.content_type not in _JSON_TYPES:
-        return {}
-    try:
-        problem = msgspec.json.decode(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    if not isinstance(problem, dict):
-        return {}
-    return {key: value for key, value in problem.items() if key != "code" or isinstance(value, str)}
-
-
-def _retry_after(raw: object, now: datetime) -> float | None:
-    """Seconds to wait, given as a number or a date; at most an hour. None for nothing and for NaN."""
-    if raw is None:
-        return None
-    try:
-        seconds = float(str(raw))
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(str(raw))
-            seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
-        except ValueError:
-            seconds = 0.0
-    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if seconds == seconds else None
-
-
-def _name(operation: AnyOperation) -> str:
-    return f"{operation.method} {operation.path}"

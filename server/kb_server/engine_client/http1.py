@@ -49,12 +49,11 @@ class RawResponse(msgspec.Struct, frozen=True):
 class BodyStream:
     """The body of a response of one media type, for somebody who takes it block by block.
 
-    What waits to be taken is bounded: beyond `most` bytes its connection reads no further.
+    What waits to be taken is bounded: beyond `MAX_WAITING_BYTES` its connection reads no further.
     """
 
-    def __init__(self, media_type: str, most: int = MAX_WAITING_BYTES) -> None:
+    def __init__(self, media_type: str) -> None:
         self.media_type = media_type
-        self._most = most
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._changed = asyncio.Event()
@@ -77,14 +76,14 @@ class BodyStream:
     def put(self, block: bytes) -> None:
         self._waiting.append(block)
         self._size += len(block)
-        if self._size > self._most and self._connection is not None and not self._is_paused:
+        if self._size > MAX_WAITING_BYTES and self._connection is not None and not self._is_paused:
             self._connection.pause_reading()
             self._is_paused = True
         self._changed.set()
 
     async def taken(self) -> None:
         """Wait until there is room for more."""
-        while self._size > self._most:
+        while self._size > MAX_WAITING_BYTES:
             self._room.clear()
             await self._room.wait()
 
@@ -100,7 +99,7 @@ class BodyStream:
                 block = self._waiting.popleft()
                 self._size -= len(block)
                 self._room.set()
-                if self._is_paused and self._size <= self._most // 2 and self._connection is not None:
+                if self._is_paused and self._size <= MAX_WAITING_BYTES // 2 and self._connection is not None:
                     self._connection.resume_reading()
                     self._is_paused = False
                 yield block

@@ -24,20 +24,18 @@ from kb_contracts.api.operations import (
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.access.grants import GRANT
 from kb_server.engine_client.client import (
-    FORBIDDEN,
     HEALTH_SECONDS,
     Key,
     build_request,
-    fault_of,
     key_finder,
     narrowing,
-    problem_of,
     read_json,
 )
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineTooOld, RateLimited, Refused
 from kb_server.engine_client.http1 import RawResponse
+from kb_server.engine_client.problems import FORBIDDEN, fault_of, problem_of
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -65,14 +63,13 @@ class HttpRagler:
         api_key: Key = "",
         *,
         silence: float = 30.0,
-        policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         ensure_reach: Callable[[], Awaitable[None]] | None = None,
         exchange: Exchange | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, exchange=exchange, tls=tls)
+        self._http = HttpTransport(url, clock=clock, jitter=jitter, exchange=exchange, tls=tls)
         self._ensure_reach = ensure_reach or refuse_narrowed
         self._find_key = key_finder(api_key)
         self._silence = silence

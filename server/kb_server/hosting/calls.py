@@ -364,7 +364,8 @@ class Calls:
                 log.warning("Tool %s ended", published.label, extra=fields)
             else:
                 logs.info(log, "Tool %s ended", published.label, fields)
-            auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
+            if auditing.ACTIVE is not None:
+                auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
             if span is not None:
                 span.end(error_type, answered=answered)
 

@@ -1,9 +1,9 @@
-"""Resources, prompts and completion of a toolset, on a server of the official SDK."""
+"""Resources, prompts, completion and tasks of a toolset, on a server of the official SDK."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mcp_types as types
@@ -16,10 +16,20 @@ from kb_server.document_marks import META
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import admit, new_call, on_behalf_of
-from kb_server.offers import Completion, Prompt, Resource, ResourceTemplate, ResourceText
+from kb_server.offers import (
+    Completion,
+    Prompt,
+    Resource,
+    Resources,
+    ResourceTemplate,
+    ResourceText,
+    Task,
+    Tasks,
+)
 from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
+from mcp_aiohttp.protocol.tasks import TaskState
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +177,55 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: s
         raise MCPError(INTERNAL_ERROR, "Internal error") from None
     log.info("Answered a request beside the tools", extra=fields)
     return answer
+
+
+class HostedResources:
+    """`WatchedResources` of a toolset: one look for all, and a first one on behalf of who subscribes."""
+
+    def __init__(self, resources: Resources, toolset: str) -> None:
+        """`toolset` is the one whose resources they are."""
+        self._resources = resources
+        self._toolset = toolset
+
+    async def state(self) -> Hashable:
+        return await self._resources.state()
+
+    async def version(self, uri: str) -> Hashable | None:
+        return await self._resources.version(uri)
+
+    async def required(self, context: Context, uri: str) -> None:
+        async def look() -> None:
+            if await self._resources.version(uri) is None:
+                raise ToolError("resource_not_found", f"There is no resource {uri[:200]}.", uri=uri[:2_000])
+
+        await answered(context, look, self._toolset)
+
+
+class HostedTasks:
+    """`TaskSource` of a toolset: asks on behalf of the caller, and answers faults in words."""
+
+    def __init__(self, tasks: Tasks, toolset: str) -> None:
+        """`toolset` is the one whose tasks they are."""
+        self._tasks = tasks
+        self._toolset = toolset
+
+    async def state(self, context: Context, task_id: str, wait: float = 0.0) -> TaskState:
+        return _state(await answered(context, lambda: self._tasks.get(task_id, wait), self._toolset))
+
+    async def result(self, context: Context, task_id: str) -> dict[str, Any]:
+        outcome = await answered(context, lambda: self._tasks.result(task_id), self._toolset)
+        return outcome.as_result()
+
+    async def page(self, context: Context, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
+        found, following = await answered(context, lambda: self._tasks.page(cursor), self._toolset)
+        return [_state(task) for task in found], following
+
+    async def cancel(self, context: Context, task_id: str) -> TaskState:
+        return _state(await answered(context, lambda: self._tasks.cancel(task_id), self._toolset))
+
+
+def _state(task: Task) -> TaskState:
+    return TaskState(task.id, task.status, task.created_at, task.changed_at, task.message)
 
 
 def _takes(prompt: Prompt, argument: str) -> bool:

@@ -17,9 +17,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from kb_server.hosting.calls import MAX_AGENT, Calls, admit, new_call, on_behalf_of
-from kb_server.hosting.offers import add_offers, code_of
-from kb_server.hosting.tasks import HostedTasks
-from kb_server.hosting.watched import HostedResources
+from kb_server.hosting.offers import HostedResources, HostedTasks, add_offers, code_of
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import CANCEL, INVALID, OFFERS, TASKS, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath

@@ -40,7 +40,8 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.model import DEFAULT_LIMITS, Extraction
 from kb_readers.probe import sandbox_info
 from kb_readers.readers import format_of, read_file, require_reader
-from kb_simulator.engine import documents
+from kb_simulator.engine import arrivals, submissions
+from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search as find_passages
 from kb_simulator.engine.search import search_vectors
@@ -209,7 +210,7 @@ async def create_job(incoming: Incoming) -> m.Job:
         check_note_text(incoming.body.text)
         check_metadata(incoming.body.metadata)
         check_submission(reach, incoming.body.tags)
-        note = documents.note(call.identity, incoming.body, reach)
+        note = submissions.note(call.identity, incoming.body, reach)
         return call.namespace.state.accept(note, _retry(incoming))
     received, fmt = call.upload.received, call.upload.format
     check_metadata(received.fields.metadata)
@@ -220,7 +221,7 @@ async def create_job(incoming: Incoming) -> m.Job:
         content = await extract(call.upload.data, fmt, force_ocr=received.fields.force_ocr)
     except ExtractionFailed as error:
         content = m.JobError(code=error.code, message=error.message)
-    file = documents.file(
+    file = submissions.file(
         call.identity,
         received.fields,
         received.filename,
@@ -312,7 +313,7 @@ async def restore_version(incoming: Incoming) -> m.Document:
         seen = state.seen(reach)
         number = seen.number(key, now)
         seen.history.find(number, version, now)
-        return state.documents.restore(number, version, incoming.if_match, now, reach).document
+        return arrivals.restore(state.documents, number, version, incoming.if_match, now, reach).document
 
     return _change(incoming, restore)
 
@@ -335,7 +336,7 @@ async def list_trash(incoming: Incoming) -> m.PastVersionList:
     return _seen(incoming).history.trash(incoming.query, CURRENT.get().reads.now())
 
 
-def _looked_at(incoming: Incoming) -> tuple[documents.Documents, int, int]:
+def _looked_at(incoming: Incoming) -> tuple[Documents, int, int]:
     """The documents, the time, and the number of the one that the path names.
 
     Raises EngineError: `document_not_found`.
@@ -344,12 +345,12 @@ def _looked_at(incoming: Incoming) -> tuple[documents.Documents, int, int]:
     return seen, now, seen.number(document_key(incoming.path["document_id"]), now)
 
 
-def _seen(incoming: Incoming) -> documents.Documents:
+def _seen(incoming: Incoming) -> Documents:
     """The documents that there are for the caller."""
     return CURRENT.get().reads.seen(incoming.access.reach)
 
 
-def _change_found(incoming: Incoming, effect: Callable[[documents.Documents, int | str, int], A]) -> A:
+def _change_found(incoming: Incoming, effect: Callable[[Documents, int | str, int], A]) -> A:
     """As `_change`, of the document that the path names. Raises EngineError: `document_not_found`."""
     key = document_key(incoming.path["document_id"])
 
@@ -378,7 +379,7 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     check_patch(patch)
     call = CURRENT.get()
     state = call.namespace.state
-    update = documents.Update(call.identity, incoming.path["document_id"], patch, incoming.access.reach)
+    update = submissions.Update(call.identity, incoming.path["document_id"], patch, incoming.access.reach)
     # How long the caller waits does not make it another request.
     taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
     if isinstance(taken, m.Document):
@@ -411,7 +412,7 @@ async def add_tags(incoming: Incoming) -> m.Document:
 async def remove_tag(incoming: Incoming) -> m.Document:
     tag, add, reach = incoming.path["tag"], incoming.query.add, incoming.access.reach
 
-    def remove(base: documents.Documents, key: int | str, now: int) -> m.Document:
+    def remove(base: Documents, key: int | str, now: int) -> m.Document:
         return base.remove_tag(key, tag, incoming.if_match, now, reach, add).document
 
     return _change_found(incoming, remove)

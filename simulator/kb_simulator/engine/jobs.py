@@ -18,7 +18,8 @@ from kb_contracts.api.errors import ERRORS
 from kb_contracts.semantics.jobs import TRANSITIONS, Event
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_simulator.determinism import microseconds_of, rfc3339
-from kb_simulator.engine.documents import Stored, Submission, Update
+from kb_simulator.engine.stored import Stored
+from kb_simulator.engine.submissions import Submission, Update
 
 STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
 """What a job goes through, in order."""

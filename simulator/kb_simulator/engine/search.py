@@ -35,8 +35,10 @@ from kb_contracts.semantics.search import (
     vector_result,
 )
 from kb_simulator.determinism import microseconds_of, moment_of
-from kb_simulator.engine.documents import Collections, Documents, Stored, estimated_tokens
+from kb_simulator.engine.collections import Collections, estimated_tokens
+from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.index import Scores
+from kb_simulator.engine.stored import Stored
 
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}

@@ -29,8 +29,9 @@ from kb_contracts.semantics.jobs import (
 )
 from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
-from kb_simulator.engine.documents import Collections, Documents, Line, Submission, Update, line_of
-from kb_simulator.engine.history import History
+from kb_simulator.engine import commits
+from kb_simulator.engine.collections import Collections
+from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.index import DIMENSIONS
 from kb_simulator.engine.jobs import (
     QUEUED,
@@ -44,6 +45,8 @@ from kb_simulator.engine.jobs import (
     Retry,
     Stuck,
 )
+from kb_simulator.engine.submissions import Line, Submission, Update, line_of
+from kb_simulator.engine.versions import History
 from kb_simulator.engine.view import collections_within, documents_within, is_job_within
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -414,7 +417,7 @@ class State:
             try:
                 if wanted.reach is not None:  # its note may have gone out of reach meanwhile
                     documents_within(self._documents, wanted.reach).find(wanted.document_id)
-                stored = self._documents.replace_note(wanted.document_id, wanted.patch, now)
+                stored = commits.replace_note(self._documents, wanted.document_id, wanted.patch, now)
             except EngineError as error:
                 job = record.failed(STEPS[-1], m.JobError(code=error.code, message=error.detail), now)
             else:
@@ -424,7 +427,7 @@ class State:
             job = record.failed(STEPS[0], wanted.content, now)
         else:
             uid = self.seeded.uuid("document", record.job.id)
-            stored, plan = self._documents.take_in(wanted, wanted.content, uid, now)
+            stored, plan = commits.take_in(self._documents, wanted, wanted.content, uid, now)
             job = record.completed(
                 stored,
                 now=now,

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api.ragler import PREFIX
-from kb_simulator.engine.documents import Collections, Documents
-from kb_simulator.engine.history import History
+from kb_simulator.engine.collections import Collections
+from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.jobs import JobRecord
+from kb_simulator.engine.versions import History
 
 
 def documents_within(documents: Documents, reach: Reach) -> Documents:

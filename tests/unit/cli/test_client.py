@@ -25,27 +25,9 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
 )
+from tests.support.jobs import job_with
 
-JOB = m.Job(
-    id="3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11",
-    status="queued",
-    kind="note",
-    title="t",
-    filename=None,
-    tags=[],
-    step="waiting",
-    progress=0,
-    completed_steps=0,
-    total_steps=1,
-    attempts=0,
-    document_id=None,
-    document_uid=None,
-    deduplicated=False,
-    error=None,
-    created_at="2026-01-01T00:00:00Z",
-    started_at=None,
-    finished_at=None,
-)
+JOB = job_with()
 
 
 def answering(handler: Callable[[httpx.Request], httpx.Response], key: str = "") -> EngineClient:

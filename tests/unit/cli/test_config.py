@@ -122,9 +122,12 @@ def test_a_wrong_value_is_refused_with_the_variables_name(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("LOG_LEVEL", "loud"), ("KB_PUBLISHED_COLLECTIONS", "guides,a/b")]
+)
 def test_a_wrong_variable_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str
 ) -> None:
-    monkeypatch.setenv("LOG_LEVEL", "loud")
+    monkeypatch.setenv(variable, value)
     assert main(["config"]) == Exit.USAGE
-    assert "LOG_LEVEL='loud'" in capsys.readouterr().err
+    assert f"{variable}={value!r}: takes " in capsys.readouterr().err

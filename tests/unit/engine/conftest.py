@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Database, give_back
+from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Place, new_place
 
 
@@ -18,3 +18,10 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     yield place
     if isinstance(place, Database):
         give_back(place)
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[Database]:
+    database = await new_database()
+    yield database
+    give_back(database)

@@ -16,7 +16,7 @@ from kb_contracts.api import models as m
 from kb_readers.model import Extraction
 from kb_readers.readers import format_of
 from kb_simulator.determinism import Clock, ClockMode, Seeded
-from kb_simulator.engine import documents
+from kb_simulator.engine import submissions
 from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search
 from kb_simulator.engine.state import State
@@ -38,11 +38,11 @@ class Base:
 
     def submit(self, text: str, **fields: Any) -> m.Job:
         request = m.NoteRequest(text=text, **fields)
-        return self.state.accept(documents.note(f"request-{next(self._numbers)}", request))
+        return self.state.accept(submissions.note(f"request-{next(self._numbers)}", request))
 
     def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
         """Submit a note's update; its job."""
-        wanted = documents.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
+        wanted = submissions.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
         job = self.state.update(wanted, retry)
         assert isinstance(job, m.Job)
         return job
@@ -59,10 +59,10 @@ class Base:
     def file(self, name: str, text: str, **fields: Any) -> int:
         return self.document_of(self.state.accept(self.upload(name, text, **fields)))
 
-    def upload(self, name: str, text: str | m.JobError, **fields: Any) -> documents.Submission:
+    def upload(self, name: str, text: str | m.JobError, **fields: Any) -> submissions.Submission:
         """A file to submit, with this text or without any."""
         content = Extraction.of_note(text) if isinstance(text, str) else text
-        return documents.file(
+        return submissions.file(
             f"request-{next(self._numbers)}",
             m.FileFields(**fields),
             name,

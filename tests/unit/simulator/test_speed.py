@@ -24,7 +24,7 @@ import pytest
 from aiohttp import web
 
 from kb_contracts.api import models as m
-from kb_simulator.engine import documents
+from kb_simulator.engine import submissions
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.namespaces import DEFAULT, Namespaces
 
@@ -60,7 +60,7 @@ def simulator() -> web.Application:
     dice = random.Random(1)
     for number in range(DOCUMENTS):
         note = m.NoteRequest(text=_text(dice, WORDS_A_DOCUMENT), tags=["collection:documents"])
-        state.accept(documents.note(str(number), note))
+        state.accept(submissions.note(str(number), note))
     return build_app(namespaces, max_upload_bytes=1)
 
 

@@ -29,6 +29,7 @@ CONNECTIONS = 10
 """Of one engine; one more listens."""
 WRITERS = CONNECTIONS - 3
 """That change something; those that wait for one another's changes leave room for searches and leases."""
+_ATTEMPTS = 5
 ACQUIRE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -172,10 +173,9 @@ async def _prepare(db: Db) -> None:
 class Connections:
     """A bounded pool, opened when it is first used and again whenever the server comes back."""
 
-    def __init__(self, address: Address, search_path: str, size: int = CONNECTIONS) -> None:
+    def __init__(self, address: Address, search_path: str) -> None:
         self._address = address
         self._search_path = search_path
-        self._size = size
         self._pool: Any = None
         self._opening = asyncio.Lock()
         self._writers = asyncio.Semaphore(WRITERS)
@@ -215,7 +215,7 @@ class Connections:
                 self._pool = await asyncpg.create_pool(
                     self._address.url,
                     min_size=0,
-                    max_size=self._size,
+                    max_size=CONNECTIONS,
                     timeout=CONNECT_SECONDS,
                     command_timeout=WRITE_SECONDS,
                     max_inactive_connection_lifetime=IDLE_SECONDS,
@@ -232,9 +232,9 @@ class Connections:
             await pool.close()
 
 
-async def attempted(work: Callable[[], Awaitable[T]], attempts: int = 5) -> T:
+async def attempted(work: Callable[[], Awaitable[T]]) -> T:
     """Do `work`, a transaction that the server may give up, until it is through."""
-    for _ in range(attempts - 1):
+    for _ in range(_ATTEMPTS - 1):
         try:
             return await work()
         except TRY_AGAIN:

@@ -63,9 +63,9 @@ async def prepare(
         return str(await value(db, "SELECT current_setting('search_path')")), bound
 
 
-async def filled_by(address: Address, wait: float = WAIT_SECONDS) -> EmbedderIdentity:
+async def filled_by(address: Address) -> EmbedderIdentity:
     """The embedder that filled a base, which must have been used. Raises `BaseRefused`."""
-    async with latest(address, wait) as db, db.transaction():
+    async with latest(address) as db, db.transaction():
         if (stored := await schema.stored_embedder(db)) is None:
             raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
         return stored

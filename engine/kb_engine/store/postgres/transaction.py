@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
@@ -254,19 +253,7 @@ class PostgresWrite(PostgresRead, Write):
             "chunks",
             columns=_CHUNKS,
             records=[
-                (
-                    i,
-                    c.uid or str(uuid4()),
-                    document_id,
-                    place,
-                    c.text,
-                    c.page,
-                    c.heading,
-                    c.start,
-                    c.end,
-                    c.tokens,
-                    words.length,
-                )
+                (*c.row(i, document_id, place), words.length)
                 for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, analysed, strict=True))
             ],
         )

@@ -13,7 +13,7 @@ from kb_contracts.semantics.documents import check_version
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.port import Arrival, NewJob, Prepared
 from kb_engine.store.repository import documents, originals, sources, versions
-from kb_engine.store.repository.content import assign
+from kb_engine.store.repository.content import assign, describe
 from kb_engine.store.repository.transaction import Write, stamp
 from kb_engine.store.repository.versions import Past
 
@@ -99,7 +99,7 @@ async def restore(
     scope = await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,))
     await documents.replace_content(write, standing.id, prepared)
     job = replace(_job(past), dedup_scope=scope)
-    await documents.describe(write, standing.id, job, prepared, standing.metadata)
+    await describe(write, standing.id, job, prepared, standing.metadata)
     await originals.release(write, [standing.sha256])
     await documents.raise_version(write, standing.id)
     return await documents.find(write, standing.id)

@@ -1,4 +1,4 @@
-"""What a base keeps of the content of documents, all of it: to be checked, and to be made again."""
+"""What a base keeps of the content of documents: put in, checked, and made again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.store.port import NewJob, Prepared, PreparedChunk
 from kb_engine.store.repository.transaction import Read, Write
+
+NO_TEXT = "No text was found."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,62 @@ async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> 
         f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
         (*columns.values(), document_id),
     )
+
+
+async def describe(
+    write: Write, document_id: int, job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]
+) -> None:
+    """Have a document say what its new content is, and keep the text of a note."""
+    await assign(write, document_id, columns_of(job, prepared, metadata))
+    await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
+    await keep_text(write, document_id, job)
+
+
+def columns_of(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of what a job has brought."""
+    return {
+        "kind": job.kind,
+        "doc_type": job.doc_type,
+        "format": job.format,
+        "filename": job.filename,
+        "size_bytes": job.size_bytes,
+        "sha256": job.sha256,
+        "dedup_scope": job.dedup_scope,
+        **metadata_columns(metadata),
+        **outcome_columns(prepared),
+    }
+
+
+async def keep_text(write: Write, document_id: int, job: NewJob) -> None:
+    """Keep the whole text of a note; of a file none is."""
+    if job.kind == "note":
+        sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
+        await write.rows(sql, (document_id, job.text or ""))
+
+
+def metadata_columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a document's metadata."""
+    source_type = metadata.get("source_type")
+    return {
+        "metadata": msgspec.json.encode(metadata).decode(),
+        # A column of its own, so that a filter need not read the JSON of every document.
+        "source_type": source_type if isinstance(source_type, str) else None,
+    }
+
+
+def outcome_columns(prepared: Prepared) -> dict[str, Any]:
+    """The columns that change with the content."""
+    searchable = bool(prepared.chunks)
+    return {
+        "title": prepared.title,
+        "language": prepared.language,
+        "status": "searchable" if searchable else "empty",
+        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
+        "extraction_method": prepared.extraction_method,
+        "pages": prepared.pages,
+        "chunk_count": len(prepared.chunks),
+        "token_count": sum(one.tokens for one in prepared.chunks),
+    }
 
 
 async def damage(read: Read) -> list[str]:

@@ -1,8 +1,7 @@
 """Documents and their tags: found, listed, made by the commit of a job, changed and removed.
 
 The commit of a job leads to a new document, to the standing one that it turned out to be, or to a note's
-other text, and closes the job in the same transaction. Updates of notes are jobs too: accepted, joined while
-they are unfinished, done in the order of acceptance.
+other text, and closes the job in the same transaction.
 """
 
 from __future__ import annotations
@@ -27,23 +26,27 @@ from kb_contracts.semantics.documents import (
     text_digest,
 )
 from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
-from kb_engine.store.port import Idempotency, LeasedJob, NewJob, Prepared
+from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, originals, sources, versions
-from kb_engine.store.repository.content import assign, note_text
+from kb_engine.store.repository.content import (
+    assign,
+    columns_of,
+    describe,
+    keep_text,
+    metadata_columns,
+    note_text,
+    outcome_columns,
+)
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
 from kb_engine.store.repository.transaction import (
     Read,
     Write,
-    answer_or_job,
     following,
-    keep_answer,
     makes_room,
     placeholders,
     settle,
 )
-
-NO_TEXT = "No text was found."
 
 _COLUMNS = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256", "metadata",
@@ -241,8 +244,8 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     if not await jobs.hold(write, leased):
         return None
     if job.kind == "update":
-        await write.hold_document(updated_note(job))
-        standing, text = await note(write, updated_note(job))
+        await write.hold_document(job.updated_note)
+        standing, text = await note(write, job.updated_note)
         check_version(standing.version, job.expected_version)
         text = text if job.text is None else job.text
         sha256, size = text_digest(text)
@@ -253,7 +256,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
                 current_version=standing.version,
             )
         await replace_content(write, standing.id, prepared)
-        await assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **_outcome(prepared)})
+        await assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **outcome_columns(prepared)})
         await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
         await raise_version(write, standing.id)
         changed = await find(write, standing.id)
@@ -335,15 +338,6 @@ async def replace_content(write: Write, document_id: int, prepared: Prepared) ->
     await write.insert_content(document_id, prepared.title, prepared)
 
 
-async def describe(
-    write: Write, document_id: int, job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]
-) -> None:
-    """Have a document say what its new content is, and keep the text of a note."""
-    await assign(write, document_id, _content(job, prepared, metadata))
-    await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
-    await _keep_text(write, document_id, job)
-
-
 async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int | None = None) -> m.Document:
     """A new document with all that belongs to it; with a `document_id` of its own, which none has now."""
     if document_id is None:
@@ -351,7 +345,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
     columns = {
         "id": document_id,
         "uid": str(uuid4()),
-        **_content(job, prepared, job.metadata),
+        **columns_of(job, prepared, job.metadata),
         "source_path": job.source_path,
         "unsourced": job.source_path is None,
         "created_at": write.now,
@@ -361,60 +355,13 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
         f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
-    await _keep_text(write, document_id, job)
+    await keep_text(write, document_id, job)
     if job.source_path is not None:
         await sources.point(write, job.source_path, document_id)
     await _tag(write, document_id, job.tags)
     await write.insert_content(document_id, prepared.title, prepared)
     await write.touch_base(document_id)
     return await find(write, document_id)
-
-
-def _content(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of what a job has brought."""
-    return {
-        "kind": job.kind,
-        "doc_type": job.doc_type,
-        "format": job.format,
-        "filename": job.filename,
-        "size_bytes": job.size_bytes,
-        "sha256": job.sha256,
-        "dedup_scope": job.dedup_scope,
-        **_metadata(metadata),
-        **_outcome(prepared),
-    }
-
-
-async def _keep_text(write: Write, document_id: int, job: NewJob) -> None:
-    """Keep the whole text of a note; of a file none is."""
-    if job.kind == "note":
-        sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
-        await write.rows(sql, (document_id, job.text or ""))
-
-
-def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a document's metadata."""
-    source_type = metadata.get("source_type")
-    return {
-        "metadata": msgspec.json.encode(metadata).decode(),
-        # A column of its own, so that a filter need not read the JSON of every document.
-        "source_type": source_type if isinstance(source_type, str) else None,
-    }
-
-
-def _outcome(prepared: Prepared) -> dict[str, Any]:
-    """The columns that change with the content."""
-    searchable = bool(prepared.chunks)
-    return {
-        "title": prepared.title,
-        "language": prepared.language,
-        "status": "searchable" if searchable else "empty",
-        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
-        "extraction_method": prepared.extraction_method,
-        "pages": prepared.pages,
-        "chunk_count": len(prepared.chunks),
-        "token_count": sum(one.tokens for one in prepared.chunks),
-    }
 
 
 # changes
@@ -510,7 +457,7 @@ async def set_metadata(
     standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing
-    await assign(write, standing.id, _metadata(metadata))
+    await assign(write, standing.id, metadata_columns(metadata))
     await raise_version(write, standing.id)
     return await find(write, standing.id)
 
@@ -564,73 +511,3 @@ async def remove_tag(
     await raise_version(write, standing.id)
     await _add_tags(write, standing.id, left, added)
     return await find(write, standing.id)
-
-
-# updates of notes
-
-
-async def accept_update(
-    write: Write,
-    document_id: int,
-    patch: m.NotePatch,
-    idempotency: Idempotency,
-    *,
-    caller: str = "",
-    refusal: EngineError | None = None,
-) -> m.Job | m.Document:
-    """Queue the update of a note, durably, or join the one that does the same already.
-
-    Joined is the job of the same key; else the update that was accepted last for this note, while it has
-    not ended and asks for the same. Where the key's job has completed, its note as it was then answers
-    (`answer_to` gives it too); where it failed, the key is free again. A new job takes its turn among
-    those of `caller`; `refusal` is raised where one would have to be queued.
-
-    Raises `document_not_found`, `not_a_note`, `version_conflict` and `queue_full`.
-    """
-    await write.hold_key(idempotency)
-    if (known := await answer_or_job(write, idempotency)) is not None:
-        answer, job_id = known
-        if job_id is not None:
-            return await jobs.find(write, job_id)
-        return msgspec.json.decode(answer, type=m.Document)
-    await write.hold_queue()  # of two that do the same at once, the second joins
-    standing, text = await note(write, document_id)
-    check_version(standing.version, patch.expected_version)
-    # Held, so that its end waits for the key that joins it, or is seen here.
-    last = await jobs.hold_last_update(write, document_id)
-    wanted = (patch.text, patch.title, patch.expected_version, write.reach)
-    if last is not None and (last.text, last.new_title, last.expected_version, last.reach) == wanted:
-        job = await jobs.find(write, last.id)
-    elif refusal is not None:
-        raise refusal
-    else:
-        sha256, size = text_digest(text if patch.text is None else patch.text)
-        job = await jobs.accept(
-            write,
-            NewJob(
-                id=str(uuid4()),
-                kind="update",
-                title=patch.title or standing.title,
-                tags=standing.tags,
-                metadata={},
-                source_path=None,
-                dedup_scope="",
-                sha256=sha256,
-                size_bytes=size,
-                text=patch.text,
-                document_id=standing.id,
-                new_title=patch.title,
-                expected_version=patch.expected_version,
-                caller=caller,
-                reach=write.reach,
-            ),
-        )
-    await keep_answer(write, idempotency, job, job.id)
-    return job
-
-
-def updated_note(job: NewJob) -> int:
-    """The id of the note that an update is of. Raises LookupError: it is no update."""
-    if job.document_id is None:
-        raise LookupError(f"job {job.id} names no note")
-    return job.document_id

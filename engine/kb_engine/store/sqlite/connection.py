@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import apsw
 import msgspec
@@ -217,21 +216,7 @@ class SqliteWrite(SqliteRead, Write):
         self.db.executemany(
             "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, tokens) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (
-                    i,
-                    c.uid or str(uuid4()),
-                    document_id,
-                    place,
-                    c.text,
-                    c.page,
-                    c.heading,
-                    c.start,
-                    c.end,
-                    c.tokens,
-                )
-                for place, (i, c) in enumerate(chunks)
-            ),
+            (chunk.row(number, document_id, place) for place, (number, chunk) in enumerate(chunks)),
         )
         vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
         self.db.executemany(

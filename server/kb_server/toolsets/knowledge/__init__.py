@@ -12,9 +12,9 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_server.document_marks import DocumentMark
 from kb_server.services import Services
-from kb_server.settings import MEBIBYTE
 from kb_server.tool import A, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.uploads.upload import MEBIBYTE
 
 INSTRUCTIONS = """\
 A knowledge base of documents, searched by words and by meaning. Search with knowledge-search before \

@@ -17,12 +17,13 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobEnds
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs, sources, state
+from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
+from tests.support.jobs import job_with
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children
 
@@ -232,7 +233,7 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     assert note_id is not None
     parts.embedder.failures = 2
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
-    job = await parts.store.write(documents.accept_update, note_id, m.NotePatch(text="copper mine"), once)
+    job = await parts.store.write(updates.accept, note_id, m.NotePatch(text="copper mine"), once)
     parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # it did not fail
@@ -249,7 +250,7 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
     ids = []
     for text in (f"{HELD} " * SHORT_BYTES, "basalt"):
         patch, once = m.NotePatch(text=text), Idempotency("key", text[:6], "operation", text[:6])
-        ids.append((await parts.store.write(documents.accept_update, note_id, patch, once)).id)
+        ids.append((await parts.store.write(updates.accept, note_id, patch, once)).id)
         parts.workers.wake()
     await parts.embedding()
     parts.embedder.release.set()
@@ -333,29 +334,6 @@ async def test_a_failure_is_told_when_the_disk_has_room_again(tmp_path: Path) ->
         assert (job.status, len(parts.pauses)) == ("failed", 2)
 
 
-def job(status: m.JobStatus) -> m.Job:
-    return m.Job(
-        id="j",
-        status=status,
-        kind="note",
-        title="t",
-        filename=None,
-        tags=[],
-        step="",
-        progress=0.0,
-        completed_steps=0,
-        total_steps=0,
-        attempts=0,
-        document_id=None,
-        document_uid=None,
-        deduplicated=False,
-        error=None,
-        created_at="",
-        started_at=None,
-        finished_at=None,
-    )
-
-
 class Reads:
     def __init__(self, *states: m.JobStatus) -> None:
         self.states = list(states)
@@ -363,7 +341,7 @@ class Reads:
 
     async def __call__(self, _job_id: str) -> m.Job:
         self.asked.set()
-        return job(self.states.pop(0) if len(self.states) > 1 else self.states[0])
+        return job_with(status=self.states.pop(0) if len(self.states) > 1 else self.states[0])
 
 
 async def test_an_ended_job_is_answered_at_once() -> None:
@@ -387,7 +365,7 @@ async def test_an_end_between_reading_and_waiting_is_not_missed() -> None:
 
     async def read(job_id: str) -> m.Job:
         ends.announce(job_id)
-        return job(next(states))  # type: ignore[arg-type]
+        return job_with(status=next(states))
 
     async with asyncio.timeout(10):
         assert (await ends.wait("j", 30, read)).status == "completed"

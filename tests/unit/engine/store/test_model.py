@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import LeasedJob, NewJob
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import documents, jobs, updates
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, all_documents, key, new_note, new_place, opened, prepared
 
@@ -250,7 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
     def update(self, number: int, text: str) -> Any:
         """A note shall have another text; the same once more is the same job."""
         patch, once = m.NotePatch(text=text), key(str(uuid4()))
-        answer = self.ask(self.base.store.write(documents.accept_update, number, patch, once))
+        answer = self.ask(self.base.store.write(updates.accept, number, patch, once))
         if number not in self.model.documents:
             assert answer == "document_not_found"
             return multiple()

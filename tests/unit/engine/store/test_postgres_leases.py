@@ -20,7 +20,7 @@ from kb_engine.store.postgres import schema
 from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs, state, updates
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
@@ -321,7 +321,7 @@ async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: 
     note = await two.one.ingest(new_note("a"), prepared("a"))
     assert note.document_id is not None
     once = Idempotency("key", "caller", "operation", "same")
-    await two.one.store.write(documents.accept_update, note.document_id, m.NotePatch(text="b"), once)
+    await two.one.store.write(updates.accept, note.document_id, m.NotePatch(text="b"), once)
     update = await two.one.take("mine")
     events: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(events.put_nowait)

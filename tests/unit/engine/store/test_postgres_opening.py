@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import asyncpg
@@ -24,20 +23,13 @@ from kb_engine.store.port import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.store import open_postgres
-from tests.support.postgres import PASSWORD, Database, give_back, new_database
+from tests.support.postgres import PASSWORD, Database, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
 pytestmark = pytest.mark.process
 
 UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
 """That of an endpoint that has not answered yet."""
-
-
-@pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    database = await new_database()
-    yield database
-    give_back(database)
 
 
 def shortened(made: Prepared, dimensions: int) -> Prepared:

@@ -19,7 +19,7 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
 from kb_engine.store.repository import collections, documents, state
-from tests.support.postgres import Database, give_back, new_database
+from tests.support.postgres import Database, new_database
 from tests.support.remote_index import RemoteIndex, Server
 from tests.support.side_by_side import SECONDS, in_flight, waiting
 from tests.support.stores import (
@@ -37,13 +37,6 @@ from tests.support.stores import (
 pytestmark = pytest.mark.process
 
 ID = "00000000-0000-4000-8000-000000000000"
-
-
-@pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    database = await new_database()
-    yield database
-    give_back(database)
 
 
 @pytest.fixture

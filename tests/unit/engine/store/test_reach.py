@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.access.reach import Reach
+from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
-from kb_engine.reaching import REACH
 from kb_engine.store import repository
 from kb_engine.store.repository import documents, jobs, sources
 from tests.support.stores import Base, Place, new_note, opened, prepared, refused
@@ -32,13 +31,13 @@ UNBOUNDED = {
     "content.note_text": "of a document that was found",
     "content.assign": "of a document that was found",
     "content.ids_after": "the engine's own care of a base",
+    "content.keep_text": "of a document that is held",
+    "content.describe": "of a document that is held",
     "content.content": "of a document that is held",
     "documents.has": "asked of arrivals, and after `versions.find`",
     "documents.detail": "of a document that was found",
     "documents._chunk_at": "of a document that was found",
     "documents.insert": "a new document",
-    "documents._keep_text": "of a document that is held",
-    "documents.describe": "of a document that is held",
     "documents.commit": "of a document that is held",
     "documents.raise_version": "of a document that is held",
     "documents._remove": "of a document that is held",

@@ -10,7 +10,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import text_digest
-from kb_engine.store.repository import documents, jobs, sources
+from kb_engine.store.repository import documents, jobs, sources, updates
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import Base, all_documents, died, direct, key, new_file, new_note, opened, prepared
 
@@ -89,7 +89,7 @@ async def test_the_new_title_of_a_note_that_its_source_replaced_meanwhile_is_ref
     """Its passages were made from the old text."""
     note = await base.note("granite", source_path=PATH)
     patch = m.NotePatch(title="Stone")
-    await base.store.write(documents.accept_update, note.id, patch, key("k"))
+    await base.store.write(updates.accept, note.id, patch, key("k"))
     leased = await base.take("L")
     replaced = await base.lease(new_note("basalt", source_path=PATH))
     await base.commit(replaced, prepared("basalt"))

@@ -13,7 +13,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs, state, updates
 from kb_engine.store.repository.transaction import answer_to
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
 
@@ -32,7 +32,7 @@ async def accept(
     refusal = patch.pop("refusal", None)
     wanted = m.NotePatch(**{"text": "new", **patch})
     keyed = idempotency or key("any")
-    job = await base.store.write(documents.accept_update, document_id, wanted, keyed, refusal=refusal)
+    job = await base.store.write(updates.accept, document_id, wanted, keyed, refusal=refusal)
     assert isinstance(job, m.Job)
     return job
 
@@ -60,10 +60,10 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
     done = await base.store.read(jobs.find, job.id)
     assert (done.status, done.document_id, done.deduplicated) == ("completed", 1, False)
     answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
-    assert answer == await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key())
+    assert answer == await base.store.write(updates.accept, 1, m.NotePatch(text="new"), key())
     await base.store.once(None, documents.add_tags, 1, ["later"], None)
     assert (answer.version, answer.tags) == (2, ["collection:memory"])
-    assert await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key()) == answer
+    assert await base.store.write(updates.accept, 1, m.NotePatch(text="new"), key()) == answer
 
 
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
@@ -110,9 +110,7 @@ async def test_what_differs_is_not_joined(base: Base, patch: dict[str, Any]) -> 
 
 async def test_many_at_once_are_one(base: Base) -> None:
     wanted = m.NotePatch(text="new")
-    done = await asyncio.gather(
-        *(base.store.write(documents.accept_update, 1, wanted, key(str(n))) for n in range(8))
-    )
+    done = await asyncio.gather(*(base.store.write(updates.accept, 1, wanted, key(str(n))) for n in range(8)))
     assert len({job.id for job in done}) == 1
     await finish(base, done[0])
     assert len({await base.store.read(answer_to, key(str(n))) for n in range(8)}) == 1

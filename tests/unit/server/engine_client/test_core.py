@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
-from kb_server.engine_client.client import decode, fault_of, header_lines
+from kb_server.engine_client.client import decode, header_lines
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -28,6 +28,7 @@ from kb_server.engine_client.errors import (
 )
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
+from kb_server.engine_client.problems import fault_of
 from kb_server.engine_client.transport import Breaker, Circuit, RetryPolicy
 from kb_server.engine_faults import tool_error
 from kb_server.toolsets.kb import ENGINE_WORDS

@@ -14,7 +14,6 @@ from kb_contracts.access.reach import ACCESS, Access, Reach, access_from
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_TAGS, TagsQuery
 from kb_server.access.grants import GRANT, Grant
-from kb_server.access.metered_engine import MeteredEngine
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
 from kb_server.engine_client.ragler_http import HttpRagler
@@ -74,7 +73,7 @@ def on_behalf(grant: Grant) -> Iterator[None]:
         GRANT.reset(token)
 
 
-async def list_tags(client: HttpEngine | MeteredEngine) -> None:
+async def list_tags(client: HttpEngine) -> None:
     await client.call(LIST_TAGS, query=TagsQuery())
 
 
@@ -158,14 +157,14 @@ class Counted:
 
 
 async def test_what_the_engine_does_not_take_is_given_back(foreign: Foreign, client: HttpEngine) -> None:
-    metered, meter = MeteredEngine(client), Counted(10)
+    meter = Counted(10)
     with on_behalf(Grant(Access("ci"), meter=meter)):
-        await list_tags(metered)
+        await list_tags(client)
         assert meter.taken == []
         with pytest.raises(EngineFault):
-            await metered.call(CREATE_JOB, body=m.NoteRequest(text="größe"))
+            await client.call(CREATE_JOB, body=m.NoteRequest(text="größe"))
         assert meter.taken == [(1, 7), (-1, -7)]
         before = len(foreign.requests)
         with pytest.raises(ToolError):
-            await metered.call(CREATE_JOB, body=m.NoteRequest(text="x" * 11))
+            await client.call(CREATE_JOB, body=m.NoteRequest(text="x" * 11))
         assert len(foreign.requests) == before

@@ -18,7 +18,7 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from tests.support.eventually import eventually_async
-from tests.support.postgres import Database, give_back, new_database
+from tests.support.postgres import Database
 from tests.support.side_by_side import in_flight, waiting
 from tests.support.stores import (
     DIMENSIONS,
@@ -35,13 +35,6 @@ from tests.support.stores import (
 pytestmark = pytest.mark.process
 
 DUE = Due(DIMENSIONS, 1)
-
-
-@pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    database = await new_database()
-    yield database
-    give_back(database)
 
 
 @pytest.fixture

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_fixtures import ToolCaller, calling
-from tests.support.simulated_engine import SimulatedEngine, simulated_engine
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[SimulatedEngine]:
-    async with simulated_engine() as engine:
-        yield engine
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.simulated_engine import engine as engine
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kb_simulator.engine.documents import NO_TEXT
+from kb_simulator.engine.commits import NO_TEXT
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import SimulatedEngine
 

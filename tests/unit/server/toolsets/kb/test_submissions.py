@@ -10,7 +10,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_simulator import FailAt, Stuck
-from kb_simulator.engine.documents import NO_TEXT
+from kb_simulator.engine.commits import NO_TEXT
 from kb_simulator.engine.jobs import QUEUED
 from kb_simulator.harness.faults import Status
 from tests.support.server_fixtures import ToolCaller, calling

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import PageQuery, VersionQuery
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS, check_version_kept
 from kb_simulator.determinism import rfc3339
-
-if TYPE_CHECKING:
-    from kb_simulator.engine.documents import Stored
+from kb_simulator.engine.stored import Stored
 
 _KEPT_MICROSECONDS = int(KEPT_DAYS * 86_400_000_000)
 _LISTED = [name for name in m.PastVersion.__struct_fields__ if name in m.Document.__struct_fields__]

@@ -1,0 +1,44 @@
+"""Settings that more than one part reads: declared here once, for the parts may not know one another.
+
+A part names the type in its own class, and gives the default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kb_config.settings import Setting
+
+EngineKey = Annotated[
+    str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
+]
+HeaderTimeout = Annotated[
+    float,
+    Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
+    msgspec.Meta(gt=0),
+]
+KeepOriginals = Annotated[
+    bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
+]
+Keys = Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")]
+LogLevel = Annotated[
+    str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
+]
+PublishedCollections = Annotated[
+    str,
+    Setting(
+        "KB_PUBLISHED_COLLECTIONS",
+        "what the role service reads: collections by name, or beginnings followed by *; empty: all",
+    ),
+]
+UploadBytes = Annotated[int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)]
+
+DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
+
+
+def keys_file(keys: str, home: Path) -> Path:
+    """Where the keys are, by `Keys` and the data folder."""
+    return Path(keys).expanduser() if keys else home / "keys.json"

@@ -1,0 +1,222 @@
+"""Pages of documents: searched, listed, read, edited, tagged, removed; and the collections they are in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import hdrs, web
+
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    ADD_TAGS,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_DOCUMENTS,
+    PATCH_NOTE,
+    REMOVE_TAG,
+    SEARCH,
+    UPDATE_WAIT_SECONDS,
+    WITHOUT_CHUNKS,
+    DeleteQuery,
+    DocumentQuery,
+    DocumentsQuery,
+    NoteQuery,
+)
+from kb_contracts.http.downloads import SAFE_HEADERS, file_response
+from kb_server import collection_moves
+from kb_server.collection_tags import tag_of, tags_for_search
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.pages.marking import marked
+from kb_server.pages.visit import HEADERS, Visit, collection_of, filled, fit, go, listed_in, tags_of
+from kb_server.tool import ToolError
+
+log = logging.getLogger(__name__)
+
+_RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
+_NEAR = 6
+_SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
+
+
+async def search(visit: Visit) -> web.Response:
+    query, collection = visit.query.get("q", "").strip(), visit.query.get("collection", "")
+    collections = await visit.collection_names()
+    if not query:
+        newest = DocumentsQuery(sort_by="updated_at", limit=_RESULTS)
+        listed = await visit.engine.call(LIST_DOCUMENTS, query=newest)
+        return visit.show("search", query="", given=visit.query, collections=collections, newest=listed)
+    request = fit(
+        m.SearchRequest,
+        query=query,
+        top=_RESULTS,
+        tags=tags_for_search(collection or None, []),
+        doc_type=visit.query.get("type"),
+        mode=visit.query.get("mode"),
+        cursor=visit.query.get("cursor"),
+        filters=filled(source_path_prefix=visit.query.get("path")),
+        collapse=True,
+        pages=True,
+    )
+    answer = await visit.engine.call(SEARCH, body=request)
+    following = visit.again(cursor=answer.next_cursor) if answer.next_cursor else ""
+    return visit.show(
+        "search",
+        query=query,
+        given=visit.query,
+        collections=collections,
+        answer=answer,
+        passages=[(result, marked(result.chunk.text, query)) for result in answer.results],
+        around={"previous": "", "following": following},
+    )
+
+
+async def listing(visit: Visit) -> web.Response:
+    collection = visit.query.get("collection", "")
+    query = fit(
+        DocumentsQuery,
+        tag=tag_of(collection) if collection else None,
+        doc_type=visit.query.get("type"),
+        source_path_prefix=visit.query.get("path"),
+        sort_by=visit.query.get("sort") or "updated_at",
+        sort_order="asc" if visit.query.get("sort") in ("title", "filename") else "desc",
+        offset=visit.query.get("offset"),
+        limit=_DOCUMENTS,
+    )
+    listed = await visit.engine.call(LIST_DOCUMENTS, query=query)
+    return visit.show(
+        "documents",
+        given=visit.query,
+        collections=await visit.collection_names(),
+        listed=listed,
+        around=visit.around(listed.offset, len(listed.documents), listed.total, _DOCUMENTS),
+    )
+
+
+async def document(visit: Visit) -> web.Response:
+    place = fit(DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
+    document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=place)
+    return visit.show(
+        "document",
+        document=document,
+        passages=_passages(document.chunks),
+        size=_PASSAGES,
+        near=await _near(visit, document),
+        collections=await visit.collection_names(),
+        around=visit.around(document.chunk_offset, len(document.chunks), document.chunk_count, _PASSAGES),
+    )
+
+
+async def original(visit: Visit) -> web.Response:
+    """The file that a document was made of, to be saved; it comes through here as it is taken."""
+    engine = visit.engine
+    document = await engine.call(GET_DOCUMENT, path=visit.request.match_info, query=WITHOUT_CHUNKS)
+    async with engine.original(document) as content:
+        response = await file_response(content)
+        response.headers.update({**HEADERS, **SAFE_HEADERS, hdrs.CACHE_CONTROL: "no-store"})
+        await response.prepare(visit.request)
+        try:
+            await response.write_eof()
+        except EngineFault as fault:  # too late for another answer: what was sent is known to be cut
+            log.warning("A file broke off", extra={"reason": fault.detail})
+            if visit.request.transport is not None:
+                visit.request.transport.abort()
+    return response
+
+
+async def _near(visit: Visit, document: m.Document) -> list[m.SearchResult]:
+    """What is about the same as its title."""
+    query = _SYNTAX.sub(" ", document.title)[: m.MAX_QUERY_CHARS].strip()
+    if not query:
+        return []
+    request = m.SearchRequest(query=query, top=_NEAR, per_document=1, detail="locations")
+    try:
+        answer = await visit.engine.call(SEARCH, body=request)
+    except Refused:  # such as a title of punctuation alone
+        return []
+    near = {result.document.id: result for result in reversed(answer.results)}
+    near.pop(document.id, None)
+    return list(reversed(near.values()))
+
+
+async def note(visit: Visit) -> web.Response:
+    document, text = await read_note(visit, visit.request.match_info["document_id"])
+    return visit.show("note", document=document, title=document.title, text=text)
+
+
+async def save_note(visit: Visit) -> web.Response:
+    document_id, form = visit.request.match_info["document_id"], visit.form
+    title, text, version = form["title"], form.text("text"), form["version"]
+    patch = fit(m.NotePatch, text=text, title=title, expected_version=version)
+    waiting = NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, visit.engine.longest_wait), 3))
+    try:
+        answer = await visit.engine.call(PATCH_NOTE, path=visit.request.match_info, query=waiting, body=patch)
+    except Refused as refused:
+        if refused.reason != "version_conflict":
+            raise
+        document, theirs = await read_note(visit, document_id)
+        message = "Somebody else changed the note meanwhile; below is your text, and theirs. Save again to "
+        message += "replace theirs."
+        return visit.show(
+            "note", status=409, document=document, title=title, text=text, theirs=theirs, message=message
+        )
+    if isinstance(answer, m.Job):
+        return go("/jobs?done=update")
+    return go(f"/documents/{answer.id}?done=saved")
+
+
+async def read_note(visit: Visit, document_id: str) -> tuple[m.DocumentDetail, str]:
+    document = await visit.engine.call(
+        GET_DOCUMENT, path={"document_id": document_id}, query=DocumentQuery(chunks=False, text=True)
+    )
+    if document.text is msgspec.UNSET:
+        raise ToolError("not_a_note", "Only notes can be edited. Add the changed file again instead.")
+    return document, document.text
+
+
+async def save_tags(visit: Visit) -> web.Response:
+    engine = visit.engine
+    path = {"document_id": visit.request.match_info["document_id"]}
+    found = await engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+    document: m.Document = found
+    wanted = tags_for_search(None, listed_in(visit.form["tags"]))
+    collection = visit.form["collection"]
+    if collection and collection != collection_of(document.tags):
+        tag_of(collection)  # refused before anything is changed
+    present = tags_of(document.tags)
+    if new := [tag for tag in wanted if tag not in present]:
+        document = await engine.call(
+            ADD_TAGS, path=path, body=m.TagsRequest(tags=new), if_match=document.version
+        )
+    for tag in present:
+        if tag not in wanted:
+            document = await engine.call(REMOVE_TAG, path={**path, "tag": tag}, if_match=document.version)
+    if collection and collection != collection_of(document.tags):
+        document = await collection_moves.move(engine, document, collection, clock=visit.clock)
+    return go(f"/documents/{document.id}?done=saved")
+
+
+async def removal(visit: Visit) -> web.Response:
+    document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=WITHOUT_CHUNKS)
+    return visit.show("remove", document=document)
+
+
+async def remove(visit: Visit) -> web.Response:
+    purge = bool(visit.form["purge"])
+    query = DeleteQuery(purge=purge)
+    await visit.engine.call(DELETE_DOCUMENT, path=visit.request.match_info, query=query)
+    return go(f"/documents?done={'purged' if purge else 'removed'}")
+
+
+async def collections(visit: Visit) -> web.Response:
+    return visit.show("collections", collections=await visit.collections())
+
+
+def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:
+    """The passages, each without what the one before it has already."""
+    passages, place = [], 0
+    for chunk in chunks:
+        passages.append((chunk, chunk.text[max(0, place - chunk.start) :]))
+        place = max(place, chunk.end)
+    return passages

@@ -1,0 +1,58 @@
+"""Pages of documents as they were: their versions, and those that were removed."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    GET_VERSION,
+    LIST_TRASH,
+    LIST_VERSIONS,
+    RESTORE_VERSION,
+    PageQuery,
+    VersionQuery,
+)
+from kb_server.note_edits import difference
+from kb_server.pages.documents import read_note
+from kb_server.pages.visit import Visit, fit, go
+
+_VERSIONS = 50
+_TEXT_CHARS = 100_000
+
+
+async def listing(visit: Visit) -> web.Response:
+    path = visit.request.match_info
+    query = fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+    listed = await visit.engine.call(LIST_VERSIONS, path=path, query=query)
+    return _listing(visit, listed, of=path["document_id"])
+
+
+async def trash(visit: Visit) -> web.Response:
+    query = fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+    return _listing(visit, await visit.engine.call(LIST_TRASH, query=query), of="")
+
+
+def _listing(visit: Visit, listed: m.PastVersionList, of: str) -> web.Response:
+    around = visit.around(listed.offset, len(listed.versions), listed.total, _VERSIONS)
+    return visit.show("versions", listed=listed, of=of, around=around)
+
+
+async def version(visit: Visit) -> web.Response:
+    query = fit(VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
+    past = await visit.engine.call(GET_VERSION, path=visit.request.match_info, query=query)
+    around = visit.around(past.text_offset, len(past.text), past.text_length, _TEXT_CHARS)
+    return visit.show("version", past=past, difference=await _difference(visit, past), around=around)
+
+
+async def _difference(visit: Visit, past: m.PastVersionDetail) -> str:
+    """To the note as it stands now; empty where there is none, or its text has not come whole."""
+    if past.removed or past.doc_type != "note" or len(past.text) < past.text_length:
+        return ""
+    _, text = await read_note(visit, str(past.document_id))
+    return difference(past.text, text)
+
+
+async def restore(visit: Visit) -> web.Response:
+    document = await visit.engine.call(RESTORE_VERSION, path=visit.request.match_info)
+    return go(f"/documents/{document.id}?done=restored")

@@ -1,0 +1,81 @@
+"""Documents put in as they were: versions that are restored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from kb_contracts.access.reach import Reach
+from kb_contracts.api import models as m
+from kb_contracts.semantics.documents import check_version
+from kb_contracts.semantics.sources import source_scope
+from kb_simulator.determinism import rfc3339
+from kb_simulator.engine.documents import Documents
+from kb_simulator.engine.sources import holders
+from kb_simulator.engine.stored import Stored
+
+_OF_CONTENT = (
+    "title", "doc_type", "format", "filename", "size_bytes", "sha256", "status", "status_reason",
+    "extraction_method", "pages", "chunk_count", "original",
+)  # fmt: skip
+
+
+def restore(
+    documents: Documents,
+    key: int | str,
+    version: int,
+    expected: int | None,
+    now: int,
+    reach: Reach | None = None,
+) -> Stored:
+    """Give a document the content of a version, or bring back a removed one.
+
+    Raises EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
+    """
+    document_id = documents.number(key, now)
+    past = documents.history.find(document_id, version, now).stored
+    standing = documents.by_id.get(document_id)
+    last = documents.history.last(document_id, now) if standing is None else standing.document.version
+    check_version(last, expected)
+    chunks = _again(documents, past, last + 1)
+    if standing is None:
+        return _brought_back(documents, replace(past, chunks=chunks), last, now, reach)
+    was = past.document
+    if (standing.document.sha256, standing.document.title) == (was.sha256, was.title):
+        return standing
+    documents.history.keep(standing, now)
+    key_then = (past.dedup_key[0], past.dedup_key[1], standing.dedup_key[2])
+    new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then, original=past.original)
+    content = {name: getattr(was, name) for name in _OF_CONTENT}
+    return documents.change(standing, new, now, **content)
+
+
+def _brought_back(documents: Documents, past: Stored, last: int, now: int, reach: Reach | None) -> Stored:
+    """A removed document put in again, without the sources that have another one by now."""
+    scope = source_scope(past.document.tags, past.dedup_key[2])
+    paths = [path for path in past.document.source_paths if not holders(documents, path, scope, reach)]
+    document = msgspec.structs.replace(
+        past.document,
+        source_path=next(iter(paths), None),
+        source_paths=paths,
+        version=last + 1,
+        updated_at=rfc3339(now),
+    )
+    back = replace(past, document=document, updated=now, unsourced=past.unsourced or not paths)
+    documents.history.bring_back(document.id, past.document.version)
+    documents.swap(None, back, now)
+    return back
+
+
+def _again(documents: Documents, past: Stored, version: int) -> tuple[m.Chunk, ...]:
+    """The chunks of a version as new ones."""
+    ids = documents.new_chunk_ids(len(past.chunks))
+    return tuple(
+        msgspec.structs.replace(
+            chunk,
+            id=ids[place],
+            uid=documents.seeded.uuid("chunk", past.document.uid, version, place),
+        )
+        for place, chunk in enumerate(past.chunks)
+    )

@@ -1,0 +1,130 @@
+"""What jobs are asked to do: take in a note or a file, or update a note."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kb_contracts.access.reach import Reach
+from kb_contracts.api import models as m
+from kb_contracts.api.formats import Format
+from kb_contracts.semantics.documents import note_title, text_digest
+from kb_contracts.semantics.sources import source_scope
+from kb_readers.model import Extraction
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One source. `identity` tells submissions apart and seeds their ids; without a `title` one is found.
+
+    `content` is the text, or why there is none: extraction happens before the state is asked, so that the
+    state cannot fail on bytes. It holds those of a file that is to be kept (`original`).
+    """
+
+    identity: str
+    kind: Literal["note", "file"]
+    content: Extraction | m.JobError
+    sha256: str
+    size_bytes: int
+    title: str | None
+    tags: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    source_path: str | None
+    dedup_scope: str
+    filename: str | None = None
+    format: str | None = None
+    doc_type: m.DocType = "note"
+    original: bytes | None = None
+    reach: Reach | None = None
+    """How far its caller reaches: nothing beyond is the same, or replaced."""
+
+    @property
+    def job_title(self) -> str:
+        if self.title is not None:
+            return self.title
+        content = self.content
+        first = note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""
+        return self.filename or first
+
+    @property
+    def document_title(self) -> str:
+        """The title given, else the file's own, else its name."""
+        own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
+        return self.title or own or self.job_title
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What `PATCH /notes/{id}` asks for, to be done by a job. `identity` is as in `Submission`."""
+
+    identity: str
+    document_id: int
+    patch: m.NotePatch
+    reach: Reach | None = None
+
+
+Line = int | tuple[str, str] | None
+"""What jobs follow one another on: the note of an update, the scope and path of a source, or nothing."""
+
+
+def line_of(wanted: Submission | Update) -> Line:
+    """The line that a job stands in."""
+    if isinstance(wanted, Update):
+        return wanted.document_id
+    if wanted.source_path is None:
+        return None
+    return source_scope(wanted.tags, wanted.dedup_scope), wanted.source_path
+
+
+def note(identity: str, request: m.NoteRequest, reach: Reach | None = None) -> Submission:
+    """A note as `POST /jobs` brings it."""
+    sha256, size = text_digest(request.text)
+    content = Extraction.of_note(request.text)
+    return _submission(identity, request, content, sha256, size, kind="note", reach=reach)
+
+
+def file(
+    identity: str,
+    fields: m.FileFields,
+    filename: str,
+    fmt: Format,
+    content: Extraction | m.JobError,
+    *,
+    size: int,
+    sha256: str,
+    original: bytes | None = None,
+    reach: Reach | None = None,
+) -> Submission:
+    """A file as `POST /jobs` brings it; `size` is in bytes."""
+    of_file = {
+        "kind": "file",
+        "filename": filename,
+        "format": fmt.name,
+        "doc_type": fmt.doc_type,
+        "original": original,
+        "reach": reach,
+    }
+    return _submission(identity, fields, content, sha256, size, **of_file)
+
+
+def _submission(
+    identity: str,
+    sent: m.NoteRequest | m.FileFields,
+    content: Extraction | m.JobError,
+    sha256: str,
+    size: int,
+    **members: Any,
+) -> Submission:
+    return Submission(
+        identity=identity,
+        content=content,
+        sha256=sha256,
+        size_bytes=size,
+        title=sent.title,
+        tags=tuple(dict.fromkeys(sent.tags)),
+        metadata=sent.metadata,
+        source_path=sent.source_path,
+        dedup_scope=sent.dedup_scope,
+        **members,
+    )

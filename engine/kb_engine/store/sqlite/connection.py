@@ -18,6 +18,7 @@ from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Ids, Vectors
 from kb_engine.spool import no_space
 from kb_engine.store.port import Bounds, Prepared
+from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 from kb_engine.store.sqlite.originals import OriginalFolder
 
@@ -26,6 +27,7 @@ BUSY_RETRY_SECONDS = 5.0
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 32 * 1024
 VECTOR_TYPE = "<f4"
+_DOCUMENTS = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 
 _DISK = {
     apsw.SQLITE_IOERR_WRITE,
@@ -67,6 +69,12 @@ def damage_of(db: apsw.Connection) -> list[str]:
 def integers(joined: str | None) -> Ids:
     """Those of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
+
+
+def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:
+    """The numbers of these documents; None: there is no condition."""
+    where, values = condition
+    return integers(db.execute(_DOCUMENTS.format(where), values).get) if where else None
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:

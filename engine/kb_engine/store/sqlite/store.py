@@ -35,18 +35,17 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.vectors import originals as original_vectors
-from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection
+from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
-from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
     SqliteWrite,
     connect,
+    documents_that_meet,
     engine_error,
-    integers,
     roll_back,
     rows,
     set_meta,
@@ -60,7 +59,6 @@ from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, ut
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
-_CHOSEN = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 READERS = 3
 SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
 """Threads that compare vectors while those of the readers look words up."""
@@ -357,8 +355,8 @@ class SqliteStore(Store):
             read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
             wanted = search.condition(query.selection)
             within_reach = search.condition(Selection(reach=reach))
-            documents = _documents(db, wanted)
-            readable = documents if within_reach == wanted else _documents(db, within_reach)
+            documents = documents_that_meet(db, wanted)
+            readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
@@ -428,12 +426,6 @@ class Threads:
         self._executor.shutdown(wait=True)
         while self._opened:
             self._opened.pop().close()
-
-
-def _documents(db: apsw.Connection, condition: Condition) -> Ids | None:
-    """Those that meet a condition; None: all do."""
-    where, values = condition
-    return integers(db.execute(_CHOSEN.format(where), values).get) if where else None
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:

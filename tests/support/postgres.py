@@ -115,6 +115,11 @@ def give_back(database: Database) -> None:
     _free.append(database)
 
 
+async def drop(database: Database) -> None:
+    """It is gone, whoever uses it: for one that is a copy, which no other test could take."""
+    await database.server.run(f"DROP DATABASE {database.name} WITH (FORCE)")
+
+
 async def _emptied(database: Database) -> Database:
     await database.execute(
         """

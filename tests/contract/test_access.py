@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,13 +30,14 @@ from tests.contract.conftest import COUNTS
 from tests.support.engines import API_KEY, engine
 from tests.support.postgres import Database, drop, new_database
 from tests.support.qdrant import qdrant
+from tests.support.qdrant_cores import REAL_URL, EdgeCore
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12
-COPIED = {"sqlite", "postgres"}
+COPIED = {"sqlite", "postgres"} | (set() if REAL_URL else {"sqlite and qdrant"})
 """Kinds of which a copy takes less time than building."""
 
 Record = Callable[[str, object], None]
@@ -60,7 +61,11 @@ class Place:
     """Where the data of one engine lie."""
 
     home: Path
-    database: Database | None
+    database: Database | None = None
+    core: EdgeCore | None = None
+    """Behind Qdrant's routes."""
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the engine there."""
 
 
 @contextmanager
@@ -103,14 +108,19 @@ def _places(kind: str, models: Sequence[Place | None] = (None, None)) -> Iterato
 @contextmanager
 def _place(kind: str, model: Place | None) -> Iterator[Place]:
     with TemporaryDirectory() as folder:
+        home = Path(folder)
         if model is not None:
-            shutil.copytree(model.home, folder, dirs_exist_ok=True)
-        if kind != "postgres":
-            yield Place(Path(folder), None)
-            return
-        database = asyncio.run(new_database(like=model and model.database))
-        yield Place(Path(folder), database)
-        asyncio.run(drop(database))
+            shutil.copytree(model.home, home, dirs_exist_ok=True)
+        if kind == "postgres":
+            database = asyncio.run(new_database(like=model and model.database))
+            yield Place(home, database, further={"store": database.url})
+            asyncio.run(drop(database))
+        elif "qdrant" in kind:
+            core = EdgeCore() if model is None or model.core is None else model.core.copy()
+            with qdrant(core) as settings:
+                yield Place(home, core=core, further={"index": "qdrant", "qdrant": settings})
+        else:
+            yield Place(home)
 
 
 @contextmanager
@@ -122,16 +132,12 @@ def _pair(kind: str, reach: Reach, places: Sequence[Place]) -> Iterator[Pair]:
 
 @contextmanager
 def _serving(kind: str, place: Place) -> Iterator[str]:
-    with ExitStack() as stack:
-        if kind == "simulator":
-            yield stack.enter_context(in_thread(SimulatorSettings(port=0, api_key=API_KEY))).url
-            return
-        further: dict[str, Any] = {}
-        if place.database is not None:
-            further["store"] = place.database.url
-        if "qdrant" in kind:
-            further.update(index="qdrant", qdrant=stack.enter_context(qdrant()))
-        yield stack.enter_context(engine(place.home, **further))
+    if kind == "simulator":
+        with in_thread(SimulatorSettings(port=0, api_key=API_KEY)) as running:
+            yield running.url
+    else:
+        with engine(place.home, **place.further) as url:
+            yield url
 
 
 def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:

@@ -207,7 +207,7 @@ def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
 
 @contextmanager
 def qdrant(core: EdgeCore | None = None) -> Iterator[QdrantSettings]:
-    """Where engines find one: the real one that `QDRANT_URL` names, else `core` or a new one behind this one."""
+    """Where engines find one: a real one that `QDRANT_URL` names, else `core` behind this small one."""
     if not REAL_URL:
         with served(core or EdgeCore()) as server:
             yield server.settings(timeout=QdrantSettings().timeout)  # whoever waits for a dead one waits two

@@ -105,7 +105,9 @@ async def new_database(*, empty: bool = False, like: Database | None = None) -> 
     if not empty and like is None and _free:
         return await _emptied(_free.pop())
     name = f"kb_{next(_numbers)}"
-    source = "" if empty else f" TEMPLATE {'kb_template' if like is None else like.name}"
+    # Copying files takes a third of the time of writing them to the log first.
+    copied = f" TEMPLATE {'kb_template' if like is None else like.name} STRATEGY FILE_COPY"
+    source = "" if empty else copied
     await running.run(f"CREATE DATABASE {name}{source}")
     return Database(running, name)
 

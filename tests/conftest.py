@@ -14,7 +14,12 @@ settings.register_profile("everyday", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 
-LONGEST = ("contract/test_access.py", "contract/test_suite.py", "store/test_migration_kills.py")
+LONGEST = (
+    "contract/test_access.py",
+    "contract/test_suite.py",
+    "integration/test_verified.py",
+    "store/test_migration_kills.py",
+)
 """Files of tests that take a core more than a minute."""
 
 

@@ -72,7 +72,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    node.config.stash[REPORT].lines += getattr(node, "workeroutput", {}).get(FOLDER, [])
+    report = node.config.stash[REPORT]
+    for line in getattr(node, "workeroutput", {}).get(FOLDER, []):
+        if line not in report.lines:  # of an image that several have looked at
+            report.tell(line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -8,9 +8,11 @@ FLAGS  ?=
 PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loadscope-reorder $(FLAGS)
 # Tests within one process wait a third of their time, for sockets and timers: one more than there are cores.
 BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
+# Hundreds of processes are started here: without bytecode each would compile all of kb that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-here test-all test-processes check format load contracts site dist lock clean
+.PHONY: help run test test-here test-all test-processes conformance mutants check format load contracts site dist lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -24,11 +26,15 @@ test: $(VENV)/.test ## checks, and every test that needs no process of its own: 
 test-here: $(VENV)/.test
 	$(call PYTEST,$(BESIDE)) -m "not process"
 
-test-all: test test-processes ## all that needs no container; the first time it fetches Node's packages
+test-all: test test-processes conformance mutants ## all that needs no container
 
-test-processes: $(VENV)/.test ## what `make test` leaves out: processes, models, conformance, mutants
+test-processes: $(VENV)/.test ## the tests that `make test` leaves out: processes, models
 	$(call PYTEST,auto) -m process
+
+conformance: $(VENV)/.test ## MCP's own suite and clients; the first time it fetches Node's packages
 	$(BIN)/python -m tests.conformance.run
+
+mutants: $(VENV)/.test ## break the simulator one promise at a time: `kb verify` has to notice
 	$(BIN)/python -m tests.mutation.run
 
 check: $(VENV)/.test ## style, types, imports, generated documents

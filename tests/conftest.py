@@ -14,9 +14,23 @@ settings.register_profile("everyday", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 
+LONGEST = (
+    "contract/test_access.py",
+    "contract/test_suite.py",
+    "integration/test_verified.py",
+    "store/test_migration_kills.py",
+)
+"""Files of tests that take a core more than a minute."""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`make test` does not import what only `make test-all` runs, a quarter of the time of collecting."""
     if config.option.markexpr != "not process" or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.process\n" in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes comes first, or one core would work on it while the others have nothing left."""
+    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONGEST))

@@ -141,3 +141,7 @@ def _bounded(
         )
     except subprocess.TimeoutExpired:
         raise NodeError(f"{' '.join(command)} did not end within {seconds} s") from None
+
+
+if __name__ == "__main__":
+    install()

@@ -8,11 +8,16 @@ made of each operation is recorded with the test, for the table in `docs/access.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,16 +28,20 @@ from kb_contracts.api.operations import OPERATIONS
 from kb_simulator import SimulatorSettings, in_thread
 from tests.contract.conftest import COUNTS
 from tests.support.engines import API_KEY, engine
-from tests.support.postgres import new_database
+from tests.support.postgres import Database, drop, new_database
 from tests.support.qdrant import qdrant
+from tests.support.qdrant_cores import REAL_URL, EdgeCore
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12
+COPIED = {"sqlite", "postgres"} | (set() if REAL_URL else {"sqlite and qdrant"})
+"""Kinds of which a copy takes less time than building."""
 
 Record = Callable[[str, object], None]
+Pair = tuple[Side, Side]
 
 
 each_kind = pytest.mark.parametrize(
@@ -47,33 +56,91 @@ each_kind = pytest.mark.parametrize(
 each_reach = pytest.mark.parametrize("reach", REACHES.values(), ids=REACHES.keys())
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the data of one engine lie."""
+
+    home: Path
+    database: Database | None = None
+    core: EdgeCore | None = None
+    """Behind Qdrant's routes."""
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the engine there."""
+
+
 @contextmanager
-def built(kind: str, reach: Reach) -> Iterator[tuple[Side, Side]]:
+def built(kind: str, reach: Reach) -> Iterator[Pair]:
     """Both and alone, each an engine of its own: jobs outlive even what clears a base."""
-    with ExitStack() as stack:
-        homes = [Path(stack.enter_context(TemporaryDirectory())) for _ in range(2)]
-        urls = [stack.enter_context(_serving(kind, home)) for home in homes]
-        pair = stack.enter_context(sides(urls, API_KEY, reach))
+    with _places(kind) as places, _pair(kind, reach, places) as pair:
         for side in pair:
             side.build()
         yield pair
 
 
 @contextmanager
-def _serving(name: str, home: Path) -> Iterator[str]:
+def each_as_built(kind: str, reach: Reach) -> Iterator[Callable[[], AbstractContextManager[Pair]]]:
+    """Gives pairs as `built` makes them: where a base can be copied, copies of a pair that was built."""
+    if kind not in COPIED:
+        yield partial(built, kind, reach)
+        return
+    with _places(kind) as places:
+        with _pair(kind, reach, places) as pair:
+            for side in pair:
+                side.build()
+        yield partial(_copies, kind, reach, places, pair)
+
+
+@contextmanager
+def _copies(kind: str, reach: Reach, places: Sequence[Place], models: Pair) -> Iterator[Pair]:
+    with _places(kind, places) as own, _pair(kind, reach, own) as pair:
+        for side, model in zip(pair, models, strict=True):
+            side.known, side.cursor = deepcopy(model.known), model.cursor
+        yield pair
+
+
+@contextmanager
+def _places(kind: str, models: Sequence[Place | None] = (None, None)) -> Iterator[list[Place]]:
+    """Two that are empty, or copies of these, whose engines have ended."""
     with ExitStack() as stack:
-        if name == "simulator":
-            yield stack.enter_context(in_thread(SimulatorSettings(port=0, api_key=API_KEY))).url
-            return
-        further = {}
-        if name == "postgres":
-            further["store"] = asyncio.run(new_database()).url
-        if "qdrant" in name:
-            further.update(index="qdrant", qdrant=stack.enter_context(qdrant()))
-        yield stack.enter_context(engine(home, **further))
+        yield [stack.enter_context(_place(kind, model)) for model in models]
 
 
-def try_all(pair: tuple[Side, Side], those: Sequence[Attempt]) -> Counter[str]:
+@contextmanager
+def _place(kind: str, model: Place | None) -> Iterator[Place]:
+    with TemporaryDirectory() as folder:
+        home = Path(folder)
+        if model is not None:
+            shutil.copytree(model.home, home, dirs_exist_ok=True)
+        if kind == "postgres":
+            database = asyncio.run(new_database(like=model and model.database))
+            yield Place(home, database, further={"store": database.url})
+            asyncio.run(drop(database))
+        elif "qdrant" in kind:
+            core = EdgeCore() if model is None or model.core is None else model.core.copy()
+            with qdrant(core) as settings:
+                yield Place(home, core=core, further={"index": "qdrant", "qdrant": settings})
+        else:
+            yield Place(home)
+
+
+@contextmanager
+def _pair(kind: str, reach: Reach, places: Sequence[Place]) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        urls = [stack.enter_context(_serving(kind, place)) for place in places]
+        yield stack.enter_context(sides(urls, API_KEY, reach))
+
+
+@contextmanager
+def _serving(kind: str, place: Place) -> Iterator[str]:
+    if kind == "simulator":
+        with in_thread(SimulatorSettings(port=0, api_key=API_KEY)) as running:
+            yield running.url
+    else:
+        with engine(place.home, **place.further) as url:
+            yield url
+
+
+def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:
     """Make the attempts on both sides and compare the answers; how many were made of each operation."""
     both, alone = pair
     before = both.others()
@@ -105,8 +172,9 @@ def test_no_sequence_of_attempts_tells_what_is_out_of_reach(
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
     @given(st.lists(st.sampled_from(ATTEMPTS), min_size=1, max_size=LONGEST))
     def tried(those: list[Attempt]) -> None:
-        with built(kind, reach) as pair:
+        with as_built() as pair:
             made.update(try_all(pair, those))
 
-    tried()
+    with each_as_built(kind, reach) as as_built:
+        tried()
     record_property(COUNTS, f"{kind}: {made.total()} attempts in sequences")

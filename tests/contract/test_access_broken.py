@@ -5,7 +5,7 @@ Every breach is a place at which the engine keeps to the reach, taken away.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from kb_engine.index.embedded import selection
 from kb_engine.store.repository import collections, documents, jobs, search, sources, versions
 from kb_engine.store.repository.transaction import Read
 from kb_engine.store.store import Store
-from tests.contract.test_access import ATTEMPTS, built, try_all
+from tests.contract.test_access import ATTEMPTS, Pair, each_as_built, try_all
 from tests.support.twins import REACHES
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -111,11 +111,14 @@ BREACHES: dict[str, Breach] = {
 }
 
 
+@pytest.fixture(scope="module")
+def as_built() -> Iterator[Callable[[], AbstractContextManager[Pair]]]:
+    """Gives pairs of bases that whole engines have built."""
+    with each_as_built("sqlite", REACHES["a tag that is no collection"]) as made:
+        yield made
+
+
 @pytest.mark.parametrize("breach", BREACHES.values(), ids=BREACHES.keys())
-def test_a_breach_is_noticed(breach: Breach) -> None:
-    with (
-        breach(),
-        pytest.raises(AssertionError),
-        built("sqlite", REACHES["a tag that is no collection"]) as pair,
-    ):
+def test_a_breach_is_noticed(breach: Breach, as_built: Callable[[], AbstractContextManager[Pair]]) -> None:
+    with breach(), pytest.raises(AssertionError), as_built() as pair:
         try_all(pair, ATTEMPTS)

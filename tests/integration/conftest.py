@@ -1,6 +1,6 @@
 """Images and containers for the tests of what is shipped.
 
-    python -m pytest tests/integration
+    python -m pytest tests/integration -n 2 --dist loadfile
 
 runs them where a Docker engine answers; elsewhere they are skipped with one line that says why, or fail
 where `KB_REQUIRE_DOCKER=1`. A run of the whole test suite leaves them out. The images are built here, or
@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(240, func_only=True))
         if FOLDER in item.nodeid and "docker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.process)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the report to the process that prints it, where tests run in several."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[FOLDER] = session.config.stash[REPORT].lines
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    report = node.config.stash[REPORT]
+    for line in getattr(node, "workeroutput", {}).get(FOLDER, []):
+        if line not in report.lines:  # of an image that several have looked at
+            report.tell(line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

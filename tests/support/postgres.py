@@ -105,7 +105,9 @@ async def new_database(*, empty: bool = False, like: Database | None = None) -> 
     if not empty and like is None and _free:
         return await _emptied(_free.pop())
     name = f"kb_{next(_numbers)}"
-    source = "" if empty else f" TEMPLATE {'kb_template' if like is None else like.name}"
+    # Copying files takes a third of the time of writing them to the log first.
+    copied = f" TEMPLATE {'kb_template' if like is None else like.name} STRATEGY FILE_COPY"
+    source = "" if empty else copied
     await running.run(f"CREATE DATABASE {name}{source}")
     return Database(running, name)
 
@@ -113,6 +115,11 @@ async def new_database(*, empty: bool = False, like: Database | None = None) -> 
 def give_back(database: Database) -> None:
     """For another test: emptying a database takes a tenth of the time of making one."""
     _free.append(database)
+
+
+async def drop(database: Database) -> None:
+    """It is gone, whoever uses it: for one that is a copy, which no other test could take."""
+    await database.server.run(f"DROP DATABASE {database.name} WITH (FORCE)")
 
 
 async def _emptied(database: Database) -> Database:

@@ -206,10 +206,10 @@ def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
 
 
 @contextmanager
-def qdrant() -> Iterator[QdrantSettings]:
-    """Where engines find one: the real one that `QDRANT_URL` names, else the core behind this small one."""
+def qdrant(core: EdgeCore | None = None) -> Iterator[QdrantSettings]:
+    """Where engines find one: a real one that `QDRANT_URL` names, else `core` behind this small one."""
     if not REAL_URL:
-        with served(EdgeCore()) as server:
+        with served(core or EdgeCore()) as server:
             yield server.settings(timeout=QdrantSettings().timeout)  # whoever waits for a dead one waits two
         return
     settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")

@@ -143,6 +143,7 @@ class EdgeCore:
         self._folder = Path(mkdtemp(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         self._shards = shards
         self._collections: dict[str, list[edge.EdgeShard]] = {}
+        self._folders: dict[str, list[Path]] = {}
 
     async def create(self, name: str, wanted: rest.CreateCollection) -> None:
         assert not isinstance(wanted.vectors, rest.VectorParams)
@@ -152,7 +153,7 @@ class EdgeCore:
         }
         sparse = {one: edge.EdgeSparseVectorParams() for one in wanted.sparse_vectors or {}}
         config = edge.EdgeConfig(vectors=dense or None, sparse_vectors=sparse)
-        folders = [self._folder / uuid4().hex for _ in range(self._shards)]
+        folders = self._folders[name] = [self._folder / uuid4().hex for _ in range(self._shards)]
         for folder in folders:
             folder.mkdir(parents=True)
         self._collections[name] = [edge.EdgeShard.create(str(folder), config) for folder in folders]
@@ -218,6 +219,17 @@ class EdgeCore:
             for record in shard.retrieve(wanted.ids, with_payload=True, with_vector=False)
         ]
         return [{"id": record.id, "payload": record.payload} for record in found]
+
+    def copy(self) -> EdgeCore:
+        """Another one that holds the same, of one that nobody uses meanwhile."""
+        made = EdgeCore(self._shards)
+        for name, shards in self._collections.items():
+            for shard in shards:
+                shard.flush()
+            places = [(folder, made._folder / folder.name) for folder in self._folders[name]]
+            made._folders[name] = [shutil.copytree(*place) for place in places]
+            made._collections[name] = [edge.EdgeShard.load(str(folder)) for folder in made._folders[name]]
+        return made
 
     async def close(self) -> None:
         for name in list(self._collections):

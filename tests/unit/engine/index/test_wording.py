@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ def ranked(text: str, mode: str, **changes: Any) -> dict[str, Any]:
     return {"text": text, "mode": mode, "vector": None if mode == "fts" else axis(0), **changes}
 
 
+@cache
 def near(count: int) -> list[NDArray[np.float32]]:
     """Vectors around that of the query, none of them as far from it as the one of what is wanted."""
     around = [meaning(str(number)) for number in range(10 * count)]

@@ -26,7 +26,7 @@ from kb_engine.store.postgres.transaction import set_embedder
 from kb_engine.store.repository import collections, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
-from tests.support.postgres import Database, new_database
+from tests.support.postgres import Database, drop, new_database
 from tests.support.stores import DIMENSIONS, Place, all_documents, axis, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
@@ -253,6 +253,7 @@ async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(
         program.stdin.write(f"{database.url} {kills}\n".encode())
         status = int(await program.stdout.readline())
         await expect_everything(database, version)
+        await drop(database)
         if status == 0:
             break
         assert status == -signal.SIGKILL

@@ -248,7 +248,9 @@ class KeyRing:
         try:
             keys = read_keys(self._path)
             if self._keys and not keys:
-                raise KeysDamaged(f"{self._path} holds no keys any more.")
+                raise KeysDamaged(
+                    f"{self._path} holds no keys any more. Put them back, or start again to go on without."
+                )
             self._take(keys)
         except KeysDamaged as error:
             logger.error("The file of keys is damaged: its last state counts on. %s", error)

@@ -56,10 +56,11 @@ def ids(state: State, *documents: int) -> list[int]:
     return found
 
 
-def answers(state: State, documents: Ids | None = None) -> list[Candidate]:
+def answers(state: State, documents: Ids | None = None, readable: Ids | None = None) -> list[Candidate]:
     """To the last bit."""
     query = IndexQuery("", "hybrid", vectors(np.array([10_000]))[0], SCORING, 1_000)
-    return list(search(state, ["appl", "plum"], documents, query, vectors).best)
+    words = [("appl",), ("plum",)]
+    return list(search(state, words, documents, query, vectors, readable=readable).best)
 
 
 def index_of(*changes: Changes) -> EmbeddedIndex:
@@ -78,6 +79,21 @@ def test_rows_are_chosen_by_document() -> None:
     state = index_of(*(Changes(added=[batch(*each)]) for each in ((1, 1, 2), (2, 3, 3), (3, 6, 1)))).state
     assert (ids(state), ids(state, 2), ids(state, 1, 3)) == ([1, 2, 3, 4, 5, 6], [3, 4, 5], [1, 2, 6])
     assert state.size == 6
+
+
+@pytest.mark.parametrize(
+    "readable", [[1, 2, 3, 4], [1, 2], [1, 4], [2], [3], []], ids=lambda those: f"of documents {those}"
+)
+def test_words_count_as_if_only_what_is_readable_were_there(small_tails: None, readable: list[int]) -> None:
+    """Blocks that are readable as a whole, in part and not at all; document 3 was removed."""
+    added = {number: batch(number, 10 * number, 5 + number) for number in (1, 2, 3, 4)}
+    index = index_of(*(Changes(added=[each]) for each in added.values()), Changes(removed=[3]))
+    assert len(index.state.parts) > 1
+    alone = index_of(*(Changes(added=[added[number]]) for number in readable if number != 3))
+    reached = np.array(readable, np.int64)
+    found = answers(index.state, reached, reached)
+    assert found == answers(alone.state)
+    assert any(each.bm25 for each in found) == bool(found)
 
 
 def test_a_state_does_not_change(small_tails: None) -> None:

@@ -105,18 +105,11 @@ def test_boilerplate_makes_no_duplicates_and_takes_no_time() -> None:
     assert texts_that_stay(*texts) == texts
 
 
-@given(
-    text=st.lists(st.sampled_from("abcdefghijklmnopqrst"), min_size=1, max_size=60),
-    at=st.integers(0, 60),
-    other=st.lists(st.sampled_from("uvwxyz"), max_size=6),
-    gone=st.integers(0, 6),
-)
-def test_a_near_duplicate_is_found_wherever_it_differs(
-    text: list[str], at: int, other: list[str], gone: int
-) -> None:
-    one, two = " ".join(text), " ".join([*text[:at], *other, *text[at + gone :]])
-    both, either = runs_of(one) & runs_of(two), runs_of(one) | runs_of(two)
-    assert (len(texts_that_stay(one, two)) == 1) == (5 * len(both) >= 4 * len(either))
+@pytest.mark.parametrize(("new", "gone"), [([], 1), (["other"], 0), (["other"], 1)])
+def test_a_near_duplicate_is_found_wherever_it_differs(new: list[str], gone: int) -> None:
+    words = [first + second for first in "abcdef" for second in "uvwxyz"]
+    others = [" ".join([*words[:at], *new, *words[at + gone :]]) for at in range(len(words))]
+    assert [other for other in others if len(texts_that_stay(" ".join(words), other)) > 1] == []
 
 
 def test_few_words_are_one_run() -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -94,7 +93,7 @@ def search(
         if query.mode == "fts":
             return Candidates((), 0)
         query = replace(query, mode="vector")
-    allowed = [part.allowed(documents) for part in state.parts]
+    allowed = chosen = [part.allowed(documents) for part in state.parts]
     conditions = [[part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)]
     if query.among is not None:
         conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -104,7 +103,11 @@ def search(
         Segment(part.block.chunk_ids, part.block.vectors, rows)
         for part, rows in zip(state.parts, allowed, strict=True)
     ]
-    of_words = partial(_word_scores, state, words, allowed, readable)
+
+    def of_words() -> WordScores:
+        counted = chosen if readable is documents else [part.allowed(readable) for part in state.parts]
+        return _word_scores(state, words, allowed, counted)
+
     return select(segments, of_words, query, originals, scanner)
 
 
@@ -117,11 +120,10 @@ class _Statistics:
     counts: NDArray[np.int64]
 
 
-def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics:
+def _statistics(state: State, terms: Terms, counted: Sequence[Mask | None]) -> _Statistics:
     counts = np.zeros(len(terms.texts), np.int64)
     size, tokens = 0, 0.0
-    for part in state.parts:
-        mask = part.allowed(readable)
+    for part, mask in zip(state.parts, counted, strict=True):
         if mask is None or mask is part.alive:
             size, tokens = size + part.size, tokens + part.tokens
             counts += part.block.words.frequencies(terms)
@@ -136,12 +138,18 @@ def _statistics(state: State, terms: Terms, readable: Ids | None) -> _Statistics
 
 
 def _word_scores(
-    state: State, words: Sequence[Word], allowed: Sequence[Mask | None], readable: Ids | None
+    state: State,
+    words: Sequence[Word],
+    allowed: Sequence[Mask | None],
+    counted: Sequence[Mask | None],
 ) -> WordScores:
-    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most.
+
+    Of `counted` alone, in each part, it is learned how rare a word is.
+    """
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
-    known = _statistics(state, terms, readable)
+    known = _statistics(state, terms, counted)
     weights, reach = weigh_words(words, dict(zip(texts, known.counts.tolist(), strict=True)), known.size)
     of_terms = [weights[text] for text in texts]
     average = known.average

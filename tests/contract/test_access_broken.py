@@ -53,7 +53,11 @@ def attribute(where: Any, name: str, other: Any) -> Breach:
 
 def words_of_all() -> AbstractContextManager[Any]:
     whole = selection._statistics
-    return patch.object(selection, "_statistics", lambda state, terms, _readable: whole(state, terms, None))
+    return patch.object(
+        selection,
+        "_statistics",
+        lambda state, terms, _counted: whole(state, terms, [part.alive for part in state.parts]),
+    )
 
 
 def status_of_all() -> AbstractContextManager[Any]:

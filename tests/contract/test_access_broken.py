@@ -69,8 +69,8 @@ def status_of_all() -> AbstractContextManager[Any]:
 
 
 def searched_by_all() -> AbstractContextManager[Any]:
-    async def search(self: Any, query: Any) -> Any:
-        return await self._find(query)
+    async def search(self: Any, query: Any, vector: Any = None) -> Any:
+        return await self._find(query, vector)
 
     return patch.object(Store, "search", search)
 

@@ -115,7 +115,7 @@ class SearchApi:
         query = Query(
             text=parsed.text,
             mode=mode,
-            vector=None if mode == "fts" else await self._encoder.query(parsed.text),
+            vector=None,
             scoring=self._encoder.embedder.scoring,
             top=pool,
             selection=selection,
@@ -123,7 +123,8 @@ class SearchApi:
             wording=parsed.wording,
             explain=request.explain,
         )
-        found = await self._store.search(query)
+        vector = None if mode == "fts" else self._encoder.query(parsed.text)
+        found = await self._store.search(query, vector)
         results, reranked, rerank_failure = await _second_look(
             reranker, request, parsed.text, found.results, looked_at
         )
@@ -166,11 +167,12 @@ class RaglerApi:
             Query(
                 text=request.query,
                 mode="vector",
-                vector=await encoder.query(request.query),
+                vector=None,
                 scoring=encoder.embedder.scoring,
                 top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
-            )
+            ),
+            encoder.query(request.query),
         )
         results = found.results
         if plan is not None:

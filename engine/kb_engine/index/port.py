@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # the settings, which every command reads, import this module
     from kb_engine.settings import EngineSettings
 
 Ids: TypeAlias = "NDArray[np.int64]"
+Vector: TypeAlias = "NDArray[np.float32]"
+"""Shape (dimensions,), of length 1."""
 Vectors: TypeAlias = "NDArray[np.float32]"
 """Shape (n, dimensions), each row of length 1."""
 
@@ -102,8 +104,8 @@ class Scoring:
 class IndexQuery:
     """What an index is asked for: the `top` best by the score of `scoring`.
 
-    `vector` is None in mode `fts`; `text` has no say in mode `vector`. `languages` are those of the documents
-    in the base, and are filled in by the store.
+    `vector` is None in mode `fts`, and while it is being made; `text` has no say in mode `vector`.
+    `languages` are those of the documents in the base, and are filled in by the store.
 
     `required` are texts. A chunk in which a word of one of them is missing, in each form that the word has in
     these languages (`words.Analyser.required`), is not found, nor does it count. No score depends on them.
@@ -113,7 +115,7 @@ class IndexQuery:
 
     text: str
     mode: m.Mode
-    vector: NDArray[np.float32] | None
+    vector: Vector | None
     scoring: Scoring
     top: int
     selection: Selection = field(default_factory=Selection)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ import msgspec
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
-from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable
+from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable, Vector
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp
@@ -157,11 +157,14 @@ class Store(ABC):
             self._follower.wake()
         return done
 
-    async def search(self, query: Query) -> Found:
-        """The best chunks, best first, ties by chunk id; filters are part of the query, not applied after."""
+    async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
+        """The best chunks, best first, ties by chunk id; filters are part of the query, not applied after.
+
+        `vector` is waited for where that of the query is still to be made; what it raises is raised.
+        """
         if (reach := REACH.get()) is not None:
             query = replace(query, selection=replace(query.selection, reach=reach))
-        return await self._find(query)
+        return await self._find(query, vector)
 
     async def ping(self) -> None:
         """Prove that the base can be read and written."""
@@ -199,7 +202,7 @@ class Store(ABC):
         """Call back, on the event loop, with what other engines do. Called once, at start."""
 
     @abstractmethod
-    async def _find(self, query: Query) -> Found:
+    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
         """As `search`; the reach is in the query."""
 
     @abstractmethod

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
@@ -71,44 +72,61 @@ class WordScores:
     reach: float
 
 
-def search(
-    state: State,
-    words: Sequence[Word],
-    documents: Ids | None,
-    query: IndexQuery,
-    originals: Originals,
-    scanner: Executor | None = None,
-    required: Sequence[Word] = (),
-    readable: Ids | None = None,
-) -> Candidates:
-    """The best chunks of these documents (None: of all) by the exact score, best first.
+class Lookup:
+    """What may answer a query in a state of the index, and what its words come to there.
 
-    `readable` are all documents that there are for the caller (None: all), whose words alone are counted.
+    The vector of the query has no say in it, so it can be made while the vector is.
 
-    `words` are those of the query's text, `originals` reads vectors of this state of the base. On the threads
-    of `scanner` vectors are compared while this one looks words up. Chunks that lack one of the words in
-    `required` are left out.
+    `documents` are those that may answer (None: all), `readable` those that there are for the caller (None:
+    all), whose words alone are counted. `words` are those of the query's text. Chunks that lack one of the
+    words in `required` are left out.
     """
-    if not words:
-        if query.mode == "fts":
-            return Candidates((), 0)
-        query = replace(query, mode="vector")
-    allowed = chosen = [part.allowed(documents) for part in state.parts]
-    conditions = [[part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)]
-    if query.among is not None:
-        conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
-    for rows in conditions:
-        allowed = [own if mask is None else own & mask for own, mask in zip(rows, allowed, strict=True)]
-    segments = [
-        Segment(part.block.chunk_ids, part.block.vectors, rows)
-        for part, rows in zip(state.parts, allowed, strict=True)
-    ]
 
-    def of_words() -> WordScores:
-        counted = chosen if readable is documents else [part.allowed(readable) for part in state.parts]
-        return _word_scores(state, words, allowed, counted)
+    def __init__(
+        self,
+        state: State,
+        words: Sequence[Word],
+        documents: Ids | None,
+        query: IndexQuery,
+        required: Sequence[Word] = (),
+        readable: Ids | None = None,
+    ) -> None:
+        self.state = state
+        self._words = words
+        self._of_documents = allowed = [part.allowed(documents) for part in state.parts]
+        self._readable = readable
+        self._counts_all = readable is documents
+        conditions = [
+            [part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)
+        ]
+        if query.among is not None:
+            conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
+        for rows in conditions:
+            allowed = [own if mask is None else own & mask for own, mask in zip(rows, allowed, strict=True)]
+        self._segments = [
+            Segment(part.block.chunk_ids, part.block.vectors, rows)
+            for part, rows in zip(state.parts, allowed, strict=True)
+        ]
 
-    return select(segments, of_words, query, originals, scanner)
+    @cached_property
+    def scores(self) -> WordScores:
+        """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+        counted = self._of_documents
+        if not self._counts_all:
+            counted = [part.allowed(self._readable) for part in self.state.parts]
+        return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
+
+    def best(self, query: IndexQuery, originals: Originals, scanner: Executor | None = None) -> Candidates:
+        """The best chunks by the exact score, best first.
+
+        `originals` reads vectors of this state of the base. On the threads of `scanner` vectors are compared,
+        while this one looks words up unless that is done.
+        """
+        if not self._words:
+            if query.mode == "fts":
+                return Candidates((), 0)
+            query = replace(query, mode="vector")
+        return select(self._segments, lambda: self.scores, query, originals, scanner)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,10 +161,7 @@ def _word_scores(
     allowed: Sequence[Mask | None],
     counted: Sequence[Mask | None],
 ) -> WordScores:
-    """The BM25 of all rows of each part; 0 of those that may not answer, where these are most.
-
-    Of `counted` alone, in each part, it is learned how rare a word is.
-    """
+    """As `Lookup.scores`; of `counted` alone, in each part, it is learned how rare a word is."""
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
     known = _statistics(state, terms, counted)

@@ -88,11 +88,15 @@ def stretches(size: int) -> int:
 
 
 class Terms:
-    """The terms of a question, with what is computed of them once for all blocks."""
+    """The terms of a question, with what is found of them once: their keys, and where each block has them."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.keys: Keys = np.array([key_of(text) for text in texts], KEY_TYPE)
+        self.numbers: dict[Postings, list[int | None]] = {}
+        """The number of each term in a block; None where it does not occur."""
+        self.recent: dict[RecentView, Postings] = {}
+        """Their postings alone, of a block that grows."""
 
 
 class WordBlock(Protocol):
@@ -220,11 +224,15 @@ class Postings:
         return rows
 
     def _find(self, terms: Terms) -> list[int | None]:
-        """The number of each term; None where it does not occur."""
+        """As `Terms.numbers`."""
+        if (known := terms.numbers.get(self)) is not None:
+            return known
         numbers = self.keys.searchsorted(terms.keys)
         inside = numbers < len(self.keys)
         inside[inside] = self.keys[numbers[inside]] == terms.keys[inside]
-        return [int(number) if occurs else None for number, occurs in zip(numbers, inside, strict=True)]
+        found = [number if occurs else None for number, occurs in zip(numbers.tolist(), inside, strict=True)]
+        terms.numbers[self] = found
+        return found
 
     def _count(self, term: int, chosen: _Chosen) -> int:
         return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(term, chosen))
@@ -345,7 +353,6 @@ class RecentView:
 
     def __init__(self, postings: Mapping[str, array[int]], lengths: array[float], size: int) -> None:
         self._postings, self._all_lengths, self._size = postings, lengths, size
-        self._last: tuple[Terms, Postings] | None = None
 
     @cached_property
     def lengths(self) -> NDArray[np.float32]:
@@ -366,12 +373,11 @@ class RecentView:
         return self._block(list(self._postings))
 
     def _found(self, terms: Terms) -> Postings:
-        """The postings of these terms: a search wants them twice."""
-        last = self._last
-        if last is None or last[0] is not terms:
+        """As `Terms.recent`."""
+        if (found := terms.recent.get(self)) is None:
             known = [term for term in set(terms.texts) if term in self._postings]
-            self._last = last = terms, self._block(known)
-        return last[1]
+            found = terms.recent[self] = self._block(known)
+        return found
 
     def _block(self, terms: Sequence[str]) -> Postings:
         keys, order = sorted_keys(terms)

@@ -40,7 +40,7 @@ import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
-from kb_engine.index.port import Candidates, Index, IndexQuery
+from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
 from kb_engine.index.postgres import EXACT_BELOW
 from kb_engine.index.postgres.building import keep_index
 from kb_engine.index.postgres.search import find_candidates
@@ -360,7 +360,9 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
 
-    async def _find(self, query: Query) -> Found:
+    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
+        if vector is not None:
+            query = replace(query, vector=await vector)
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         return await self._run_read(partial(self._search, query))

@@ -15,15 +15,13 @@ again in one of its own, so that none is in the way of another.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import shutil
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,14 +29,16 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import EmbeddedIndex, State
+from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.vectors import originals as original_vectors
-from kb_engine.index.port import Candidates, Index, IndexQuery, Selection
+from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vector
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
+from kb_engine.store.repository.state import generation
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -53,6 +53,7 @@ from kb_engine.store.sqlite.connection import (
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.originals import OriginalFolder
+from kb_engine.store.sqlite.reserve import Reserve
 from kb_engine.store.sqlite.segments import Upkeep
 from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, utc_now
 
@@ -69,10 +70,6 @@ GROUP_WRITES = 64
 GROUP_CHUNKS = 256
 """Once writes have added so many chunks they are committed: the next one would wait for them."""
 CHECKPOINT_PAGES = 1_000
-RESERVE_BYTES = 16 * 1024 * 1024
-_BLOCK = 4096
-
-logger = logging.getLogger(__name__)
 
 
 async def open_sqlite(
@@ -325,51 +322,96 @@ class SqliteStore(Store):
         finally:
             roll_back(db)
 
-    async def _find(self, query: Query) -> Found:
+    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
+        ahead = None
+        if vector is not None:
+            ahead, made = await asyncio.gather(self._look_up_ahead(query), vector)
+            query = replace(query, vector=made)
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         if query.wording is None:
-            return await self._ask(query, lambda read, found: run_to_end(search.found(read, query, found)))
+            return await self._in_turn(query, lambda now: now.found(query, self._scanner, ahead))
 
         # Where many texts are to be read other searches get turns in between.
         async def find(wanted: IndexQuery) -> Candidates:
-            return await self._ask(wanted, lambda _read, found: found)
+            return await self._in_turn(wanted, lambda now: now.candidates(wanted, self._scanner))
 
         return await self._search_for_wording(query, find)
 
-    async def _ask(self, query: IndexQuery, answer: Callable[[SqliteRead, Candidates], T]) -> T:
-        async with self._searching:
-            return await self._readers.run(partial(self._search, query, answer))
+    async def _look_up_ahead(self, query: Query) -> _Ahead | None:
+        """The words of a query whose vector is being made; None: nothing is won, or others would wait."""
+        if (
+            self._follower is not None
+            or query.wording is not None
+            or query.mode != "hybrid"
+            or self._searching.locked()
+        ):
+            return None
+        return await self._in_turn(query, lambda now: now.ahead(query))
 
-    def _search(
-        self, query: IndexQuery, answer: Callable[[SqliteRead, Candidates], T], db: apsw.Connection
-    ) -> T:
-        """One read transaction, and the state of the index of the same instant."""
+    async def _in_turn(self, query: IndexQuery, work: Callable[[_Snapshot], T]) -> T:
+        async with self._searching:
+            return await self._readers.run(partial(self._in_snapshot, query.selection.reach, work))
+
+    def _in_snapshot(self, reach: Reach | None, work: Callable[[_Snapshot], T], db: apsw.Connection) -> T:
         try:
             with self._index.guard:
                 db.execute("BEGIN")
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 state = self._index.state
-            reach = query.selection.reach
-            read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
-            wanted = search.condition(query.selection)
-            within_reach = search.condition(Selection(reach=reach))
-            documents = documents_that_meet(db, wanted)
-            readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
-            words: Sequence[Word] = ()
-            required: Sequence[Word] = ()
-            if query.mode != "vector" or query.required:
-                languages = run_to_end(search.languages(read))
-                required = analyser.required(query.required, languages)
-                words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
-            vectors = partial(original_vectors, db)
-            candidates = selection.search(
-                state, words, documents, query, vectors, self._scanner, required, readable
-            )
-            return answer(read, candidates)
+            return work(_Snapshot(bounded(SqliteRead(db, self._clock), reach), state))
         finally:
             roll_back(db)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A query's words, looked up before its vector was known, in the base of a generation."""
+
+    lookup: Lookup
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """One read transaction, and the state of the index of the same instant."""
+
+    read: SqliteRead
+    state: State
+
+    def found(self, query: Query, scanner: Executor, ahead: _Ahead | None) -> Found:
+        return run_to_end(search.found(self.read, query, self.candidates(query, scanner, ahead)))
+
+    def candidates(self, query: IndexQuery, scanner: Executor, ahead: _Ahead | None = None) -> Candidates:
+        """`ahead` serves if nothing has changed since."""
+        if ahead and ahead.lookup.state is self.state and ahead.generation == self._generation():
+            lookup = ahead.lookup
+        else:
+            lookup = self._look_up(query)
+        return lookup.best(query, partial(original_vectors, self.read.db), scanner)
+
+    def ahead(self, query: IndexQuery) -> _Ahead:
+        lookup = self._look_up(query)
+        _ = lookup.scores
+        return _Ahead(lookup, self._generation())
+
+    def _generation(self) -> int:
+        return run_to_end(generation(self.read))
+
+    def _look_up(self, query: IndexQuery) -> Lookup:
+        read, analyser = self.read, Analyser(self.read.db)
+        wanted = search.condition(query.selection)
+        within_reach = search.condition(Selection(reach=read.reach))
+        documents = documents_that_meet(read.db, wanted)
+        readable = documents if within_reach == wanted else documents_that_meet(read.db, within_reach)
+        words: Sequence[Word] = ()
+        required: Sequence[Word] = ()
+        if query.mode != "vector" or query.required:
+            languages = run_to_end(search.languages(read))
+            required = analyser.required(query.required, languages)
+            words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
+        return Lookup(self.state, words, documents, query, required, readable)
 
 
 class _Waiting(Generic[T]):
@@ -436,59 +478,3 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
     coroutine.close()
     raise RuntimeError("a repository waited for something other than its database")
-
-
-class Reserve:
-    """Room that is kept in a file beside the base at `path`, so that documents can be deleted on a full disk.
-
-    A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
-    removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken.
-    While the base is opened there is none, so that an engine starts on a full disk too. Other writes that
-    find the disk full have the log moved as well, for what was deleted may have left room for them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.with_name(path.name + ".reserve")
-
-    def take(self, least: int = 0) -> None:
-        """Keep room: half of what is free, so that what was deleted makes room for documents."""
-        self.give()
-        try:
-            free = shutil.disk_usage(self._file.parent).free
-            size = min(RESERVE_BYTES, max(least, free // 2 // _BLOCK * _BLOCK))
-            file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                if size and hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file, 0, size)
-            finally:
-                os.close(file)
-        except OSError as error:
-            logger.warning("no room is kept for deletions", extra={"error": str(error)})
-
-    def give(self) -> None:
-        """Let the room go, to whoever is first."""
-        with suppress(OSError):
-            self._file.unlink()
-
-    def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
-        """Do `work`, which is to make room, with the room of the reserve."""
-        self.give()
-        try:
-            return work()
-        finally:
-            # What was committed is safe in the log; with less room than before the reserve is smaller.
-            _move_log(db)
-            self.take()
-
-    def move_log(self, work: Callable[[], T], db: apsw.Connection) -> T:
-        """Do `work` after the log was moved into the base, and the reserve is as large as before."""
-        size = self._file.stat().st_size if self._file.exists() else 0
-        self.give()
-        _move_log(db)
-        self.take(size)
-        return work()
-
-
-def _move_log(db: apsw.Connection) -> None:
-    with suppress(apsw.Error):
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -9,7 +9,7 @@ from kb_contracts.api import models as m
 from kb_engine.embed.context import Passage, in_context
 from kb_engine.embed.minilm import MiniLM
 from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
-from kb_engine.index.embedded.selection import search
+from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import IndexQuery
 from kb_engine.index.ranking import Ranked, rank
@@ -48,7 +48,8 @@ def answered(
     index = EmbeddedIndex(State(model.dimensions))
     query = IndexQuery(question, mode, model.embed_query(question), model.scoring, 10)
     state = index.stage(Changes(added=batches))
-    found = search(state, Analyser().words_of(question), None, query, lambda chunks: vectors[chunks - 1])
+    lookup = Lookup(state, Analyser().words_of(question), None, query)
+    found = lookup.best(query, lambda chunks: vectors[chunks - 1])
     return rank(found, query)
 
 

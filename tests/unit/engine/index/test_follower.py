@@ -15,8 +15,8 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Changes, Index, IndexStats, Selection
 from kb_engine.store import store
 from kb_engine.store.port import Found, Query
-from kb_engine.store.repository import documents, search
-from kb_engine.store.sqlite.store import run_to_end
+from kb_engine.store.repository import documents
+from kb_engine.store.sqlite.store import SqliteStore
 from tests.support.documents_to_index import document
 from tests.support.far_indexes import FAR, FarServer, far_away, stats_of
 from tests.support.stores import (
@@ -259,7 +259,9 @@ async def change(base: Base, chance: random.Random, number: int) -> None:
 
 async def in_the_base(base: Base, query: Query) -> Found:
     """What the index answers that lies in the base, and is not asked while there is another."""
-    return await base.store._ask(query, lambda read, found: run_to_end(search.found(read, query, found)))
+    assert isinstance(base.store, SqliteStore)
+    scanner = base.store._scanner
+    return await base.store._in_turn(query, lambda now: now.found(query, scanner, None))
 
 
 async def same_answers(base: Base, chance: random.Random) -> None:

@@ -23,7 +23,7 @@ from kb_engine.index.embedded.index import (
     remaining,
     united,
 )
-from kb_engine.index.embedded.selection import search
+from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Candidate, Ids, IndexQuery, Scoring, Vectors
 
@@ -60,7 +60,7 @@ def answers(state: State, documents: Ids | None = None, readable: Ids | None = N
     """To the last bit."""
     query = IndexQuery("", "hybrid", vectors(np.array([10_000]))[0], SCORING, 1_000)
     words = [("appl",), ("plum",)]
-    return list(search(state, words, documents, query, vectors, readable=readable).best)
+    return list(Lookup(state, words, documents, query, readable=readable).best(query, vectors).best)
 
 
 def index_of(*changes: Changes) -> EmbeddedIndex:

@@ -1,0 +1,76 @@
+"""Room on the disk that is kept for deletions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+T = TypeVar("T")
+
+RESERVE_BYTES = 16 * 1024 * 1024
+_BLOCK = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class Reserve:
+    """Room that is kept in a file beside the base at `path`, so that documents can be deleted on a full disk.
+
+    A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
+    removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken.
+    While the base is opened there is none, so that an engine starts on a full disk too. Other writes that
+    find the disk full have the log moved as well, for what was deleted may have left room for them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name(path.name + ".reserve")
+
+    def take(self, least: int = 0) -> None:
+        """Keep room: half of what is free, so that what was deleted makes room for documents."""
+        self.give()
+        try:
+            free = shutil.disk_usage(self._file.parent).free
+            size = min(RESERVE_BYTES, max(least, free // 2 // _BLOCK * _BLOCK))
+            file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if size and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file, 0, size)
+            finally:
+                os.close(file)
+        except OSError as error:
+            logger.warning("no room is kept for deletions", extra={"error": str(error)})
+
+    def give(self) -> None:
+        """Let the room go, to whoever is first."""
+        with suppress(OSError):
+            self._file.unlink()
+
+    def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
+        """Do `work`, which is to make room, with the room of the reserve."""
+        self.give()
+        try:
+            return work()
+        finally:
+            # What was committed is safe in the log; with less room than before the reserve is smaller.
+            _move_log(db)
+            self.take()
+
+    def move_log(self, work: Callable[[], T], db: apsw.Connection) -> T:
+        """Do `work` after the log was moved into the base, and the reserve is as large as before."""
+        size = self._file.stat().st_size if self._file.exists() else 0
+        self.give()
+        _move_log(db)
+        self.take(size)
+        return work()
+
+
+def _move_log(db: apsw.Connection) -> None:
+    with suppress(apsw.Error):
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

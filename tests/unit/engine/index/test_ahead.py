@@ -1,0 +1,174 @@
+"""The words of a question are looked up while its vector is made; what changes meanwhile counts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kb_contracts.access.reach import REACH, Reach
+from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.query import Wording
+from kb_engine.index.embedded.selection import Lookup
+from kb_engine.index.port import Selection, Vector
+from kb_engine.store.port import Found, Query
+from kb_engine.store.repository import documents
+from kb_engine.store.sqlite.store import SqliteStore
+from tests.support.stores import SCORING, Base, meaning
+
+TEXT = "bees keep warm"
+HYBRID = Query(text=TEXT, mode="hybrid", vector=None, scoring=SCORING, top=10)
+Change = Callable[[Base], Awaitable[Any]]
+
+
+@pytest.fixture
+async def base(base: Base) -> Base:
+    await base.note("bees keep warm by shivering", title="1", tags=["a"])
+    await base.note("warm hands", title="2", tags=["a", "b"])
+    await base.note("bees live in a hive", title="3")
+    return base
+
+
+async def tagged(base: Base) -> None:
+    await base.store.once(None, documents.add_tags, 3, ["a"], None)
+
+
+async def untagged(base: Base) -> None:
+    await base.store.once(None, documents.remove_tag, 1, "a", None)
+
+
+async def deleted(base: Base) -> None:
+    await base.store.once(None, documents.delete, 2)
+
+
+async def added(base: Base) -> None:
+    await base.note("more bees that keep warm", title="4", tags=["a", "b"])
+
+
+async def cleared(base: Base) -> None:
+    await base.store.once(None, documents.clear)
+
+
+async def nothing(_base: Base) -> None:
+    pass
+
+
+@pytest.mark.parametrize("change", [tagged, untagged, deleted, added, cleared, nothing])
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+@pytest.mark.parametrize("selection", [Selection(), Selection(tags=["a"])])
+async def test_what_changes_while_the_vector_is_made_counts(
+    base: Base, change: Change, mode: Any, selection: Selection
+) -> None:
+    query = replace(HYBRID, mode=mode, selection=selection)
+
+    async def vector() -> Vector:
+        await change(base)
+        return meaning(TEXT)
+
+    assert answers(await base.store.search(query, vector())) == answers(
+        await base.store.search(replace(query, vector=meaning(TEXT)))
+    )
+
+
+async def test_a_reach_that_is_lost_while_the_vector_is_made_is_lost(base: Base) -> None:
+    async def vector() -> Vector:
+        REACH.set(None)  # of this task alone: somebody else does it
+        await untagged(base)
+        return meaning(TEXT)
+
+    token = REACH.set(Reach(frozenset({"a"})))
+    try:
+        found = await base.store.search(HYBRID, vector())
+    finally:
+        REACH.reset(token)
+    assert [each.document.title for each in found.results] == ["2"]
+
+
+async def test_what_the_vector_raises_is_raised_and_the_store_goes_on(base: Base) -> None:
+    async def vector() -> Vector:
+        raise EngineError("embedder_unavailable", "The model cannot be used.")
+
+    with pytest.raises(EngineError, match="cannot be used"):
+        await base.store.search(HYBRID, vector())
+    assert await base.titles(TEXT)
+
+
+class TestSqlite:
+    """How often words are looked up, and when."""
+
+    @pytest.fixture
+    def lookups(self, base: Base, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        if not isinstance(base.store, SqliteStore) or base.store._follower is not None:
+            pytest.skip("the others look nothing up ahead")
+        made: list[str] = []
+        begin = Lookup.__init__
+
+        def noted(self: Lookup, *args: Any, **more: Any) -> None:
+            made.append("words")
+            begin(self, *args, **more)
+
+        monkeypatch.setattr(Lookup, "__init__", noted)
+        return made
+
+    async def test_they_are_looked_up_once_and_before_the_vector_is_there(
+        self, base: Base, lookups: list[str]
+    ) -> None:
+        async def vector() -> Vector:
+            while not lookups:
+                await base.store.read(documents.find, 1)
+            lookups.append("vector")
+            return meaning(TEXT)
+
+        await base.store.search(HYBRID, vector())
+        assert lookups == ["words", "vector"]
+
+    async def test_they_are_looked_up_again_where_something_changed(
+        self, base: Base, lookups: list[str]
+    ) -> None:
+        async def vector() -> Vector:
+            while not lookups:
+                await base.store.read(documents.find, 1)
+            await tagged(base)
+            return meaning(TEXT)
+
+        await base.store.search(HYBRID, vector())
+        assert lookups == ["words", "words"]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            replace(HYBRID, mode="vector"),
+            replace(HYBRID, wording=Wording(phrases=("keep warm",), excluded=())),
+        ],
+    )
+    async def test_not_where_nothing_is_won(self, base: Base, lookups: list[str], query: Query) -> None:
+        async def vector() -> Vector:
+            for _ in range(5):
+                await base.store.read(documents.find, 1)
+            lookups.append("vector")
+            return meaning(TEXT)
+
+        await base.store.search(query, vector())
+        assert lookups[0] == "vector"
+
+    async def test_not_where_another_search_would_wait(self, base: Base, lookups: list[str]) -> None:
+        assert isinstance(base.store, SqliteStore)
+        turn = base.store._searching
+
+        async def vector() -> Vector:
+            for _ in range(5):
+                await base.store.read(documents.find, 1)
+            assert not lookups
+            turn.release()
+            return meaning(TEXT)
+
+        while not turn.locked():
+            await turn.acquire()
+        await base.store.search(HYBRID, vector())
+        assert lookups == ["words"]
+
+
+def answers(found: Found) -> Any:
+    return [(each.chunk.id, each.score, each.tags) for each in found.results], found.total, found.weak

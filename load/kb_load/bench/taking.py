@@ -31,7 +31,16 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_load.bench import Option
-from kb_load.bench.engine import CHUNKS_EACH, Texts, ask, fill, is_running, running_engine, submit
+from kb_load.bench.engine import (
+    CHUNKS_EACH,
+    Texts,
+    ask,
+    connection_to,
+    fill,
+    is_running,
+    running_engine,
+    submit,
+)
 from kb_load.bench.runner import Panel, Report, in_turn
 from kb_load.pdf import text_of_page
 from kb_load.report import percentile
@@ -198,7 +207,7 @@ def _taken(side: Side, files: Sequence[str]) -> Run:
         tempfile.TemporaryDirectory(prefix="kb-bench-") as folder,
         running_engine(Path(folder), side.embedder, KB_INGEST_WORKERS=str(side.threads)) as (engine, client),
     ):
-        ask(client, "is it warm", filtered=False)
+        ask(connection_to(client), "is it warm", filtered=False)
         began, cpu = time.perf_counter(), engine.cpu_seconds()
         jobs = [submit(client, f"{number}.md", text) for number, text in enumerate(files)]
         for job in jobs:
@@ -219,15 +228,16 @@ def _searched(
         for name in RUNTIMES:
             quiet, busy = list[float](), list[float]()
             with running_engine(Path(folder), name, KB_INGEST_WORKERS=str(os.cpu_count())) as (_, client):
+                connection = connection_to(client)
                 for number in range(rounds + 1):  # the first turn warms
-                    alone = [ask(client, texts.question(), filtered=False) for _ in range(_QUESTIONS)]
+                    alone = [ask(connection, texts.question(), filtered=False) for _ in range(_QUESTIONS)]
                     if not number:
                         continue
                     seed, meanwhile = next(seeds), list[float]()
                     files = enumerate(_folder(passages, seed=seed))
                     jobs = [submit(client, f"{seed}-{file}.md", text) for file, text in files]
                     while not meanwhile or (len(meanwhile) < _QUESTIONS and is_running(client, jobs[-1])):
-                        meanwhile += [ask(client, texts.question(), filtered=False) for _ in range(10)]
+                        meanwhile += [ask(connection, texts.question(), filtered=False) for _ in range(10)]
                     for job in jobs:  # a busy machine has not done them all
                         client.delete(f"/api/v1/jobs/{job}")
                     quiet.append(percentile(alone, 0.95))

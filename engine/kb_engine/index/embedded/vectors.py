@@ -49,8 +49,8 @@ BLOCK_ROWS = 32_768
 """So many rows are looked at together; their cosines fit the processor's cache."""
 FIRST_BLOCK_ROWS = 2_048
 """Of the first block, of which all rows must be compared with one another."""
-SCAN_AHEAD_ROWS = 16_384
-"""A pass over fewer takes no longer than to have another thread do it."""
+BESIDE_ROWS = 16_384
+"""Of an index from which on a search is worth two threads: less takes no longer than to call another one."""
 GATHER_BELOW = 0.5
 """Share of a block's rows under which copying them out beats a pass over the block."""
 _ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
@@ -240,7 +240,7 @@ class Scan:
         query: QuantisedQuery | None,
         scanner: Executor | None = None,
     ) -> None:
-        if query is None or sum(len(vectors) for vectors, _ in segments) < SCAN_AHEAD_ROWS:
+        if query is None or sum(len(vectors) for vectors, _ in segments) < BESIDE_ROWS:
             scanner = None
         self._query = query
         self._work = [_Block(number, block, *segments[number], query) for number, block in _blocks(segments)]

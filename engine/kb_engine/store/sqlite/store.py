@@ -19,7 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,16 +29,14 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
 
-from kb_contracts.access.reach import Reach
 from kb_contracts.api.errors import EngineError
+from kb_engine.index.embedded import vectors
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
-from kb_engine.index.embedded.vectors import originals as original_vectors
 from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vector
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
-from kb_engine.store.repository.state import generation
 from kb_engine.store.repository.transaction import Clock, Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
@@ -325,93 +323,94 @@ class SqliteStore(Store):
     async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
         ahead = None
         if vector is not None:
-            ahead, made = await asyncio.gather(self._look_up_ahead(query), vector)
+            if self._looks_ahead(query):
+                ahead, made = await asyncio.gather(self._ask(query, _with_scores), vector)
+            else:
+                made = await vector
             query = replace(query, vector=made)
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
+
+        def best(read: SqliteRead, lookup: Lookup, wanted: IndexQuery = query) -> Candidates:
+            return lookup.best(wanted, partial(vectors.originals, read.db), self._scanner)
+
         if query.wording is None:
-            return await self._in_turn(query, lambda now: now.found(query, self._scanner, ahead))
+            return await self._ask(
+                query,
+                lambda read, there: run_to_end(search.found(read, query, best(read, there.lookup))),
+                ahead,
+            )
 
         # Where many texts are to be read other searches get turns in between.
         async def find(wanted: IndexQuery) -> Candidates:
-            return await self._in_turn(wanted, lambda now: now.candidates(wanted, self._scanner))
+            return await self._ask(wanted, lambda read, there: best(read, there.lookup, wanted))
 
         return await self._search_for_wording(query, find)
 
-    async def _look_up_ahead(self, query: Query) -> _Ahead | None:
-        """The words of a query whose vector is being made; None: nothing is won, or others would wait."""
-        if (
-            self._follower is not None
-            or query.wording is not None
-            or query.mode != "hybrid"
-            or self._searching.locked()
-        ):
-            return None
-        return await self._in_turn(query, lambda now: now.ahead(query))
+    def _looks_ahead(self, query: Query) -> bool:
+        """Whether to look words up while the vector is made: that wins time, and no other search waits."""
+        return (
+            self._follower is None
+            and query.wording is None
+            and query.mode == "hybrid"
+            and self._index.state.size >= vectors.BESIDE_ROWS
+            and not self._searching.locked()
+        )
 
-    async def _in_turn(self, query: IndexQuery, work: Callable[[_Snapshot], T]) -> T:
+    async def _ask(
+        self, query: IndexQuery, answer: Callable[[SqliteRead, _There], T], ahead: _There | None = None
+    ) -> T:
         async with self._searching:
-            return await self._readers.run(partial(self._in_snapshot, query.selection.reach, work))
+            return await self._readers.run(partial(self._search, query, answer, ahead))
 
-    def _in_snapshot(self, reach: Reach | None, work: Callable[[_Snapshot], T], db: apsw.Connection) -> T:
+    def _search(
+        self,
+        query: IndexQuery,
+        answer: Callable[[SqliteRead, _There], T],
+        ahead: _There | None,
+        db: apsw.Connection,
+    ) -> T:
+        """One read transaction, and the state of the index of the same instant.
+
+        `ahead` is what was there when it was looked up; it serves if nothing has changed since.
+        """
         try:
             with self._index.guard:
                 db.execute("BEGIN")
                 # SQLite takes its snapshot at the first read, not at BEGIN.
-                db.pragma("user_version")
+                generation = int(value(db, SqliteRead.generation))
                 state = self._index.state
-            return work(_Snapshot(bounded(SqliteRead(db, self._clock), reach), state))
+            reach = query.selection.reach
+            read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
+            if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
+                return answer(read, ahead)
+            wanted = search.condition(query.selection)
+            within_reach = search.condition(Selection(reach=reach))
+            documents = documents_that_meet(db, wanted)
+            readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
+            words: Sequence[Word] = ()
+            required: Sequence[Word] = ()
+            if query.mode != "vector" or query.required:
+                languages = run_to_end(search.languages(read))
+                required = analyser.required(query.required, languages)
+                words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
+            lookup = Lookup(state, words, documents, query, required, readable)
+            return answer(read, _There(lookup, generation))
         finally:
             roll_back(db)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A query's words, looked up before its vector was known, in the base of a generation."""
+class _There:
+    """What there is for a query in the base of a generation."""
 
     lookup: Lookup
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """One read transaction, and the state of the index of the same instant."""
-
-    read: SqliteRead
-    state: State
-
-    def found(self, query: Query, scanner: Executor, ahead: _Ahead | None) -> Found:
-        return run_to_end(search.found(self.read, query, self.candidates(query, scanner, ahead)))
-
-    def candidates(self, query: IndexQuery, scanner: Executor, ahead: _Ahead | None = None) -> Candidates:
-        """`ahead` serves if nothing has changed since."""
-        if ahead and ahead.lookup.state is self.state and ahead.generation == self._generation():
-            lookup = ahead.lookup
-        else:
-            lookup = self._look_up(query)
-        return lookup.best(query, partial(original_vectors, self.read.db), scanner)
-
-    def ahead(self, query: IndexQuery) -> _Ahead:
-        lookup = self._look_up(query)
-        _ = lookup.scores
-        return _Ahead(lookup, self._generation())
-
-    def _generation(self) -> int:
-        return run_to_end(generation(self.read))
-
-    def _look_up(self, query: IndexQuery) -> Lookup:
-        read, analyser = self.read, Analyser(self.read.db)
-        wanted = search.condition(query.selection)
-        within_reach = search.condition(Selection(reach=read.reach))
-        documents = documents_that_meet(read.db, wanted)
-        readable = documents if within_reach == wanted else documents_that_meet(read.db, within_reach)
-        words: Sequence[Word] = ()
-        required: Sequence[Word] = ()
-        if query.mode != "vector" or query.required:
-            languages = run_to_end(search.languages(read))
-            required = analyser.required(query.required, languages)
-            words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
-        return Lookup(self.state, words, documents, query, required, readable)
+def _with_scores(_read: SqliteRead, there: _There) -> _There:
+    _ = there.lookup.scores
+    return there
 
 
 class _Waiting(Generic[T]):

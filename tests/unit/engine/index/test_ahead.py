@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
+from kb_engine.index.embedded import vectors
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.port import Selection, Vector
 from kb_engine.store.port import Found, Query
@@ -24,7 +26,8 @@ Change = Callable[[Base], Awaitable[Any]]
 
 
 @pytest.fixture
-async def base(base: Base) -> Base:
+async def base(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
+    monkeypatch.setattr(vectors, "BESIDE_ROWS", 0)
     await base.note("bees keep warm by shivering", title="1", tags=["a"])
     await base.note("warm hands", title="2", tags=["a", "b"])
     await base.note("bees live in a hive", title="3")
@@ -73,9 +76,12 @@ async def test_what_changes_while_the_vector_is_made_counts(
 
 
 async def test_a_reach_that_is_lost_while_the_vector_is_made_is_lost(base: Base) -> None:
-    async def vector() -> Vector:
-        REACH.set(None)  # of this task alone: somebody else does it
+    async def by_somebody_else() -> None:
+        REACH.set(None)
         await untagged(base)
+
+    async def vector() -> Vector:
+        await asyncio.create_task(by_somebody_else())
         return meaning(TEXT)
 
     token = REACH.set(Reach(frozenset({"a"})))
@@ -152,6 +158,20 @@ class TestSqlite:
 
         await base.store.search(query, vector())
         assert lookups[0] == "vector"
+
+    async def test_not_of_a_small_index(
+        self, base: Base, lookups: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vectors, "BESIDE_ROWS", 4)
+
+        async def vector() -> Vector:
+            for _ in range(5):
+                await base.store.read(documents.find, 1)
+            lookups.append("vector")
+            return meaning(TEXT)
+
+        await base.store.search(HYBRID, vector())
+        assert lookups == ["vector", "words"]
 
     async def test_not_where_another_search_would_wait(self, base: Base, lookups: list[str]) -> None:
         assert isinstance(base.store, SqliteStore)

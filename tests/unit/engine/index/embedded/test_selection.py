@@ -139,7 +139,7 @@ def test_blocks_threads_and_a_full_pool_change_nothing(
 ) -> None:
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(selection, "POOL_ROWS", 100)
-    monkeypatch.setattr(embedded_vectors, "SCAN_AHEAD_ROWS", 0)
+    monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
     random = np.random.default_rng(3)
     with ThreadPoolExecutor(max(1, scanners)) as scanner:
         for kind in KINDS:
@@ -155,7 +155,7 @@ def test_blocks_threads_and_a_full_pool_change_nothing(
 
 def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(embedded_vectors, "SCAN_AHEAD_ROWS", 0)
+    monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
     vectors = rows_of("spread", 2_000, 16, np.random.default_rng(0))
     begun: list[Future[Any]] = []
 

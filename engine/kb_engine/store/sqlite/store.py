@@ -330,22 +330,20 @@ class SqliteStore(Store):
             query = replace(query, vector=made)
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
-
-        def best(read: SqliteRead, lookup: Lookup, wanted: IndexQuery = query) -> Candidates:
-            return lookup.best(wanted, partial(vectors.originals, read.db), self._scanner)
-
         if query.wording is None:
-            return await self._ask(
-                query,
-                lambda read, there: run_to_end(search.found(read, query, best(read, there.lookup))),
-                ahead,
-            )
+            return await self._ask(query, partial(self._found, query), ahead)
 
         # Where many texts are to be read other searches get turns in between.
         async def find(wanted: IndexQuery) -> Candidates:
-            return await self._ask(wanted, lambda read, there: best(read, there.lookup, wanted))
+            return await self._ask(wanted, partial(self._best, wanted))
 
         return await self._search_for_wording(query, find)
+
+    def _found(self, query: Query, read: SqliteRead, there: _There) -> Found:
+        return run_to_end(search.found(read, query, self._best(query, read, there)))
+
+    def _best(self, query: IndexQuery, read: SqliteRead, there: _There) -> Candidates:
+        return there.lookup.best(query, partial(vectors.originals, read.db), self._scanner)
 
     def _looks_ahead(self, query: Query) -> bool:
         """Whether to look words up while the vector is made: that wins time, and no other search waits."""

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from kb_cli.config import engine
-from kb_cli.evaluation.base import Base, RunningBase, ScratchBase, scratch_base
+from kb_cli.evaluation.bases import Base, RunningBase, ScratchBase, scratch_base
 from kb_cli.evaluation.dataset import Dataset, Question, own_questions
 from kb_cli.evaluation.metrics import Difference, Interval, scores_of
 from kb_cli.evaluation.runs import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.evaluation.base import scratch_base
+from kb_cli.evaluation.bases import scratch_base
 from kb_cli.output import Exit
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.evaluation.conftest import write_lines

@@ -367,6 +367,8 @@ def overtaken(slot: int) -> Iterator[Step]:
     yield Step("removeTag", {**place, "tag": "never"}, {"headers": headers})
     yield Step("setMetadata", place, {"json": {"metadata": {"never": True}}, "headers": headers})
     yield Step("patchNote", place, {"json": expected})
+    yield Step("patchNote", place, {"json": {"text": "never"}, "headers": headers})
+    yield Step("deleteDocument", place, {"headers": headers})
     yield Step("getDocument", place)
 
 

@@ -685,7 +685,10 @@ class Removed(Response):
 
 
 class NotePatch(Request):
-    """`PATCH /notes/{id}`: a new text, a new title, or both."""
+    """`PATCH /notes/{id}`: a new text, a new title, or both.
+
+    `expected_version` says the same as `If-Match`; where both are sent, the note must have each.
+    """
 
     text: Text | None = None
     title: Title | None = None

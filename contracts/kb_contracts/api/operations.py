@@ -417,7 +417,8 @@ DELETE_DOCUMENT = _delete(
     "Remove one document; for some days `restoreVersion` brings it back, unless it is purged",
     m.Removed,
     query=DeleteQuery,
-    errors=("document_not_found",),
+    if_match=True,
+    errors=("document_not_found", "version_conflict"),
 )
 
 GET_ORIGINAL = _get(
@@ -507,6 +508,7 @@ PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
     path_parameters={"document_id": NOTE_ID},
     query=NoteQuery,
     body=m.NotePatch,
+    if_match=True,
     on_behalf=True,
     accepted=m.Job,
     errors=("queue_full", "document_not_found", "not_a_note", "version_conflict", "embedder_unavailable"),

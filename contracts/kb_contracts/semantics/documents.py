@@ -91,14 +91,15 @@ def check_confirmed(confirm: bool) -> None:
         )
 
 
-def check_version(version: int, expected: int | None) -> None:
-    """Raises EngineError: `version_conflict`, where a document has another `version` than is `expected`."""
-    if expected is not None and expected != version:
-        raise EngineError(
-            "version_conflict",
-            f"The document has version {version}, not {expected}. Read it again and decide anew.",
-            current_version=version,
-        )
+def check_version(version: int, *expected: int | None) -> None:
+    """Raises EngineError: `version_conflict`, where a document has another `version` than one `expected`."""
+    for each in expected:
+        if each not in (None, version):
+            raise EngineError(
+                "version_conflict",
+                f"The document has version {version}, not {each}. Read it again and decide anew.",
+                current_version=version,
+            )
 
 
 def document_key(text: str) -> int | str:

@@ -153,6 +153,15 @@ def test_a_document_is_removed_by_its_uid(kb: Client) -> None:
     assert kb.listed() == [stays]
 
 
+def test_a_removal_honours_if_match(kb: Client) -> None:
+    document = kb.stored_note("granite")
+    stale, current = ({"If-Match": f'"{document.version + more}"'} for more in (1, 0))
+    refused = kb.request(ops.DELETE_DOCUMENT, document.id, headers=stale)
+    assert problem(refused, "version_conflict").current_version == document.version
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.call(ops.DELETE_DOCUMENT, document.id, headers=current).documents == 1
+
+
 @pytest.mark.parametrize("name", ["id", "uid"])
 def test_a_removal_names_its_document(kb: Client, name: str) -> None:
     """By number and uid, whichever it was addressed by; an earlier engine names it by neither."""
@@ -253,6 +262,22 @@ def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
     assert problem(stale, "version_conflict").current_version == document.version
     assert kb.found("granite") == [document.id]
     kb.patched(document.id, text="basalt", expected_version=document.version)
+
+
+def test_a_patch_honours_if_match(kb: Client) -> None:
+    """As it does `expected_version`; where both are sent, either of them refuses it."""
+    document = kb.stored_note("granite")
+    stale, current = document.version + 1, document.version
+    for if_match, body in (
+        (stale, {}),
+        (stale, {"expected_version": current}),
+        (current, {"expected_version": stale}),
+    ):
+        refused = kb.patch(document.id, {"If-Match": f'"{if_match}"'}, text="basalt", **body)
+        assert problem(refused, "version_conflict").current_version == current
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    taken = kb.patch(document.id, {"If-Match": f'"{current}"'}, text="basalt", expected_version=current)
+    assert decode(taken, m.Document).version == current + 1
 
 
 def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:

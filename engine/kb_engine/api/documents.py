@@ -217,7 +217,7 @@ class DocumentsApi:
     async def delete_document(self, incoming: Incoming) -> m.Removed:
         key = document_key(incoming.path["document_id"])
         return await self._store.once(
-            idempotency_of(incoming), documents.delete, key, purge=incoming.query.purge
+            idempotency_of(incoming), documents.delete, key, incoming.if_match, purge=incoming.query.purge
         )
 
     async def remove_source(self, incoming: Incoming) -> m.Removed:
@@ -263,6 +263,7 @@ class DocumentsApi:
             document_id,
             patch,
             idempotency,
+            if_match=incoming.if_match,
             caller=caller_of(incoming),
             refusal=refusal,
         )
@@ -274,7 +275,7 @@ class DocumentsApi:
         if job.error is not None:
             # What the failed update would meet now, with all that belongs to such an error.
             document, _ = await self._store.read(documents.note, document_id)
-            check_version(document.version, patch.expected_version)
+            check_version(document.version, incoming.if_match, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         # Not as the note is now: a later update may have been quick.
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None

@@ -96,15 +96,15 @@ class Documents:
 
     # changing
 
-    def note(self, document_id: int, expected: int | None) -> Stored:
-        """A note of the `expected` version, None: of any.
+    def note(self, document_id: int, *expected: int | None) -> Stored:
+        """A note of each `expected` version, None: of any.
 
         Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`.
         """
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
             raise not_a_note(document_id)
-        check_version(stored.document.version, expected)
+        check_version(stored.document.version, *expected)
         return stored
 
     def set_metadata(
@@ -174,9 +174,12 @@ class Documents:
         """What was said of documents, by their ids."""
         return {number: tally(votes.values()) for number, votes in self._votes.items()}
 
-    def remove_one(self, key: int | str, now: int, *, purge: bool = False) -> m.Removed:
-        """Raises EngineError: `document_not_found`."""
+    def remove_one(
+        self, key: int | str, now: int, expected: int | None = None, *, purge: bool = False
+    ) -> m.Removed:
+        """Raises EngineError: `document_not_found` or `version_conflict`."""
         document = self.find(key).document
+        check_version(document.version, expected)
         removed = self.remove([key], now, purge=purge)
         removed.document_id, removed.document_uid = document.id, document.uid
         return removed

@@ -291,8 +291,8 @@ async def check_citation(incoming: Incoming) -> m.CitationCheck:
 
 
 async def delete_document(incoming: Incoming) -> m.Removed:
-    purge = incoming.query.purge
-    return _change_found(incoming, lambda base, key, now: base.remove_one(key, now, purge=purge))
+    version, purge = incoming.if_match, incoming.query.purge
+    return _change_found(incoming, lambda base, key, now: base.remove_one(key, now, version, purge=purge))
 
 
 async def list_versions(incoming: Incoming) -> m.PastVersionList:
@@ -379,7 +379,9 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     check_patch(patch)
     call = CURRENT.get()
     state = call.namespace.state
-    update = submissions.Update(call.identity, incoming.path["document_id"], patch, incoming.access.reach)
+    number, reach, version = incoming.path["document_id"], incoming.access.reach, incoming.if_match
+    patch = msgspec.structs.replace(patch, expected_version=patch.expected_version or version)
+    update = submissions.Update(call.identity, number, patch, reach, version)
     # How long the caller waits does not make it another request.
     taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
     if isinstance(taken, m.Document):

@@ -161,7 +161,8 @@ class State:
             return known
         if isinstance(known, m.Job) and known.id in self.jobs:
             return self.job(known.id, update.reach)
-        standing = self.seen(update.reach).note(update.document_id, update.patch.expected_version).document
+        expected = (update.if_match, update.patch.expected_version)
+        standing = self.seen(update.reach).note(update.document_id, *expected).document
         if (job := self._joined(update)) is None:
             title = update.patch.title or standing.title
             tags, number = list(standing.tags), standing.id

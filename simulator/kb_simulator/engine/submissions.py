@@ -62,6 +62,8 @@ class Update:
     document_id: int
     patch: m.NotePatch
     reach: Reach | None = None
+    if_match: int | None = None
+    """A version that its note must have when it is accepted, beside the one that the patch expects."""
 
 
 Line = int | tuple[str, str] | None

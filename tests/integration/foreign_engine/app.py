@@ -193,6 +193,7 @@ class Operations:
 
     def delete_document(self, params: Row) -> Row:
         number = self._documents.number_of(params["document_id"])
+        self._documents.expect(number, params["if_match"])
         removed = self._documents.remove([number])
         if params["purge"]:
             self._history.drop(number)
@@ -233,7 +234,8 @@ class Operations:
         number, body = self._documents.number_of(str(params["document_id"])), params["body"]
         if self._documents.one(number)["doc_type"] != "note":
             raise Refused("not_a_note", "Only notes can be changed in place.")
-        self._documents.expect(number, body["expected_version"])
+        for expected in (params["if_match"], body["expected_version"]):
+            self._documents.expect(number, expected)
         made = note(body["text"]) if body["text"] is not None else None
         chunks = passages([Section(body["text"])]) if made else []
         self._history.keep(number)

@@ -376,9 +376,14 @@ async def raise_version(write: Write, document_id: int) -> None:
 
 
 @makes_room
-async def delete(write: Write, key: int | str, *, purge: bool = False) -> m.Removed:
-    """It can be brought back for some time, unless it is to be purged. Raises `document_not_found`."""
-    gone = await hold(write, key)
+async def delete(
+    write: Write, key: int | str, if_match: int | None = None, *, purge: bool = False
+) -> m.Removed:
+    """It can be brought back for some time, unless it is to be purged.
+
+    Raises `document_not_found` or `version_conflict`.
+    """
+    gone = await hold_version(write, key, if_match)
     await _remove(write, gone.id)
     if purge:
         await versions.drop(write, gone.id)

@@ -20,6 +20,7 @@ async def accept(
     patch: m.NotePatch,
     idempotency: Idempotency,
     *,
+    if_match: int | None = None,
     caller: str = "",
     refusal: EngineError | None = None,
 ) -> m.Job | m.Document:
@@ -40,10 +41,11 @@ async def accept(
         return msgspec.json.decode(answer, type=m.Document)
     await write.hold_queue()  # of two that do the same at once, the second joins
     standing, text = await documents.note(write, document_id)
-    check_version(standing.version, patch.expected_version)
+    check_version(standing.version, if_match, patch.expected_version)
+    expected = patch.expected_version or if_match
     # Held, so that its end waits for the key that joins it, or is seen here.
     last = await jobs.hold_last_update(write, document_id)
-    wanted = (patch.text, patch.title, patch.expected_version, write.reach)
+    wanted = (patch.text, patch.title, expected, write.reach)
     if last is not None and (last.text, last.new_title, last.expected_version, last.reach) == wanted:
         job = await jobs.find(write, last.id)
     elif refusal is not None:
@@ -65,7 +67,7 @@ async def accept(
                 text=patch.text,
                 document_id=standing.id,
                 new_title=patch.title,
-                expected_version=patch.expected_version,
+                expected_version=expected,
                 caller=caller,
                 reach=write.reach,
             ),

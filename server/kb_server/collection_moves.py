@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kb_contracts.api.models import Document, TagsRequest
+from kb_contracts.api.models import MAX_TAGS, Document, TagsRequest
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, REMOVE_TAG, WITHOUT_CHUNKS, TagQuery
 from kb_server.collection_tags import PREFIX, collections_in, split_tags, tag_of
 from kb_server.engine_client.errors import EngineFault, Refused
@@ -135,20 +135,24 @@ class _Move:
         """Remove a tag.
 
         Whoever reaches a part of the base alone may not take a document out of it, not even between two
-        requests: then the tag is swapped for the target in one.
+        requests: then the tag is swapped for the target in one. So it is where an earlier engine has let the
+        document have more tags than it may, for none could be added afterwards.
         """
+        swap = TagQuery(add=self.target)
         remove = partial(
             self.engine.call,
             REMOVE_TAG,
             path={"document_id": document.id, "tag": tag},
             if_match=document.version,
         )
+        if len(document.tags) > MAX_TAGS:
+            return await remove(query=swap)
         try:
             return await remove()
         except Refused as refusal:
             if refusal.reason != "forbidden":
                 raise
-        return await remove(query=TagQuery(add=self.target))
+        return await remove(query=swap)
 
     async def _given_up(self, fault: EngineFault) -> Document:
         """The document where it is in the target all the same; else an error, and never silently no home."""

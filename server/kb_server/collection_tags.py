@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kb_contracts.api.models import MAX_TAGS
 from kb_contracts.api.ragler import PREFIX as PREFIX
 from kb_server.tool import ToolError
 
@@ -55,9 +56,18 @@ def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str
     """The tags of a new document: its collection's first (default `documents`), then the others, each once.
 
     Raises:
-        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none.
+        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none, or there
+            are too many.
     """
-    return [tag_of(DEFAULT if collection is None else collection), *validate_tags(tags)]
+    others = validate_tags(tags)
+    if len(others) >= MAX_TAGS:
+        raise ToolError(
+            "invalid_tag",
+            f"These are {len(others)} tags. Send {MAX_TAGS - 1} at the most: a document may have {MAX_TAGS}, "
+            "and its collection is one of them.",
+            parameter="tags",
+        )
+    return [tag_of(DEFAULT if collection is None else collection), *others]
 
 
 def tags_for_search(collection: str | None, tags: Sequence[str]) -> list[str]:

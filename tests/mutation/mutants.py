@@ -218,6 +218,8 @@ _DOCUMENTS = [
        asked("removeTag", lambda _: {"if_match": None})),
     _m("a tag that stands raises the version", DOCUMENTS, "adding_tags_that_stand_changes_nothing",
        answers("addTags", lambda a: {"version": a.version + 1})),
+    _m("added tags have no bound", DOCUMENTS, "a_document_has_as_many_tags_as_it_may",
+       replaced(documents, "check_tags_fit", mis.nothing)),
     _m("added tags replace the others", DOCUMENTS, "tags_are_added_and_taken_off",
        answers("addTags", lambda a: {"tags": a.tags[-2:]})),
     _m("an absent tag is taken off", DOCUMENTS, "a_tag_that_is_not_there_cannot_be_taken_off",

@@ -53,7 +53,7 @@ class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
     doc_type: m.DocType
     format: str | None
     filename: str | None
-    tags: Annotated[list[m.Tag], Meta(max_length=m.MAX_TAGS)]
+    tags: list[m.Tag]
     metadata: dict[str, Any]
     source_paths: list[m.SourcePath]
     size_bytes: m.Count

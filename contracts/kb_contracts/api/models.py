@@ -731,7 +731,7 @@ class Feedback(Response):
 
 
 class TagsRequest(Request):
-    """`POST /documents/{id}/tags`."""
+    """`POST /documents/{id}/tags`. The document may have 64 tags; where these are too many, none is added."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=MAX_TAGS)]
 

@@ -132,6 +132,18 @@ def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
     return united[len(present) :]
 
 
+def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
+    """Raises EngineError: `invalid_parameter`, where a document would have more tags than it may."""
+    added = set(further).difference(present)
+    if added and len(present) + len(added) > MAX_TAGS:
+        raise EngineError(
+            "invalid_parameter",
+            f"The document has {len(present)} tags and would have {len(present) + len(added)}; it may have "
+            f"{MAX_TAGS}. Take some off first.",
+            parameter="tags",
+        )
+
+
 def note_title(text: str) -> str:
     """The first line that is not blank, white space collapsed, cut to 80 characters."""
     first = next((line for line in text.splitlines() if line.strip()), "")

@@ -374,6 +374,18 @@ def test_adding_tags_that_stand_changes_nothing(kb: Client) -> None:
     assert kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}).version == document.version
 
 
+def test_a_document_has_as_many_tags_as_it_may(kb: Client) -> None:
+    """What would be too many is refused whole; one may still take another's place."""
+    tags = [f"t{number}" for number in range(m.MAX_TAGS - 1)]
+    document = kb.stored_note("granite", tags=tags)
+    refused = kb.request(ops.ADD_TAGS, document.id, json={"tags": ["one", "two"]})
+    assert problem(refused, "invalid_parameter").parameter == "tags"
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    full = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["one", "t0"]})
+    assert sorted(full.tags) == sorted([*tags, "one"])
+    assert kb.call(ops.ADD_TAGS, document.id, json={"tags": tags}).version == full.version
+
+
 def test_a_tag_that_is_not_there_cannot_be_taken_off(kb: Client) -> None:
     problem(kb.request(ops.REMOVE_TAG, kb.note("granite"), "a"), "tag_not_found")
 

@@ -18,6 +18,7 @@ from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
+    check_tags_fit,
     check_version,
     document_not_found,
     not_a_note,
@@ -127,11 +128,15 @@ class Documents:
     ) -> Stored:
         """Nothing new: nothing changes.
 
-        Raises EngineError: `document_not_found`, `version_conflict` or `forbidden`.
+        Raises EngineError: `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
         """
         stored = self.find(key)
         check_version(stored.document.version, expected)
         check_changes(reach, tags)
+        check_tags_fit(stored.document.tags, tags)
+        return self._add_tags(stored, tags, now)
+
+    def _add_tags(self, stored: Stored, tags: Sequence[str], now: int) -> Stored:
         further = [tag for tag in dict.fromkeys(tags) if tag not in stored.document.tags]
         if not further:
             return stored
@@ -161,7 +166,7 @@ class Documents:
             raise tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
         removed = self.change(stored, stored, now, tags=kept)
-        return self.add_tags(removed.document.id, added, None, now) if added else removed
+        return self._add_tags(removed, added, now)
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
         """Take down what a voice says of a document. Raises EngineError: `document_not_found`."""

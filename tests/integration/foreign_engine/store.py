@@ -434,6 +434,10 @@ class Documents:
         return {"document_id": number, **counts, "score": clicks / 2 + rating / 2}
 
     def add_tags(self, number: int, tags: Sequence[str]) -> None:
+        """Raises `Refused` where they would be too many."""
+        present = self.tags_of(number)
+        if len({*present, *tags}) > max(64, len(present)):
+            raise Refused("invalid_parameter", "A document may have 64 tags.", parameter="tags")
         before = self._db.writes
         for tag in tags:
             self._db.execute("INSERT OR IGNORE INTO tags VALUES (?, ?)", number, tag)

@@ -169,6 +169,20 @@ def test_what_is_no_export_or_was_changed_is_refused_by_name(
     assert "1 documents imported" not in out or "9 documents" in error
 
 
+def test_a_document_with_more_tags_than_it_may_have_is_imported(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an earlier engine took them."""
+    tags = [f"t{number}" for number in range(m.MAX_TAGS + 1)]
+    with running(tmp_path / "one", monkeypatch):
+        kb.note("granite")
+        exported(kb, tmp_path / "out")
+    edit_one(tmp_path / "out", tags=tags)
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
+    with running(tmp_path / "two", monkeypatch) as http:
+        assert http.get("/api/v1/documents/1").json()["tags"] == tags
+
+
 def edit(path: Path, **members: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
 

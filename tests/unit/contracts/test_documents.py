@@ -8,11 +8,12 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
-from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, FileFields, JobStatus, NotePatch
+from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, MAX_TAGS, FileFields, JobStatus, NotePatch
 from kb_contracts.semantics.documents import (
     check_note_text,
     check_ocr,
     check_patch,
+    check_tags_fit,
     document_key,
     note_title,
     tags_to_unite,
@@ -35,6 +36,16 @@ def test_a_patch_changes_something() -> None:
     with pytest.raises(EngineError) as refused:
         check_patch(NotePatch())
     assert refused.value.code == "missing_parameter"
+
+
+def test_tags_are_added_up_to_as_many_as_a_document_may_have() -> None:
+    """One that has more, from before there was a bound, keeps them."""
+    present = [f"t{number}" for number in range(MAX_TAGS - 1)]
+    check_tags_fit(present, ["x", "x", "t0"])
+    check_tags_fit([*present, "x", "y"], ["y"])
+    for tags, further in ((present, ["x", "y"]), ([*present, "x", "y"], ["z"])):
+        with pytest.raises(EngineError, match=f"may have {MAX_TAGS}"):
+            check_tags_fit(tags, further)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -115,6 +115,13 @@ def test_the_collections_tag_comes_first() -> None:
     assert tags_for_submission("memory", ["feedback"]) == ["collection:memory", "feedback"]
 
 
+def test_the_collection_is_one_of_the_tags_that_a_document_may_have() -> None:
+    tags = [f"t{number}" for number in range(m.MAX_TAGS)]
+    assert len(tags_for_submission("memory", [*tags[1:], tags[1]])) == m.MAX_TAGS
+    with pytest.raises(ToolError, match=f"Send {m.MAX_TAGS - 1} at the most"):
+        tags_for_submission("memory", tags)
+
+
 @pytest.mark.requirement("K21")
 def test_a_search_asks_for_the_explicit_tags_and_the_collections() -> None:
     assert tags_for_search("memory", ["email"]) == ["email", "collection:memory"]
@@ -215,6 +222,15 @@ async def test_who_reaches_a_part_alone_swaps_the_tags_in_one_request(
     moved = await move(engine, document, "memory")
     assert (moved.tags, moved.version) == (["insurance", "collection:memory"], document.version + 2)
     assert simulated.journal.changes() == [("DELETE", "/api/v1/documents/1/tags/collection:documents")]
+
+
+async def test_a_document_with_more_tags_than_it_may_have_is_moved(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    """As an earlier engine took them: nothing is added to these, so that one takes another's place."""
+    document = simulated.add("collection:documents", *(f"t{number}" for number in range(m.MAX_TAGS)))
+    moved = await move(engine, document, "memory")
+    assert moved.tags == [*document.tags[1:], "collection:memory"]
 
 
 async def test_a_collection_out_of_reach_is_moved_to_by_nobody(

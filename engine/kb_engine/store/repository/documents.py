@@ -17,6 +17,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
+    check_tags_fit,
     check_version,
     document_not_found,
     not_a_note,
@@ -470,10 +471,11 @@ async def set_metadata(
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
     """Adding nothing new changes no version.
 
-    Raises `document_not_found`, `version_conflict` or `forbidden`.
+    Raises `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
     """
     standing = await hold_version(write, key, if_match)
     check_changes(write.reach, tags)
+    check_tags_fit(standing.tags, tags)
     await _add_tags(write, standing.id, standing.tags, tags)
     return await find(write, standing.id)
 

@@ -176,7 +176,7 @@ async def _import(
 
     counts = {"imported": 0, "here": 0, "refused": 0}
     found = 0
-    async with Arrivals.opened(settings, embedder) as base:
+    async with Arrivals.opened(settings, embedder, layout.uids_in(folder)) as base:
         for path in layout.documents_in(folder):
             found += 1
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -71,6 +72,12 @@ class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_note(self) -> bool:
         return self.doc_type == "note"
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """Of an exported document its uid alone."""
+
+    uid: str
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -183,6 +190,15 @@ def read_manifest(folder: Path) -> Manifest:
 def documents_in(folder: Path) -> Iterator[Path]:
     """The JSON files of the documents, in the order of their numbers."""
     return iter(sorted(folder.glob("*/*.json"), key=lambda path: (_number(path), path)))
+
+
+def uids_in(folder: Path) -> frozenset[str]:
+    """The uids of the documents, but of those that cannot be read."""
+    uids = set()
+    for path in documents_in(folder):
+        with suppress(NotAnExport):
+            uids.add(_read(path, _Named).uid)
+    return frozenset(uids)
 
 
 def read_document(path: Path) -> tuple[ExportedDocument, str]:

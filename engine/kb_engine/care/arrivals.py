@@ -7,7 +7,7 @@ whether or not the files that they were made of come too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +37,19 @@ class Contents:
 
 
 class Arrivals:
-    """A base that takes documents in, and the embedder that fills it."""
+    """A base that takes documents in, and the embedder that fills it. `uids` are those of all that come."""
 
-    def __init__(self, store: Store, spool: Spool, embedder: OfflineEmbedder) -> None:
+    def __init__(self, store: Store, spool: Spool, embedder: OfflineEmbedder, uids: Container[str]) -> None:
         self._store = store
         self._spool = spool
         self._embedder = embedder
+        self._uids = uids
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: EngineSettings, embedder: OfflineEmbedder) -> AsyncIterator[Self]:
+    async def opened(
+        cls, settings: EngineSettings, embedder: OfflineEmbedder, uids: Container[str]
+    ) -> AsyncIterator[Self]:
         """The base of the settings, until the block ends.
 
         Raises:
@@ -55,7 +58,7 @@ class Arrivals:
         """
         store, spool = await open_store(settings, embedder.identity)
         try:
-            yield cls(store, spool, embedder)
+            yield cls(store, spool, embedder, uids)
         finally:
             await store.close()
 
@@ -72,14 +75,14 @@ class Arrivals:
             return False
         prepared = await asyncio.to_thread(self._prepare, arrival.title, contents)
         if original is None:
-            return await self._store.write(arrivals.arrive, arrival, prepared)
+            return await self._store.write(arrivals.arrive, arrival, prepared, of_the_same=self._uids)
         name = f"arrival-{uuid4()}"
         async with self._spool.receive(name) as received:
             with original.open("rb") as file:
                 while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
                     await received.write(block)
         try:
-            return await self._store.write(arrivals.arrive, arrival, prepared, name)
+            return await self._store.write(arrivals.arrive, arrival, prepared, name, of_the_same=self._uids)
         finally:
             await self._spool.remove(name)
 

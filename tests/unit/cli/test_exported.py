@@ -116,6 +116,28 @@ def test_what_a_base_has_of_its_own_is_left_as_it_is(
         assert len(kb.json("search", "basalt", "--mode", "fts")["results"]) == 1
 
 
+def test_documents_of_an_export_that_have_the_same_text_stay_apart(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update or another scope has led to that; a further import changes nothing."""
+    with running(tmp_path / "one", monkeypatch) as http:
+        kb.note("granite", "--collection", "memory", "--source-path", "a.md", "--title", "One")
+        kb.note("basalt", "--collection", "memory", "--source-path", "b.md", "--tags", "lava")
+        assert http.patch("/api/v1/notes/2", json={"text": "granite"}).status_code == 200
+        for scope in "st":
+            note = {"text": "gneiss", "dedup_scope": scope, "source_path": "c.md"}
+            job = http.post("/api/v1/jobs", json=note).json()["id"]
+            assert http.get(f"/api/v1/jobs/{job}", params={"wait": 30}).json()["status"] == "completed"
+        held = documents(http)
+        assert exported(kb, tmp_path / "out")["documents"] == len(held) == 4
+    assert import_(kb, tmp_path / "out", tmp_path / "two") == (Exit.OK, "4 documents imported\n", "")
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "0 documents imported, 4 are here already\n"
+    with running(tmp_path / "two", monkeypatch) as http:
+        assert documents(http) == held
+        kb("rm", "1", "--yes")
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 3 are here already\n"
+
+
 def test_a_collection_is_exported_alone_and_read_by_people(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

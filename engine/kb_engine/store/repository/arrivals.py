@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,10 +27,19 @@ class VectorsMissing(Exception):
         self.past = past
 
 
-async def arrive(write: Write, arrival: Arrival, prepared: Prepared, spool: str | None = None) -> bool:
+async def arrive(
+    write: Write,
+    arrival: Arrival,
+    prepared: Prepared,
+    spool: str | None = None,
+    *,
+    of_the_same: Container[str] = (),
+) -> bool:
     """Insert a document of another base under its own uid, version and times, and keep its file, `spool`.
 
     False: nothing was done, for it is here already, the same content is, or its source has another document.
+    `of_the_same` are the uids of the documents of that base: two of them may have the same content or source
+    here as they have there, where updates and moves have led to that.
     """
     await write.hold_base()
     if await documents.has(write, arrival.uid):
@@ -52,8 +62,9 @@ async def arrive(write: Write, arrival: Arrival, prepared: Prepared, spool: str 
         spool=spool,
     )
     for path in arrival.source_paths or (None,):
-        if (await sources.hold_plan(write, replace(job, source_path=path))).documents:
-            return False
+        for number in (await sources.hold_plan(write, replace(job, source_path=path))).documents:
+            if (await documents.find(write, number)).uid not in of_the_same:
+                return False
     document_id = (await documents.insert(write, job, prepared)).id
     for path in arrival.source_paths[1:]:
         await sources.point(write, path, document_id)

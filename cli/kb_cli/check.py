@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb_cli.config import offline_embedder, read
 from kb_cli.output import CliError, Exit, Output
-from kb_engine.app import StartError, open_store
+from kb_engine.app import StartError, filled_by, open_store
 from kb_engine.care.check import Check
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.settings import EngineSettings
@@ -43,6 +43,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 async def _check(
     settings: EngineSettings, embedder: OfflineEmbedder, options: argparse.Namespace, out: Output
 ) -> dict[str, Any]:
+    await filled_by(settings)  # for a base that is not there would be made
     store, _ = await open_store(settings, embedder.identity)
     try:
         check = Check(store, embedder, deep=options.deep, repair=options.repair)

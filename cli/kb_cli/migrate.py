@@ -7,7 +7,6 @@ import asyncio
 
 from kb_cli.config import read
 from kb_cli.output import CliError, Exit, Output
-from kb_config.installing import install_command
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import printable
 from kb_engine.app import StartError
@@ -32,9 +31,6 @@ def run(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, str(error)) from error
     except EngineError as error:
         raise CliError(Exit.FAILED, f"{error.detail} Run it again to go on.") from error
-    except ModuleNotFoundError as error:
-        needed = f"the package {error.name} is not installed; install it with: "
-        raise CliError(Exit.FAILED, needed + install_command("postgres")) from error
     if not out.answered(made):
         place = printable(options.target)
         held = f"{made.documents} documents ({made.passages} passages, {made.versions} earlier versions)"

@@ -78,6 +78,7 @@ from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store.port import Bounds, EmbedderIdentity
 from kb_engine.store.repository import jobs
 from kb_engine.store.repository.state import counts
+from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
 from kb_engine.turns import places
@@ -263,6 +264,22 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)
     return store, spool
+
+
+async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
+    """The embedder that filled the base of the settings, which is not made where there is none.
+
+    Raises:
+        BaseRefused: there is none, no engine has used it, or it cannot be opened.
+        StartError: a package is not installed.
+    """
+    if (address := settings.address) is None:
+        return await asyncio.to_thread(filled_by_sqlite, settings.database)
+    try:
+        from kb_engine.store.postgres.opening import filled_by as filled_by_postgres
+    except ModuleNotFoundError as error:
+        raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
+    return await filled_by_postgres(address)
 
 
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:

@@ -9,7 +9,6 @@ was used otherwise is refused. A base is whole when the last step has said so.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -19,12 +18,11 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.app import open_store
+from kb_engine.app import filled_by, open_store
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.repository import originals, state, transfer
-from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.store import Store
 
 BATCH = 16
@@ -74,7 +72,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
     if (source.address or source.database.resolve()) == (target.address or target.database.resolve()):
         raise MigrationRefused("source and target are the same base. Name another target.")
     async with AsyncExitStack() as stack:
-        identity = await _identity(source)
+        identity = await filled_by(source)
         one, _ = await stack.enter_async_context(_opened(source, identity))
         two, spool = await stack.enter_async_context(_opened(target, identity))
         await _check_at_rest(one, two)
@@ -100,14 +98,6 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
             embedder=identity.name,
             digest=digest,
         )
-
-
-async def _identity(settings: EngineSettings) -> EmbedderIdentity:
-    if settings.address is None:
-        return await asyncio.to_thread(filled_by_sqlite, settings.database)
-    from kb_engine.store.postgres.opening import filled_by
-
-    return await filled_by(settings.address)
 
 
 @asynccontextmanager

@@ -163,3 +163,18 @@ def test_a_base_in_use_or_of_another_model_is_not_checked(
     hurt(home, "UPDATE meta SET value = 'other' WHERE name = 'embedder'")
     status, _, error = kb("check", "--home", str(home), "--embedder", "hash")
     assert (status, "kb reindex" in error) == (Exit.FAILED, True)
+
+
+def test_a_base_that_is_not_there_is_refused_and_not_made(kb: Kb, tmp_path: Path) -> None:
+    home = tmp_path / "misspelt"
+    status, out, error = kb("check", "--home", str(home), "--embedder", "hash")
+    assert (status, out, "there is none" in error, home.exists()) == (Exit.FAILED, "", True, False)
+
+
+@pytest.mark.process
+def test_a_database_that_no_engine_has_used_is_no_base(
+    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_STORE", database.url)
+    status, out, error = kb("check", "--home", str(tmp_path / "home"), "--embedder", "hash")
+    assert (status, out, "no engine has used it" in error) == (Exit.FAILED, "", True)

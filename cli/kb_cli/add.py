@@ -162,12 +162,13 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Send all files and tell what became of each."""
     tags = labels(options, tags_for_submission)
     urls = [path for path in options.paths if is_url(path)]
-    found = list(walk([Path(path).expanduser() for path in options.paths if not is_url(path)]))
+    found, left_out = walk([Path(path).expanduser() for path in options.paths if not is_url(path)])
     with engine(options) as client, Progress(out) as progress, TemporaryDirectory() as folder:
         fetched, failed = _fetched(urls, Path(folder), private=options.private)
         found += fetched
-        progress.began(len(found), sum(file.size for file in found))
-        for result in failed:
+        ended = left_out + failed
+        progress.began(len(found) + len(ended), sum(file.size for file in found))
+        for result in ended:
             progress.ended(result)
         adding = Adding(
             client,
@@ -177,7 +178,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
             force_ocr=options.force_ocr,
             as_text=options.as_text,
         )
-        results = failed + adding.run(found)
+        results = ended + adding.run(found)
     if not out.answered(results):
         counts = Counter(result.outcome for result in results)
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
@@ -207,27 +208,39 @@ def is_url(path: str) -> bool:
     return path.lower().startswith(("http://", "https://"))
 
 
-def walk(paths: Iterable[Path]) -> Iterator[Found]:
-    """The files at and under `paths`, folders in the order of their names, each file once.
+LEADS_OUT = "it leads out of the folder by a link"
 
-    Hidden files and folders inside a named folder are passed over, and links to folders are not followed.
+
+def leads_out(file: Path, root: Path) -> bool:
+    """Whether a file that is listed in a folder lies elsewhere; `root` is the folder without links."""
+    return not file.resolve().is_relative_to(root)
+
+
+def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
+    """Files at and under `paths`, folders in the order of their names, each once, and those left out.
+
+    Hidden files and folders inside a named folder are passed over, and links to folders are not followed. A
+    file in it that leads out of it is left out; one that the user named is taken wherever it leads.
 
     Raises:
         CliError: a path that was named does not exist.
     """
-    seen: set[Path] = set()
+    found: dict[Path, Found] = {}
+    left_out = []
     for path in paths:
         if not path.exists():
             raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
-        named = not path.is_dir()
+        named, root = not path.is_dir(), path.resolve()
         for file in [path] if named else _under(path):
-            if (real := file.resolve()) not in seen:
-                seen.add(real)
+            if leads_out(file, root):
+                left_out.append(Result(str(file), "skipped", reason=LEADS_OUT))
+            elif (real := file.resolve()) not in found:
                 try:
                     size = file.stat().st_size
                 except OSError:
                     size = 0
-                yield Found(file, size, named, str(real))
+                found[real] = Found(file, size, named, str(real))
+    return list(found.values()), left_out
 
 
 def _under(folder: Path) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb_cli.add import Adding, Details, Found, Progress, Result, Written, status_of
+from kb_cli.add import LEADS_OUT, Adding, Details, Found, Progress, Result, Written, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import command as exported
@@ -32,7 +32,6 @@ from kb_cli.sync.planning import Plan
 from kb_server.collection_tags import tags_for_submission
 
 _MEMORIES_GO_TO = "memory"
-_ELSEWHERE = "it leads out of the folder by a link"
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -97,15 +96,15 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
     folder, tags = Folder(place), labels(options, tags_for_submission)
     with engine(options) as client:
         listing, plan = planned_for(client, folder, tags[0])
-        refused = [Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()]
+        refused = [
+            *(Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()),
+            *(Result(str(path), "failed", reason=LEADS_OUT) for path in listing.left_out),
+        ]
         files = []
         for file in _to_send(listing, plan):
-            if file.path.resolve().is_relative_to(folder.root):
-                name = str(file.path.relative_to(folder.root))
-                details = markdown.details_of(file.path, name, kind, len(tags))
-                files.append(replace(file, details=details))
-            else:
-                refused.append(Result(file.label, "failed", reason=_ELSEWHERE))
+            name = str(file.path.relative_to(folder.root))
+            details = markdown.details_of(file.path, name, kind, len(tags))
+            files.append(replace(file, details=details))
         if options.dry_run:
             return _report_plan(kind, files, refused, plan.unchanged, out)
         with Progress(out) as progress:

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from kb_cli.add import Adding, Progress, Result, status_of
+from kb_cli.add import LEADS_OUT, Adding, Progress, Result, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output
@@ -147,9 +147,12 @@ def _brought_in_step(
             if each.moved_to is None:
                 results.append(Result(each.source, "removed", each.document_id))
                 progress.ended(results[-1])
-        for path, why in local.unreadable.items():
-            results.append(Result(str(path), "failed", reason=why))
-            progress.ended(results[-1])
+        for result in (
+            *(Result(str(path), "failed", reason=why) for path, why in local.unreadable.items()),
+            *(Result(str(path), "skipped", reason=LEADS_OUT) for path in local.left_out),
+        ):
+            results.append(result)
+            progress.ended(result)
     if not out.as_json:
         counts = Counter(result.outcome for result in results)
         done = [f"{count} {outcome}" for outcome, count in counts.items()]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from kb_cli.add import SOURCE_PATH_CHARS, Found
+from kb_cli.add import SOURCE_PATH_CHARS, Found, leads_out
 from kb_contracts.api import formats
 
 IGNORE_FILES = (".gitignore", ".kbignore")
@@ -29,13 +29,14 @@ class Listing:
     """What a folder holds.
 
     `digests` are the SHA-256 of the contents of `files`, by their sources. `unreadable` says why, by path;
-    of a folder that could not be read that is all there is. `skipped` files are of a format that kb does not
-    read.
+    of a folder that could not be read that is all there is. Files that lead out of the folder by a link are
+    left out. `skipped` files are of a format that kb does not read.
     """
 
     files: dict[str, Found] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
+    left_out: list[Path] = field(default_factory=list)
     skipped: int = 0
 
     def may_hold(self, source: str) -> bool:
@@ -65,6 +66,9 @@ class Folder:
                 formats.format_of(path.name)
             except formats.UnsupportedFormat:
                 listing.skipped += 1
+                continue
+            if leads_out(path, self.root):
+                listing.left_out.append(path)
                 continue
             if (why := _no_source(path)) is not None:
                 listing.unreadable[path] = why

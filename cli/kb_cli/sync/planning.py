@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kb_cli.add import LEADS_OUT
 from kb_cli.sync.folder import Listing
 from kb_contracts.api import models as m
 
@@ -31,6 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
     removed: list[Leaving]
     unchanged: int
     skipped: int
+    left_out: list[str] = []
 
     def lines(self) -> list[str]:
         """What is to be done, one line each, for people."""
@@ -39,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
             *(f"replace\t{source}" for source in self.replaced),
             *(f"move\t{each.source}\tto {each.moved_to}" for each in self.moved),
             *(f"remove\t{each.source}\tdocument {each.document_id}" for each in self.removed),
+            *(f"leave out\t{source}\t{LEADS_OUT}" for source in self.left_out),
         ]
 
 
@@ -69,4 +72,5 @@ def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
         else:
             added.append(source)
     removed = sorted((each for left in lost.values() for each in left), key=lambda each: each.source)
-    return Plan(added, replaced, moved, removed, unchanged, local.skipped)
+    left_out = [str(path) for path in local.left_out]
+    return Plan(added, replaced, moved, removed, unchanged, local.skipped, left_out)

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from kb_cli.add import Adding, Found, Outcome, Progress, Result, status_of, walk
+from kb_cli.add import LEADS_OUT, Adding, Found, Outcome, Progress, Result, status_of, walk
 from kb_cli.client import EngineClient, QueueFull
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
@@ -55,14 +55,14 @@ def adding(client: Scripted) -> Adding:
 def files(tmp_path: Path) -> list[Found]:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text(name)
-    return list(walk([tmp_path]))
+    return walk([tmp_path])[0]
 
 
 def test_a_file_is_known_by_its_real_path(tmp_path: Path) -> None:
     """So that it is one source, whichever way it was named."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.txt").write_text("a")
-    (found,) = walk([tmp_path / "sub" / ".." / "a.txt"])
+    (found,), _ = walk([tmp_path / "sub" / ".." / "a.txt"])
     assert adding(Scripted([]))._fields(found).source_path == str((tmp_path / "a.txt").resolve())
 
 
@@ -71,7 +71,7 @@ def test_a_file_of_an_unknown_kind_in_a_folder_is_no_failure(tmp_path: Path) -> 
     (tmp_path / "disk.img").write_bytes(b"")
     (tmp_path / "a.txt").write_text("a")
     client = Scripted(["1"])
-    results = adding(client).run(walk([tmp_path]))
+    results = adding(client).run(walk([tmp_path])[0])
     assert [(Path(one.path).name, one.outcome) for one in results if one.outcome == "skipped"] == [
         ("disk.img", "skipped")
     ]
@@ -85,7 +85,7 @@ def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> No
     run = adding(client)
     run.force_ocr = True
     run.wait = False
-    results = run.run(walk([tmp_path]))
+    results = run.run(walk([tmp_path])[0])
     assert [fields.force_ocr for fields in client.fields] == [True, True, False, False]
     remark = "OCR does not apply to it: its text is taken"
     assert [result.reason for result in results] == [None, None, remark, remark]
@@ -149,8 +149,24 @@ def test_the_exit_status_tells_all_some_and_none(outcomes: list[Outcome], status
 def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
-    found = list(walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"]))
+    found, _ = walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"])
     assert [(file.path.name, file.named) for file in found] == [("a.txt", True)]
+
+
+def test_a_link_out_of_a_folder_is_left_out_unless_it_is_named(tmp_path: Path) -> None:
+    """The folder itself may be a link, for the user has named it."""
+    vault, secret = tmp_path / "vault", tmp_path / "secret.md"
+    vault.mkdir()
+    (vault / "a.md").write_text("a")
+    secret.write_text("The key of the house")
+    (vault / "inside.md").symlink_to(vault / "a.md")
+    (vault / "out.md").symlink_to(secret)
+    (tmp_path / "link").symlink_to(vault)
+    left_out = Result(str(tmp_path / "link" / "out.md"), "skipped", reason=LEADS_OUT)
+    found, passed_over = walk([tmp_path / "link"])
+    assert ([file.path.name for file in found], passed_over) == (["a.md"], [left_out])
+    found, passed_over = walk([vault / "out.md"])
+    assert ([file.source for file in found], passed_over) == ([str(secret.resolve())], [])
 
 
 def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:

@@ -127,6 +127,22 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(kb: Kb, folder: Path) 
     assert held(kb, folder) == before
 
 
+def test_a_file_that_leads_out_of_the_folder_is_left_out_and_leaves_the_base(kb: Kb, folder: Path) -> None:
+    """It is named each time, and is no failure; a link within the folder is a file of it."""
+    secret = folder.parent / "secret.md"
+    write(secret, "obsidian key")
+    write(folder / "out.md", "obsidian key")
+    (folder / "in.md").symlink_to(folder / "a.md")
+    assert set(synced(kb, folder)) == {"added", "already there"}
+    (folder / "out.md").unlink()
+    (folder / "out.md").symlink_to(secret)
+    out = kb("sync", str(folder), *ON_SHELF, "--dry-run")[1]
+    assert f"leave out\t{folder / 'out.md'}\tit leads out of the folder by a link\n" in out
+    assert synced(kb, folder) == {"removed": ["out.md"], "skipped": ["out.md"]}
+    assert set(held(kb, folder)) == {"a.md", "b.md", "below/c.txt", "in.md"}
+    assert "obsidian key" not in found(kb, "obsidian key")
+
+
 def test_what_is_ignored_or_of_no_known_format_is_not_taken_in(kb: Kb, folder: Path) -> None:
     write(folder / ".gitignore", "*.log\nbuild/\nbelow/*.txt\n")
     write(folder / ".kbignore", "drafts/\n!keep.log\n")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -25,7 +26,7 @@ from kb_server.settings import ServerSettings
 _PROBE_SECONDS = 2.0
 
 
-State: TypeAlias = Literal["connected", "not connected", "no file", "file not readable"]
+State: TypeAlias = Literal["connected", "set otherwise", "not connected", "no file", "file not readable"]
 
 
 class Known(msgspec.Struct):
@@ -39,13 +40,19 @@ class Known(msgspec.Struct):
 def run(options: argparse.Namespace, out: Output) -> None:
     """Enter kb in a client's configuration, take it out of there, or say which clients there are."""
     machine = Machine(Path.home(), os.environ)
+    server = server_of(options, url=None if options.endpoint is None else _checked(options.endpoint))
     if options.client is None:
-        _list(machine, options.name, out)
+        _list(machine, options.name, server, out)
         return
     client = CLIENTS[options.client]
     file = client.file(machine).resolve()  # a link stays one: what it leads to is written
-    server = server_of(options, url=options.endpoint)
     entry = client.entry(server)
+    if options.endpoint is not None and server.url not in entry.values():
+        raise CliError(
+            Exit.USAGE,
+            f"{client.title} speaks to no endpoint: it starts kb stdio, which asks an engine. Name that in "
+            "KB_ENGINE_URL (its key in KB_API_KEY) and leave out --endpoint, or connect another client",
+        )
     if options.print:
         _show(client, options.name, entry, file, out)
         return
@@ -63,7 +70,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
             out.text(_difference(file, before, after, server))
         if not options.yes and not confirmed(f"Change {file}?"):
             raise CliError(Exit.FAILED, f"{file} stays as it is")
-        _write(file, before, after if after.strip("{} \t\r\n") else "")
+        _write(file, before, after)
     known = Known(options.client, "not connected" if options.undo else "connected", str(file))
     if not out.answered(known):
         change = "from its next start on" if after != before else "as before"
@@ -73,16 +80,24 @@ def run(options: argparse.Namespace, out: Output) -> None:
         out.note(f"Nothing answers at {server.url} yet: start it with kb up")
 
 
-def _list(machine: Machine, name: str, out: Output) -> None:
+def _checked(endpoint: str) -> str:
+    with suppress(ValueError):
+        url = urlsplit(endpoint)
+        if url.scheme in ("http", "https") and url.hostname and url.port != 0:
+            return endpoint
+    raise CliError(Exit.USAGE, f"--endpoint {endpoint!r} is no URL: write it as in http://127.0.0.1:3000/mcp")
+
+
+def _list(machine: Machine, name: str, server: Server, out: Output) -> None:
     known = [
-        Known(key, _state(client, machine, name), str(client.file(machine)))
+        Known(key, _state(client, machine, name, server), str(client.file(machine)))
         for key, client in CLIENTS.items()
     ]
     if not out.answered(known):
         out.table(["client", "kb", "file"], [[each.client, each.state, each.file] for each in known])
 
 
-def _state(client: Client, machine: Machine, name: str) -> State:
+def _state(client: Client, machine: Machine, name: str, server: Server) -> State:
     try:
         text = _text_of(client.file(machine))
         if not text:
@@ -90,7 +105,9 @@ def _state(client: Client, machine: Machine, name: str) -> State:
         found = member_of(text, client.format, client.place, name)
     except (CliError, NotEditable):
         return "file not readable"
-    return "not connected" if found is None else "connected"
+    if found is None:
+        return "not connected"
+    return "connected" if found == client.entry(server) else "set otherwise"
 
 
 def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
@@ -138,7 +155,7 @@ def _text_of(file: Path) -> str:
 
 
 def _write(file: Path, before: str, text: str) -> None:
-    """Put the text in the file's place at once, or remove the file where there is none.
+    """Put the text in the file's place at once.
 
     Raises:
         CliError: another program changed it meanwhile, or it cannot be written; it is as it was.
@@ -146,9 +163,6 @@ def _write(file: Path, before: str, text: str) -> None:
     try:
         if _text_of(file) != before:
             raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
-        if not text:
-            file.unlink()
-            return
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as folder:
             new = Path(folder, file.name)

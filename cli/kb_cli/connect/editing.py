@@ -49,13 +49,13 @@ def value_of(text: str, form: Format) -> dict[str, Any]:
 def member_of(text: str, form: Format, place: Sequence[str], name: str) -> object:
     """What stands under a name at a place; None where nothing does. Raises NotEditable."""
     found: Any = value_of(text, form)
-    for key in (*place, name):
+    for key in place:
+        if key not in found:
+            return None
+        found = found[key]
         if not isinstance(found, dict):
             raise NotEditable(f"has something else than an object at {'.'.join(place)}")
-        found = found.get(key)
-        if found is None:
-            return None
-    return found
+    return found.get(name)
 
 
 def with_member(text: str, form: Format, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:

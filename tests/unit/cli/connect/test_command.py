@@ -50,7 +50,7 @@ def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert kb("connect", client, "--yes")[:2] == (Exit.OK, f"{CLIENTS[client].title} knows kb as before.\n")
     assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
-    assert not file.exists()
+    assert not file.read_text().strip("{} \n")
 
 
 def test_the_key_is_written_and_not_shown(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +89,19 @@ def test_a_link_stays_a_link(kb: Kb, home: Path, tmp_path: Path) -> None:
     kb("connect", "gemini", "--yes")
     assert file.is_symlink()
     assert "kb" in json.loads(kept.read_text())["mcpServers"]
+    kb("connect", "gemini", "--undo", "--yes")
+    assert (file.is_symlink(), json.loads(kept.read_text())) == (True, {})
+
+
+def test_a_file_that_was_empty_stays_when_kb_is_taken_out(kb: Kb, home: Path) -> None:
+    """kb cannot know whether it was there before; that another program waits for it, neither."""
+    for client in ("gemini", "codex"):
+        file = file_of(client, home)
+        file.parent.mkdir(parents=True)
+        file.touch()
+        kb("connect", client, "--yes")
+        assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
+        assert not file.read_text().strip("{} \n")
 
 
 def test_without_a_yes_nothing_is_written(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +117,9 @@ def test_where_nobody_can_be_asked_it_says_how(kb: Kb, home: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"mcpServers": 3}', b"\xff\xfe{}"])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"mcpServers": 3}', b'{"mcpServers": null}', b"\xff\xfe{}"]
+)
 def test_a_file_that_is_none_is_left_alone(kb: Kb, home: Path, content: bytes) -> None:
     file = file_of("cursor", home)
     file.parent.mkdir(parents=True)
@@ -145,6 +160,33 @@ def test_the_clients_are_listed(kb: Kb, home: Path) -> None:
     states = {each["client"]: each["state"] for each in kb.json("connect", "--name", "notes")}
     assert states == {name: "connected" if name == "vscode" else "no file" for name in CLIENTS}
     assert kb.json("connect")[list(CLIENTS).index("vscode")]["state"] == "not connected"
+
+
+def test_one_that_leads_to_another_kb_is_not_called_connected(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `kb doctor` notices it."""
+    there = ("--endpoint", "http://127.0.0.1:9/elsewhere/mcp")
+    kb("connect", "cursor", "--yes", *there)
+    monkeypatch.setenv("KB_HOME", str(home / "kb"))
+    place = list(CLIENTS).index("cursor")
+    states = [kb.json("connect", *arguments)[place]["state"] for arguments in ((), there)]
+    assert states == ["set otherwise", "connected"]
+
+
+def test_a_client_that_speaks_no_http_takes_no_endpoint(kb: Kb, home: Path) -> None:
+    """It would be connected with the kb of this machine instead."""
+    status, _, err = kb("connect", "claude-desktop", "--yes", "--endpoint", "https://kb.example.org/mcp")
+    assert (status, "KB_ENGINE_URL" in err, home.exists()) == (Exit.USAGE, True, False)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["foo", "", "kb.example.org/mcp", "ftp://kb.example.org", "http://", "http://[/", "http://x:y/"],
+)
+def test_an_endpoint_that_is_no_url_is_refused(kb: Kb, home: Path, endpoint: str) -> None:
+    status, _, err = kb("connect", "cursor", "--yes", "--endpoint", endpoint)
+    assert (status, "--endpoint" in err, home.exists()) == (Exit.USAGE, True, False)
 
 
 def test_it_says_whether_anything_answers_there(kb: Kb, engine: RunningEngine) -> None:

@@ -96,7 +96,18 @@ def test_what_is_not_there_is_taken_out_of_nothing() -> None:
 
 @pytest.mark.parametrize("form", ["json", "toml"])
 @pytest.mark.parametrize(
-    "text", ["{", "[1,]", '"x"', "\x00", "{'a': }", "a b c", '{"mcpServers": [1]}', "mcpServers = 3"]
+    "text",
+    [
+        "{",
+        "[1,]",
+        '"x"',
+        "\x00",
+        "{'a': }",
+        "a b c",
+        '{"mcpServers": [1]}',
+        '{"mcpServers": null}',
+        "mcpServers = 3",
+    ],
 )
 def test_another_text_is_refused(text: str, form: Format) -> None:
     with pytest.raises(NotEditable):

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import msgspec
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-from kb_readers.markdown import Heading, headings
+from kb_contracts.semantics.headings import Heading
+from kb_readers.markdown import headings
 from kb_readers.model import Extraction
 
 CHUNK_CHARS = 1000

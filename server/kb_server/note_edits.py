@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
-from dataclasses import dataclass
 
+from kb_contracts.semantics.headings import headings
 from kb_server.document_marks import NOTICE
 from kb_server.tool import INVALID, ToolError
 
-_HEADING = re.compile(r" {0,3}(?P<marks>#{1,6})(?:[ \t]+(?P<title>.*?))?(?:[ \t]+#+)?[ \t]*$")
-_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})(?P<rest>.*)$")
 _NAMED = 20
 _QUOTED_CHARS = 80
-
-
-@dataclass(frozen=True, slots=True)
-class _Heading:
-    """A heading of Markdown, the line `[start:end]` of its text."""
-
-    title: str
-    level: int
-    start: int
-    end: int
 
 
 def difference(before: str, after: str) -> str:
@@ -68,45 +55,31 @@ def section_replaced(text: str, section: str, body: str) -> str:
     `section` is the heading without its marks.
 
     Raises:
-        ToolError: `section_not_found`, which names those there are, or `section_not_unique`.
+        ToolError: `section_not_found`, which names those there are, `section_not_unique`, or the body would
+            take headings behind it into a block of code.
     """
-    headings = _headings(text)
+    there = list(headings(text))
+    titles = [" ".join(each.title.split()) for each in there]
     wanted = " ".join(section.strip().lstrip("#").split())
-    found = [place for place, heading in enumerate(headings) if heading.title == wanted]
-    if not found:
-        titles = [heading.title for heading in headings[:_NAMED]]
-        known = f"It has {', '.join(map(repr, titles))}." if titles else "It has no headings."
+    count = titles.count(wanted)
+    if count == 0:
+        known = f"It has {', '.join(map(repr, titles[:_NAMED]))}." if titles else "It has no headings."
         words = f"The note has no section {section[:_QUOTED_CHARS]!r}. {known}"
         raise ToolError("section_not_found", words, notice=NOTICE, parameter="section")
-    if len(found) > 1:
-        words = (
-            f"The note has {len(found)} sections {section[:_QUOTED_CHARS]!r}. Use `old` and `new` instead."
-        )
-        raise ToolError("section_not_unique", words, parameter="section", count=len(found))
-    heading, later = headings[found[0]], headings[found[0] + 1 :]
-    end = next((each.start for each in later if each.level <= heading.level), len(text))
-    line = text[heading.start : heading.end].rstrip("\r\n")
-    after = text[end:]
+    if count > 1:
+        words = f"The note has {count} sections {section[:_QUOTED_CHARS]!r}. Use `old` and `new` instead."
+        raise ToolError("section_not_unique", words, parameter="section", count=count)
+    place = titles.index(wanted)
+    heading, behind = there[place], there[place + 1 :]
+    while behind and behind[0].level > heading.level:
+        del behind[0]
+    rest = text[behind[0].start :] if behind else ""
     content = body.strip("\n")
-    return f"{text[: heading.start]}{line}\n\n{content}\n{chr(10) if after else ''}{after}"
-
-
-def _headings(text: str) -> list[_Heading]:
-    """The headings that begin with `#`, outside of fenced blocks."""
-    headings: list[_Heading] = []
-    start, fence = 0, ""
-    for line in text.splitlines(keepends=True):
-        bare = line.rstrip("\r\n")
-        if (opening := _FENCE.match(bare)) and not fence:
-            fence = opening["fence"]
-        elif fence:
-            if opening and opening["fence"].startswith(fence) and not opening["rest"].strip():
-                fence = ""
-        elif heading := _HEADING.match(bare):
-            title = " ".join((heading["title"] or "").split())
-            headings.append(_Heading(title, len(heading["marks"]), start, start + len(line)))
-        start += len(line)
-    return headings
+    after = f"{text[: heading.end]}\n\n{content}\n{chr(10) if rest else ''}{rest}"
+    if sum(each.start >= len(after) - len(rest) for each in headings(after)) < len(behind):
+        words = "`text` begins a block of code that it does not end: the sections behind it would be in it."
+        raise ToolError(INVALID, words, parameter="text")
+    return after
 
 
 def edited(

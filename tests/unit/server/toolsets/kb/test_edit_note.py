@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.headings import headings
 from kb_server.note_edits import appended, replaced, section_replaced
 from kb_server.tool import ToolError
 from tests.support.server_fixtures import ToolCaller
@@ -126,8 +127,53 @@ def test_one_place_is_replaced_or_none(before: str, old: str, new: str) -> None:
     assert replaced(before, old, new) == before[:start] + new + before[start + len(old) :]
 
 
-@given(WORDS, WORDS)
-def test_a_section_keeps_what_is_before_and_behind_it(before: str, body: str) -> None:
-    after = section_replaced(f"{before}\n\n# Section\nold\n# T\nend", "Section", body)
-    assert after.startswith(before)
-    assert after.endswith("# T\nend")
+KEYS = "## Keys\nroot key is in the safe\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "rest"),
+    [
+        ("## Setup\nRun:\n\n```pip install kb```\n\n", KEYS),
+        ("# Setup\n`kb up` restarts\n\n", "Passwords\n=========\nin the safe\n"),
+        ("Setup\n---\nold\n\n", "Passwords\n---------\nin the safe\n"),
+        ("## Setup ##\n~~~sh ~~~\n```\n## no\n~~~~\n\n", KEYS),
+        ("## Setup\r\nold\r\n\r\n", KEYS.replace("\n", "\r\n")),
+        ("## Setup\nold\n\n---\n\nold\u2028## old\n### deeper\n    ## code\n\n", KEYS),
+        ("---\ntitle: x\n# no\n---\n## Setup\nold\n\n", KEYS),
+    ],
+)
+def test_a_section_ends_at_the_next_one(before: str, rest: str) -> None:
+    after = section_replaced(before + rest, "Setup", "Run `make run`.")
+    assert after.endswith(f"\n\nRun `make run`.\n\n{rest}")
+    assert "old" not in after
+
+
+PIECES = [
+    "words", "", "```", "```sh", "~~~", "``` `x` ```", "# A", "## B #", "   ### C", "    # code", "T\n===",
+    "T\n---", "one\ntwo\n---", "---", "- item", "> ```", "> # q", "- ```", "  ```", "1. ```", "\u2028# D",
+]  # fmt: skip
+LINES = st.lists(st.sampled_from(PIECES), max_size=12)
+MARKDOWN = st.builds(lambda lines, end: end.join(lines), LINES, st.sampled_from(["\n", "\r\n"]))
+
+
+@given(MARKDOWN, MARKDOWN, MARKDOWN)
+def test_a_section_keeps_what_is_before_and_behind_it(before: str, old: str, behind: str) -> None:
+    """What is a section is seen from the whole: `old` may hold a fence, and a part of `behind` be in it."""
+    text = f"{before}\n\n# Section\n{old}\n\n{behind}"
+    there = list(headings(text))
+    places = [place for place, each in enumerate(there) if each.title == "Section"]
+    assume(places)
+    place = places[0]
+    end = next((each.start for each in there[place + 1 :] if each.level == 1), len(text))
+    after = section_replaced(text, "Section", "new")
+    rest = text[end:]
+    assert after == f"{text[: there[place].end]}\n\nnew\n{chr(10) if rest else ''}{rest}"
+    assert [each.title for each in headings(after)] == [
+        each.title for each in there if not there[place].end < each.start < end
+    ]
+
+
+def test_a_block_of_code_without_end_does_not_take_the_sections_behind() -> None:
+    with pytest.raises(ToolError, match="does not end"):
+        section_replaced(f"## Setup\nold\n\n{KEYS}", "Setup", "```sh\nmake run")
+    assert section_replaced("## Setup\nold", "Setup", "```sh\nmake run").endswith("make run\n")

@@ -1,0 +1,85 @@
+"""Which lines of a Markdown text are headings: what chunks are titled by, and what a section of a note is.
+
+As CommonMark has it, with one exception: an underline below a paragraph of several lines is taken for a rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_LONGEST_UNDERLINED = 200
+
+# Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
+# many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
+_LINE = re.compile(
+    r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
+    r"|(?P<marks>\#{1,6})(?P<title>[ \t\r][^\n]*|$)"
+    r"|(?P<underline>=+|-+)[ \t\r]*$)",
+    re.MULTILINE,
+)
+_FRONT_MATTER = re.compile(
+    r"---[ \t\r]*\n(?:(?!---[ \t\r]*$)[^\n]{0,1000}\n){0,200}?---[ \t\r]*$", re.MULTILINE
+)
+_CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
+_PARAGRAPH = re.compile(r" {0,3}[^\s#>|`~=*+-]")
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """One heading and where its line or lines lie, in code points."""
+
+    level: int
+    """1 to 6."""
+    title: str
+    """What stands between its marks, or above its underline; may be empty."""
+    start: int
+    end: int
+    """After the last character of its line, the line break not included."""
+
+
+def headings(text: str) -> Iterator[Heading]:
+    """The headings in order, `#` and underlined ones; what stands in a fence or front matter is none.
+
+    Linear in the length of the text.
+    """
+    fence = ""
+    front_matter = _FRONT_MATTER.match(text)
+    last_end = front_matter.end() if front_matter else 0
+    for line in _LINE.finditer(text, last_end):
+        if mark := line["fence"]:
+            if not fence:
+                # Backticks after the fence make it inline code, not a fence.
+                if not (mark[0] == "`" and "`" in line["info"]):
+                    fence = mark
+            elif mark.startswith(fence) and not line["info"].strip():
+                fence = ""
+        elif fence:
+            continue
+        elif marks := line["marks"]:
+            title = _CLOSING_MARKS.sub("", line["title"].strip())
+            yield Heading(len(marks), title, line.start(), line.end())
+            last_end = line.end()
+        elif (above := _line_above(text, line.start(), last_end)) is not None:
+            start, title = above
+            level = 1 if line["underline"][0] == "=" else 2
+            yield Heading(level, title, start, line.end())
+            last_end = line.end()
+
+
+def _line_above(text: str, start: int, after: int) -> tuple[int, str] | None:
+    """Where the line before `start` begins, and what it says, if an underline makes it a heading.
+
+    The line before that one must be blank. `after` is the end of the heading before, which must not be
+    used twice.
+    """
+    line_start = text.rfind("\n", after, start - 1) + 1 or after
+    line = text[line_start : start - 1]
+    if start - 1 <= after or len(line) > _LONGEST_UNDERLINED or not _PARAGRAPH.match(line):
+        return None
+    if line_start > after:
+        before = text[text.rfind("\n", after, line_start - 1) + 1 or after : line_start - 1]
+        if before.strip():
+            return None
+    return line_start, line.strip()

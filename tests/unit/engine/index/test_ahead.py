@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from kb_engine.index.port import Selection, Vector
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite.store import SqliteStore
-from tests.support.stores import SCORING, Base, meaning
+from tests.support.stores import SCORING, Base, meaning, new_place, opened
 
 TEXT = "bees keep warm"
 HYBRID = Query(text=TEXT, mode="hybrid", vector=None, scoring=SCORING, top=10)
@@ -28,10 +29,14 @@ Change = Callable[[Base], Awaitable[Any]]
 @pytest.fixture
 async def base(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
     monkeypatch.setattr(vectors, "BESIDE_ROWS", 0)
+    await fill(base)
+    return base
+
+
+async def fill(base: Base) -> None:
     await base.note("bees keep warm by shivering", title="1", tags=["a"])
     await base.note("warm hands", title="2", tags=["a", "b"])
     await base.note("bees live in a hive", title="3")
-    return base
 
 
 async def tagged(base: Base) -> None:
@@ -105,9 +110,14 @@ class TestSqlite:
     """How often words are looked up, and when."""
 
     @pytest.fixture
-    def lookups(self, base: Base, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        if not isinstance(base.store, SqliteStore) or base.store._follower is not None:
-            pytest.skip("the others look nothing up ahead")
+    async def base(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
+        monkeypatch.setattr(vectors, "BESIDE_ROWS", 0)
+        async with opened(await new_place("sqlite", tmp_path)) as base:
+            await fill(base)
+            yield base
+
+    @pytest.fixture
+    def lookups(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made: list[str] = []
         begin = Lookup.__init__
 

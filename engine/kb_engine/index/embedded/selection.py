@@ -93,9 +93,9 @@ class Lookup:
     ) -> None:
         self.state = state
         self._words = words
-        self._of_documents = allowed = [part.allowed(documents) for part in state.parts]
         self._readable = readable
-        self._counts_all = readable is documents
+        allowed = [part.allowed(documents) for part in state.parts]
+        self._counted = allowed if readable is documents else None
         conditions = [
             [part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)
         ]
@@ -111,8 +111,8 @@ class Lookup:
     @cached_property
     def scores(self) -> WordScores:
         """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
-        counted = self._of_documents
-        if not self._counts_all:
+        counted = self._counted
+        if counted is None:
             counted = [part.allowed(self._readable) for part in self.state.parts]
         return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
 

@@ -97,6 +97,17 @@ async def test_a_reach_that_is_lost_while_the_vector_is_made_is_lost(base: Base)
     assert [each.document.title for each in found.results] == ["2"]
 
 
+@pytest.mark.parametrize("text", ["", "?!", "\u200b", "unheard-of"])
+async def test_a_text_of_which_the_index_has_no_word_is_searched_by_its_vector(base: Base, text: str) -> None:
+    async def vector() -> Vector:
+        return meaning(TEXT)
+
+    query = replace(HYBRID, text=text)
+    found = await base.store.search(query, vector())
+    assert answers(found) == answers(await base.store.search(replace(query, vector=meaning(TEXT))))
+    assert found.results
+
+
 async def test_what_the_vector_raises_is_raised_and_the_store_goes_on(base: Base) -> None:
     async def vector() -> Vector:
         raise EngineError("embedder_unavailable", "The model cannot be used.")

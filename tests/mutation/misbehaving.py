@@ -395,6 +395,12 @@ def replaced_whatever_the_version(base: Documents, number: int, patch: m.NotePat
     return _replace_note(base, number, msgspec.structs.replace(patch, expected_version=None), now)
 
 
+def replaced_by_what_stands(base: Documents, number: int, patch: m.NotePatch, now: int) -> Any:
+    stored = base.note(number, patch.expected_version)
+    base.history.keep(stored, now)
+    return base.change(stored, _replace_note(base, number, patch, now), now)
+
+
 def with_title_of_now(answer: m.PastVersionList) -> dict[str, Any]:
     """As if only the number of a version were kept."""
     return {"versions": [msgspec.structs.replace(each, title="basalt columns") for each in answer.versions]}

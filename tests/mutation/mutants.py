@@ -464,6 +464,8 @@ _UPDATES = [
     _m("a version is expected at the beginning alone", UPDATES,
        "an_expected_version_is_looked_at_again_in_the_end",
        replaced(commits, "replace_note", mis.replaced_whatever_the_version)),
+    _m("the same text again is a version", UPDATES, "an_update_to_what_stands_changes_nothing",
+       replaced(commits, "replace_note", mis.replaced_by_what_stands)),
     _m("an update is cancelled in words", UPDATES, "a_cancelled_update_leaves_the_note",
        around("cancelJob", mis.only_said_to_be_cancelled)),
 ]  # fmt: skip

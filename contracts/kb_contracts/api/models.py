@@ -484,7 +484,8 @@ class Job(Response):
     """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
 
     Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
-    those that the note had then. `retryable`, `elapsed_seconds` and `estimated_seconds` came later than the
+    those that the note had then. A note that has this text and title changes not at all, and the outcome is
+    `unchanged`. `retryable`, `elapsed_seconds` and `estimated_seconds` came later than the
     others: clients do without them where an engine leaves them out.
 
     A source is a collection (without one, the `dedup_scope`) and a `source_path`, and has one document. Jobs

@@ -124,6 +124,20 @@ def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     assert problem(stale, "version_conflict").current_version == document.version + 1
 
 
+def test_an_update_to_what_stands_changes_nothing(kb: Client) -> None:
+    """So that a text that is sent again and again does not push out what is kept of the note."""
+    before = kb.stored_note("granite quarry", title="Stone")
+    for same in (
+        {"text": "granite quarry", "title": "Stone"},
+        {"text": "granite quarry"},
+        {"title": "Stone"},
+    ):
+        assert kb.patched(before.id, **same).version == before.version
+    assert kb.call(ops.GET_DOCUMENT, before.id) == before
+    assert kb.call(ops.LIST_VERSIONS, before.id).total == 0
+    assert kb.patched(before.id, title="Rock").version == before.version + 1
+
+
 def test_what_cannot_be_updated_is_refused_at_once(kb: Client) -> None:
     """However short the caller waits; no job comes of it."""
     file, before = kb.file("a.txt", b"granite"), kb.call(ops.LIST_JOBS).total

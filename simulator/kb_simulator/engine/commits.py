@@ -97,13 +97,15 @@ def _united(documents: Documents, stored: Stored, submission: Submission, now: i
 
 
 def replace_note(documents: Documents, document_id: int, patch: m.NotePatch, now: int) -> Stored:
-    """Raises as `note`."""
+    """The note with another text or title, or as it is where it has these. Raises as `note`."""
     stored, text = documents.note(document_id, patch.expected_version), patch.text
     new_text = stored.text if text is None else text
     new_title = patch.title or title_after_update(stored.document.title, stored.text, new_text)
+    digest, size = text_digest(new_text)
+    if (digest, new_title) == (stored.document.sha256, stored.document.title):
+        return stored
     content = Extraction.of_note(new_text)
     _, chunks = _chunks(documents, content, stored.document.uid, stored.document.version + 1)
-    digest, size = text_digest(new_text)
     key = (stored.dedup_key[0], digest, stored.dedup_key[2])
     documents.history.keep(stored, now)
     new = replace(stored, text=new_text, chunks=chunks, dedup_key=key)

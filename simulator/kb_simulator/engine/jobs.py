@@ -242,7 +242,7 @@ class JobRecord:
         stored: Stored,
         *,
         now: int,
-        outcome: m.SourceOutcome = "replaced",
+        outcome: m.SourceOutcome,
         deduplicated: bool = False,
         left_out: Sequence[m.LeftOut] = (),
     ) -> m.Job:

@@ -418,11 +418,14 @@ class State:
             try:
                 if wanted.reach is not None:  # its note may have gone out of reach meanwhile
                     documents_within(self._documents, wanted.reach).find(wanted.document_id)
+                standing = self._documents.by_id.get(wanted.document_id)
                 stored = commits.replace_note(self._documents, wanted.document_id, wanted.patch, now)
             except EngineError as error:
                 job = record.failed(STEPS[-1], m.JobError(code=error.code, message=error.detail), now)
             else:
-                job = record.completed(stored, now=now)
+                job = record.completed(
+                    stored, now=now, outcome="unchanged" if stored is standing else "replaced"
+                )
                 record = replace(record, updated=stored.document)
         elif isinstance(wanted.content, m.JobError):
             job = record.failed(STEPS[0], wanted.content, now)

@@ -237,6 +237,8 @@ class Operations:
         for expected in (params["if_match"], body["expected_version"]):
             self._documents.expect(number, expected)
         made = note(body["text"]) if body["text"] is not None else None
+        if self._documents.holds(number, body["title"], made):
+            return self._documents.one(number)
         chunks = passages([Section(body["text"])]) if made else []
         self._history.keep(number)
         self._documents.rewrite(number, body["title"], made, chunks)

@@ -395,6 +395,11 @@ class Documents:
                 "version_conflict", "The document has changed; read it again.", current_version=current
             )
 
+    def holds(self, number: int, title: str | None, made: Row | None) -> bool:
+        """Whether a note has this title and text, of those that are given."""
+        document = self.one(number)
+        return title in (None, document["title"]) and (made is None or made["sha256"] == document["sha256"])
+
     def rewrite(self, number: int, title: str | None, made: Row | None, chunks: Sequence[Passage]) -> None:
         if made is not None:
             titled = self._db.count("SELECT titled FROM documents WHERE id = ?", number)

@@ -227,7 +227,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     (`kb_contracts.semantics.sources`).
 
     Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at` and
-    `version` change, hash and size follow the text.
+    `version` change, hash and size follow the text. A note that has this text and title changes not at all.
 
     There is nothing for a job but what its caller reaches: nothing else is a duplicate, replaced or updated.
 
@@ -256,15 +256,17 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
                 "The text of the note was replaced from its source meanwhile. Read it again, then repeat.",
                 current_version=standing.version,
             )
-        await replace_content(write, standing.id, prepared)
-        await assign(write, standing.id, {"sha256": sha256, "size_bytes": size, **outcome_columns(prepared)})
-        await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
-        await raise_version(write, standing.id)
-        changed = await find(write, standing.id)
-        await settle(write, job.id, changed)
-        return await jobs.complete(
-            write, job.id, changed, deduplicated=False, outcome="replaced", left_out=()
-        )
+        outcome: m.SourceOutcome = "unchanged"
+        if (sha256, prepared.title) != (standing.sha256, standing.title):
+            outcome = "replaced"
+            await replace_content(write, standing.id, prepared)
+            columns = {"sha256": sha256, "size_bytes": size, **outcome_columns(prepared)}
+            await assign(write, standing.id, columns)
+            await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
+            await raise_version(write, standing.id)
+        left = await find(write, standing.id)
+        await settle(write, job.id, left)
+        return await jobs.complete(write, job.id, left, deduplicated=False, outcome=outcome, left_out=())
     return await _take_in(write, job, prepared)
 
 

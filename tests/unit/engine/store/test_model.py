@@ -85,9 +85,10 @@ class Model:
         job = leased.job
         self.jobs[job.id] = "completed"
         if job.document_id is not None:
-            self.documents[job.document_id].text = job.text or ""
-            self.documents[job.document_id].version += 1
-            return job.document_id, False, "replaced"
+            note = self.documents[job.document_id]
+            changes = note.text != job.text
+            note.text, note.version = job.text or "", note.version + changes
+            return job.document_id, False, "replaced" if changes else "unchanged"
         path, (place, _) = job.source_path, source_of(job)
         same = [
             number

@@ -66,6 +66,21 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
     assert await base.store.write(updates.accept, 1, m.NotePatch(text="new"), key()) == answer
 
 
+async def test_an_update_to_what_stands_completes_without_a_version(base: Base) -> None:
+    """Its key answers the note as it is; the same text under another title is a change."""
+    before = await base.detail(1)
+    job = await accept(base, key(), text="old")
+    leased = await base.take("lease")
+    done = await base.commit(leased, prepared("old", title=before.title))
+    assert (done.id, done.status, done.outcome) == (job.id, "completed", "unchanged")
+    assert await base.detail(1) == before
+    answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
+    assert (answer.version, await base.count("versions")) == (before.version, 0)
+    await accept(base, text="old", title="Given")
+    done = await base.commit(await base.take("lease"), prepared("old", title="Given"))
+    assert (done.outcome, (await base.detail(1)).version) == ("replaced", before.version + 1)
+
+
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     job = await accept(base, text=None, title="Given")
     leased = await base.take("lease")

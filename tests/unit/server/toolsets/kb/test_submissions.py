@@ -167,7 +167,7 @@ async def test_a_pdf_is_refused(engine: SimulatedEngine, tools: ToolCaller) -> N
 async def test_another_version_than_expected_is_refused(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.add("collection:memory")
     engine.edit()
-    engine.edit()
+    engine.edit(title="Edited twice")
     refused = await tools.refused("kb_update_note", document_id=1, text="x", expected_version=2)
     assert refused["error"] == "version_conflict"
     assert refused["current_version"] == 3

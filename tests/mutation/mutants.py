@@ -19,6 +19,7 @@ from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
 from kb_simulator.engine import arrivals, commits, documents, handlers, search, sources, state, versions
+from kb_simulator.engine import jobs as simulated_jobs
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
@@ -466,6 +467,8 @@ _UPDATES = [
        replaced(commits, "replace_note", mis.replaced_whatever_the_version)),
     _m("the same text again is a version", UPDATES, "an_update_to_what_stands_changes_nothing",
        replaced(commits, "replace_note", mis.replaced_by_what_stands)),
+    _m("an update is retried in vain", UPDATES, "an_expected_version_is_looked_at_again_in_the_end",
+       replaced(simulated_jobs, "may_succeed_again", lambda *_: True)),
     _m("an update is cancelled in words", UPDATES, "a_cancelled_update_leaves_the_note",
        around("cancelJob", mis.only_said_to_be_cancelled)),
 ]  # fmt: skip

@@ -514,7 +514,10 @@ class Job(Response):
     started_at: str | None
     finished_at: str | None
     retryable: Annotated[
-        bool, Meta(description="it failed, and what was sent for it is kept: `retryJob` queues it again")
+        bool,
+        Meta(
+            description="it failed, a retry may help, and what was sent is kept: `retryJob` queues it again"
+        ),
     ] = False
     elapsed_seconds: Annotated[
         float | None,

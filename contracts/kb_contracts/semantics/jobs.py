@@ -52,6 +52,12 @@ def target(event: Event) -> JobStatus:
     return status
 
 
+def may_succeed_again(code: str, expected_version: int | None) -> bool:
+    """Whether a job that failed with this error is worth a retry: not one that expected a version of its note
+    which is past, for versions only rise."""
+    return code != "version_conflict" or expected_version is None
+
+
 def job_not_found(job_id: str) -> EngineError:
     return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
 

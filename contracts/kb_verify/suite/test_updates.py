@@ -109,7 +109,7 @@ def test_clearing_cancels_updates(kb: Client) -> None:
 
 
 def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
-    """What came in between makes the job fail, and its key is free again."""
+    """What came in between makes the job fail for good, and its key is free again."""
     document, key = kb.stored_note("granite"), fresh_key()
     job = kb.update(document.id, key, text=note_to_await(9), expected_version=document.version)
     tagged = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["between"]})
@@ -119,6 +119,8 @@ def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     assert ended.status == "failed"
     assert ended.error is not None
     assert ended.error.code == "version_conflict"
+    assert not ended.retryable
+    problem(kb.request(ops.RETRY_JOB, job.id), "job_not_retryable")
     assert kb.call(ops.GET_DOCUMENT, document.id).version == document.version + 1
     stale = kb.patch(document.id, key, text=note_to_await(9), expected_version=document.version)
     assert problem(stale, "version_conflict").current_version == document.version + 1

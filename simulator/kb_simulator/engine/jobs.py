@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.semantics.jobs import TRANSITIONS, Event
+from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_simulator.determinism import microseconds_of, rfc3339
 from kb_simulator.engine.stored import Stored
@@ -260,14 +260,15 @@ class JobRecord:
         )
 
     def failed(self, step: str, error: m.JobError, now: int) -> m.Job:
-        done = STEPS.index(step)
+        done, wanted = STEPS.index(step), self.submission
+        expected = wanted.patch.expected_version if isinstance(wanted, Update) else None
         return self.after(
             Event.FAIL,
             step=step,
             progress=done / len(STEPS),
             completed_steps=done,
             error=error,
-            retryable=True,
+            retryable=may_succeed_again(error.code, expected),
             finished_at=rfc3339(now),
         )
 

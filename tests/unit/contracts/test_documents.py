@@ -20,7 +20,7 @@ from kb_contracts.semantics.documents import (
     text_digest,
     title_after_update,
 )
-from kb_contracts.semantics.jobs import TRANSITIONS, Event, sources, target
+from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again, sources, target
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])
@@ -116,3 +116,10 @@ def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
 
 def test_only_a_running_job_completes() -> None:
     assert sources(Event.COMPLETE) == ("running",)
+
+
+def test_what_expected_a_version_is_not_worth_a_retry() -> None:
+    """A note whose text came from its source meanwhile is: nobody expected a version of that."""
+    assert not may_succeed_again("version_conflict", 3)
+    assert may_succeed_again("version_conflict", None)
+    assert may_succeed_again("embedder_unavailable", 3)

@@ -16,6 +16,7 @@ from kb_contracts.semantics.jobs import (
     job_finished,
     job_not_found,
     job_not_retryable,
+    may_succeed_again,
     sources,
     target,
 )
@@ -243,12 +244,15 @@ async def complete(
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
-    """Close the job as failed, its text and file kept; False when the lease is void."""
+    """Close the job as failed, its text and file kept if a retry may help; False when the lease is void."""
     write.drop_lease(lease)
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False
     sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
     await write.rows(sql, (error.code, error.message, job_id))
+    expected = await write.value("SELECT expected_version FROM jobs WHERE id = ?", (job_id,))
+    if not may_succeed_again(error.code, expected):
+        await let_go(write, [job_id])
     await _prune(write)
     write.notify("ended", job_id)
     return True

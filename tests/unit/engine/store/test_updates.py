@@ -186,6 +186,8 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     assert (await base.store.read(documents.note, 1))[1] == "old"
     failure = m.JobError(code="version_conflict", message="It has changed.")
     assert await base.store.write(jobs.fail, "lease", leased.job.id, failure)
+    assert not (await base.store.read(jobs.find, leased.job.id)).retryable
+    assert await base.count("job_texts") == 0
     assert (await refused(accept(base, key(), expected_version=1))).code == "version_conflict"
     assert (await accept(base, key(), expected_version=2)).id != leased.job.id
 

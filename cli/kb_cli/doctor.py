@@ -167,7 +167,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     if status.queue.failed:
         advice = "`kb jobs --status failed` says why, `kb jobs ID --retry` tries again"
         yield Finding("note", "jobs", f"{status.queue.failed} failed", advice)
-    if status.storage.free_bytes < _LEAST_FREE:
+    if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
         left = f"{status.storage.free_bytes >> 20:,} MiB are left at {status.storage.path}"
         yield Finding("wrong", "storage", left, "free some room, or delete documents")
 

@@ -45,6 +45,15 @@ def status(options: argparse.Namespace, out: Output) -> None:
 
     documents, queue, storage = answer.documents, answer.queue, answer.storage
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
+    if storage.is_withheld:
+        lines = [("storage", "withheld: this key may not administer everything")]
+    else:
+        kept, most = mebibytes(storage.failed_bytes), mebibytes(storage.failed_bytes_limit)
+        lines = [
+            ("storage", f"{storage.path}, {mebibytes(storage.bytes)}, {mebibytes(storage.free_bytes)} free"),
+            ("kept of failed", f"{kept} of {most}"),
+            ("sandbox", "none" if answer.sandbox is UNSET else sandbox_line(answer.sandbox)),
+        ]
     out.facts(
         [
             ("engine", answer.version),
@@ -53,12 +62,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
             ("documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"),
             ("chunks", answer.chunks),
             ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
-            ("storage", f"{storage.path}, {mebibytes(storage.bytes)}, {mebibytes(storage.free_bytes)} free"),
-            (
-                "kept of failed",
-                f"{mebibytes(storage.failed_bytes)} of {mebibytes(storage.failed_bytes_limit)}",
-            ),
-            ("sandbox", "none" if answer.sandbox is UNSET else sandbox_line(answer.sandbox)),
+            *lines,
             ("last change", answer.last_updated or "never"),
         ]
     )

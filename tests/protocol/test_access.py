@@ -336,6 +336,18 @@ async def test_pages_are_for_every_key_as_far_as_it_goes(house: House) -> None:
     assert response.status_code == 303
 
 
+@pytest.mark.parametrize(("rights", "is_named"), [("read", False), ("read administer", True)])
+async def test_the_storage_is_named_to_administrators_and_not_called_empty_to_others(
+    house: House, rights: str, is_named: bool
+) -> None:
+    key = house.key(rights=rights)
+    assert ("storage" in await house.call(key, "kb_status")) == is_named
+    base = (await house.call(key, "knowledge-status"))["knowledge_base"]
+    assert all((base[name] is not None) == is_named for name in ("total_size_bytes", "storage_path"))
+    await login(house, key)
+    assert ("Data folder" in await page(house, "/state")) == is_named
+
+
 async def test_metrics_name_no_collections_to_who_does_not_reach_all(house: House) -> None:
     everything, team = house.key("all"), house.key("team", collections=("team-*",))
     await house.call(everything, "kb_search", query="granite")

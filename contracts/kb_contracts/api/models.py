@@ -802,7 +802,7 @@ class StorageInfo(Response):
     status are those that were read last. `failed_bytes` were sent for failed jobs and are kept, so that those
     can be tried again: for `failed_seconds_limit`, and no more than `failed_bytes_limit`, the oldest going
     first. `kept_originals_bytes` are those of the files that are kept as they were sent, each content once;
-    an engine that keeps none leaves it out.
+    an engine that keeps none leaves it out. Whoever may not know gets an empty `path`, and figures of zero.
     """
 
     path: str
@@ -814,6 +814,11 @@ class StorageInfo(Response):
     failed_bytes_limit: Count = 0
     failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
     kept_originals_bytes: Count | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether the caller may not know; the figures then say nothing."""
+        return not self.path
 
 
 class SandboxInfo(Response):

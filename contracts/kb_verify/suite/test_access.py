@@ -173,7 +173,7 @@ def test_what_is_listed_and_counted_is_within_reach(kb: Client, caller_of: Calle
     assert status.queue.completed == len([each for each in jobs if each.status == "completed"])
     assert (status.storage.path, status.storage.bytes, status.storage.free_bytes) == ("", 0, 0)
     reader = caller_of(Access("b", frozenset(["read"])))
-    assert reader.call(ops.GET_STATUS).storage.path == ""
+    assert reader.call(ops.GET_STATUS).storage.is_withheld
     assert reader.call(ops.GET_STATUS).documents.total == 3
 
 

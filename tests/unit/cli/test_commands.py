@@ -18,11 +18,13 @@ import pytest
 from kb_cli.command_line import build_parser
 from kb_cli.documents import collection_and_tags, labels
 from kb_cli.output import CliError, Exit
+from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.api.ragler import collection_id
 from kb_load.processes import clean_environment
 from kb_server.collection_tags import tags_for_search, tags_for_submission
 from kb_simulator import SimulatorSettings, in_thread
-from tests.unit.cli.conftest import Kb, RunningEngine
+from tests.support import engines
+from tests.unit.cli.conftest import KEY, Kb, RunningEngine
 
 HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
 
@@ -316,6 +318,20 @@ def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
     assert status == Exit.FAILED
     assert "KB_API_KEY" in err
     assert "not-the-key" not in err
+
+
+def test_what_a_key_may_not_know_of_the_engine_is_not_called_nothing(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = KeyFile(tmp_path / "home" / "keys.json").create("reader", rights=rights_of(["read"]))[1]
+    with engines.engine(tmp_path / "home", api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        whole, narrowed = kb("status")[1], kb("status", "--api-key", token)[1]
+        monkeypatch.setenv("KB_API_KEY", token)
+        findings = kb("doctor", "--json")[1]
+    assert all(word in whole for word in ("MiB free", "kept of failed", "sandbox"))
+    assert ("withheld" in narrowed, "MiB" in narrowed, "sandbox" in narrowed) == (True, False, False)
+    assert "storage" not in {each["about"] for each in json.loads(findings)}
 
 
 # --- files ----------------------------------------------------------------------------------------

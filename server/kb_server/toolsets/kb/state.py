@@ -38,7 +38,10 @@ class StorageView(msgspec.Struct, kw_only=True):
 
 
 class KbStatusResult(msgspec.Struct, kw_only=True):
-    """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well."""
+    """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well.
+
+    `storage` is left out for a caller who may not know of it.
+    """
 
     version: str
     server_version: str
@@ -48,7 +51,7 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
     documents: m.DocumentCounts
     chunks: int
     queue: dict[str, int]
-    storage: StorageView
+    storage: StorageView | UnsetType = UNSET
     issues: list[str]
     started_at: str
     last_updated: str | None
@@ -64,7 +67,7 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
 
     async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
         status = await self.engine.call(GET_STATUS)
-        issues = list(status.issues)
+        issues, storage = list(status.issues), status.storage
         try:
             check_version(status.version)
         except EngineTooOld as fault:
@@ -78,7 +81,9 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
             documents=status.documents,
             chunks=status.chunks,
             queue=msgspec.structs.asdict(status.queue),
-            storage=msgspec.convert(status.storage, StorageView, from_attributes=True),
+            storage=(
+                UNSET if storage.is_withheld else msgspec.convert(storage, StorageView, from_attributes=True)
+            ),
             issues=issues,
             started_at=status.started_at,
             last_updated=status.last_updated,

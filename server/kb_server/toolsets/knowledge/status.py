@@ -26,7 +26,8 @@ CANCELLED = "The task was cancelled; nothing was added"
 
 
 class KnowledgeBase(msgspec.Struct, kw_only=True):
-    """What the base holds. Sizes are those of the files and notes; null: the engine could not be asked."""
+    """What the base holds. Sizes are those of the files and notes; null: the engine could not be asked, or
+    this key may not know."""
 
     name: str = NAME
     document_count: int | None = None
@@ -103,11 +104,11 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
             knowledge_base=KnowledgeBase(
                 document_count=documents,
                 total_chunks=status.chunks,
-                total_size_bytes=storage.originals_bytes,
-                total_size_mb=megabytes(storage.originals_bytes),
+                total_size_bytes=None if storage.is_withheld else storage.originals_bytes,
+                total_size_mb=None if storage.is_withheld else megabytes(storage.originals_bytes),
                 average_chunks_per_document=round(status.chunks / documents, 1) if documents else 0.0,
-                storage_path=storage.path,
-                vector_db_path=storage.path,  # the engine keeps vectors and documents together
+                storage_path=storage.path or None,
+                vector_db_path=storage.path or None,  # the engine keeps vectors and documents together
             ),
             health=BaseHealth(
                 status="healthy" if accessible and not issues else "degraded",

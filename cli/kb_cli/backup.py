@@ -45,5 +45,6 @@ def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
 def _report(out: Output, made: Backup, what: str) -> None:
     if not out.answered(made):
         counts = f"{made.documents} documents, {made.chunks} chunks, {made.uploads} uploads that wait"
+        counts += f", {made.failed_uploads} of failed jobs" if made.failed_uploads else ""
         counts += f", {made.originals} files" if made.originals else ""
         out.text(f"{counts}, of {made.made_at}: {what}", style="green")

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.process
 BIN = Path(sys.executable).parent
 SERVES = re.compile(r"(?:\S+/)?kb (sim|watch)\b")
 SECONDS = 150.0
+FOUND_NOTHING = "Nothing found."
+"""What `kb search` says where nothing is; no page has such an example."""
 AT_WORK = " unchanged"
 """What `kb watch` says of the folder that it finds."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
@@ -214,7 +216,8 @@ def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> Non
             elif SERVES.match(command):
                 running.enter_context(reader.serving(command))
             else:
-                reader.run(command)
+                output = reader.run(command)
+                assert FOUND_NOTHING not in output, command
 
 
 def test_many_pages_are_followed() -> None:

@@ -18,10 +18,14 @@ def test_a_copy_of_a_base_in_use_is_restored_elsewhere(
     with engines.engine(tmp_path / "home", api_key=KEY) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)
         kb.note("granite quarry")
+        (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7 not really")
+        assert kb("add", "broken.pdf")[0] == Exit.FAILED
         made = kb.json("backup", copy, "--home", home)
-        assert (made["documents"], made["chunks"], made["uploads"]) == (1, 1, 0)
+        assert (made["documents"], made["chunks"]) == (1, 1)
+        assert (made["uploads"], made["failed_uploads"]) == (0, 1)
         status, out, _ = kb("restore", copy, "--home", restored)
-        assert (status, out.startswith("1 documents, 1 chunks")) == (Exit.OK, True)
+        counts = "1 documents, 1 chunks, 0 uploads that wait, 1 of failed jobs, "
+        assert (status, out.startswith(counts)) == (Exit.OK, True)
         status, _, error = kb("restore", copy, "--home", home)
         assert (status, error.count("\n")) == (Exit.FAILED, 1)
         assert "is there already" in error

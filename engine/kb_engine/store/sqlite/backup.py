@@ -1,9 +1,9 @@
 """A copy of a base that may be in use, and a base made of a copy.
 
-A copy is a folder with the base, the uploads whose jobs have not ended, the files that are kept, and
-`backup.json`, which has the SHA-256 of each. It has its name only when it is whole and was read back. What it
-holds is the base at one moment: every change that was acknowledged before that, and none that came later. The
-index is left out, as it is derived.
+A copy is a folder with the base, the uploads whose jobs have not ended or can be tried again, the files that
+are kept, and `backup.json`, which has the SHA-256 of each. It has its name only when it is whole and was read
+back. What it holds is the base at one moment: every change that was acknowledged before that, and none that
+came later. The index is left out, as it is derived.
 
     files ─▶ base (one read transaction) ─▶ files that came between ─▶ read back ─▶ named
                 ▲                              │ a job or a document of this moment has ended since, and its
@@ -43,7 +43,11 @@ class BackupRefused(Exception):
 
 
 class Backup(msgspec.Struct, forbid_unknown_fields=True):
-    """What a copy holds. `files` are the SHA-256 by the path within its folder; `layout` is the base's."""
+    """What a copy holds. `files` are the SHA-256 by the path within its folder; `layout` is the base's.
+
+    `uploads` are those whose jobs have not ended, `failed_uploads` those of failed jobs, which can be tried
+    again.
+    """
 
     made_at: str
     layout: int
@@ -52,6 +56,7 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     uploads: int
     files: dict[str, str]
     originals: int = 0
+    failed_uploads: int = 0
 
 
 def back_up(database: Path, spool: Path, to: Path) -> Backup:
@@ -190,14 +195,16 @@ def _read_back(copy: Path) -> Backup:
         ]
         if problems:
             raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}")
+        failed = value(db, "SELECT count(*) FROM jobs WHERE retryable AND spool IS NOT NULL")
         return Backup(
             made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             layout=int(db.pragma("user_version")),
             documents=value(db, "SELECT count(*) FROM documents"),
             chunks=value(db, "SELECT count(*) FROM chunks"),
-            uploads=len(uploads),
+            uploads=len(uploads) - failed,
             files=files,
             originals=len(originals),
+            failed_uploads=failed,
         )
 
 

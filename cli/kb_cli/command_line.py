@@ -372,7 +372,8 @@ COMMANDS = (
         _arg("--rights", default="read", metavar="RIGHT,...",
              help="of a new key: read, write, delete, administer (default read)"),
         _arg("--collection", action="append", metavar="NAME",
-             help="of a new key: for these alone; NAME* for all that begin so (default: everything)"),
+             help="of a new key: for these alone, comma-separated; NAME* for all that begin so "
+             "(default: everything)"),
         _arg("--toolset", action="append", metavar="NAME",
              help="of a new key: for these alone; pages are one (default: all)"),
         _arg("--expires", metavar="TIME", help="of a new key: after 12h, 90d or 4w (default: never)"),

@@ -16,6 +16,8 @@ from kb_cli.output import CliError, Exit, Output
 from kb_config.settings import Setting, Settings
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
 from kb_contracts.access.keys import Key, KeysDamaged, Quotas
+from kb_server.collection_tags import tag_of
+from kb_server.tool import ToolError
 
 _UNITS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 _PERIOD = re.compile(r"([0-9]{1,5})([mhdw])")
@@ -60,6 +62,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
             case "create":
                 key, token = _create(file, options)
                 _show_token(out, file, key, token)
+                _note_unusual(key, out)
             case "rotate":
                 key, token = file.rotate(
                     options.key, _period(options.grace) if options.grace else timedelta()
@@ -75,6 +78,19 @@ def run(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, str(error)) from error
     except OSError as error:
         raise CliError(Exit.FAILED, f"{file.path}: {error.strerror or error}") from error
+
+
+def _note_unusual(key: Key, out: Output) -> None:
+    """Note which collections kb itself never makes; clients of the engine's API are free to."""
+    for pattern in key.collections or ():
+        try:
+            if begins := pattern.removesuffix("*"):
+                tag_of(begins)
+        except ToolError:
+            out.note(
+                f"{pattern}: kb makes no collection that is called so: names are lower-case letters, digits, "
+                "hyphens and underscores. Only what others send to the engine's API may be in one."
+            )
 
 
 def _create(file: KeyFile, options: argparse.Namespace) -> tuple[Key, str]:

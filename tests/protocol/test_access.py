@@ -252,12 +252,20 @@ async def test_an_upload_is_of_the_key_that_began_it(house: House) -> None:
     assert "refused" not in await house.call(mine, "kb_upload_finish", upload_id=upload)
 
 
-async def test_a_key_with_a_reach_uploads_nothing_for_a_collection_outside(house: House) -> None:
-    token = house.key("team", "read write", collections=("team-*",))
-    refused = (await house.call(token, "kb_upload_start", filename="a.txt", total_size=3))["refused"]
-    assert refused["error"] == "forbidden"
-    inside = await house.call(token, "kb_upload_start", filename="a.txt", total_size=3, collection="team-a")
-    assert "upload_id" in inside
+async def test_a_key_with_a_reach_adds_nothing_to_a_collection_outside_and_learns_which_are_inside(
+    house: House,
+) -> None:
+    """Without one the note, or the file, would go into `documents`."""
+    token = house.key("team", "read write", collections=("memory", "team-*"))
+    file, note = {"filename": "a.txt", "total_size": 3}, {"text": "words"}
+    for tool, arguments in (("kb_upload_start", file), ("kb_addnote", note)):
+        refused = (await house.call(token, tool, **arguments))["refused"]
+        assert (refused["error"], refused["parameter"]) == ("forbidden", "collection")
+        assert (
+            "Pass `collection`, one of those that it reaches: 'memory', 'team-' and more."
+            in refused["message"]
+        )
+        assert "refused" not in await house.call(token, tool, **arguments, collection="team-a")
 
 
 # --- quotas --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
     if not reach.admits(given):
         raise EngineError(
             "forbidden",
-            f"This key takes in only what carries a tag that it reaches; send one of {_named(reach)}.",
+            f"This key takes in only what carries a tag that it reaches; send one of {named(reach)}.",
             parameter="tags",
         )
 
@@ -38,7 +38,7 @@ def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
             raise EngineError(
                 "forbidden",
                 f"This key may not give or take the tag {tag!r}; of those that begin with {PREFIX!r} it may "
-                f"{_named(reach)}.",
+                f"{named(reach)}.",
                 parameter="tags",
             )
 
@@ -49,7 +49,7 @@ def check_stays(reach: Reach | None, tags: Iterable[str]) -> None:
         raise EngineError(
             "forbidden",
             "Without this tag the document would be out of this key's reach. Send `add` with the tag that it "
-            f"is to have instead, one of {_named(reach)}.",
+            f"is to have instead, one of {named(reach)}.",
             parameter="add",
         )
 
@@ -80,7 +80,7 @@ def check_whole(reach: Reach | None) -> None:
         )
 
 
-def _named(reach: Reach) -> str:
+def named(reach: Reach) -> str:
     """Some of what a reach has, for a message to whoever has it."""
     each = [*map(repr, sorted(reach.tags)), *(f"{prefix!r} and more" for prefix in sorted(reach.prefixes))]
     return ", ".join(each[:_NAMED]) + (" …" if len(each) > _NAMED else "") if each else "none"

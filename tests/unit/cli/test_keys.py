@@ -49,6 +49,14 @@ def test_what_a_key_is_for_is_said_by_options(kb: Kb, path: Path) -> None:
     assert made["collections"] == ["memory", "team-*", "x"]
 
 
+def test_a_collection_that_kb_makes_none_of_is_noted(kb: Kb, path: Path) -> None:
+    """The engine knows tags, and somebody may have sent one of that name to its API."""
+    words = "kb makes no collection that is called so"
+    err = kb("keys", "create", "ci", "--collection", "Bad*,memory,team-*,*", "--collection", "x y")[2]
+    assert [line.partition(":")[0] for line in err.splitlines() if words in line] == ["Bad*", "x y"]
+    assert [len(key.collections or ()) for key in KeyFile(path).read()] == [5]
+
+
 def test_keys_are_listed_with_their_state(kb: Kb) -> None:
     assert kb.json("keys", "list") == []
     for name in ("one", "two"):

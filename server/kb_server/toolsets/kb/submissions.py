@@ -22,7 +22,9 @@ from kb_contracts.api.operations import (
     WITHOUT_CHUNKS,
     NoteQuery,
 )
+from kb_contracts.semantics.access import named
 from kb_server import collection_moves
+from kb_server.access.grants import Grant
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
 from kb_server.job_tasks import JobTasks
@@ -118,6 +120,21 @@ def submission_tasks(services: Services) -> JobTasks:
     return JobTasks(services, (KbAddnoteTool.name, KbUploadFinishTool.name), result, ENGINE_WORDS)
 
 
+def _check_reach(grant: Grant, tag: str) -> None:
+    """Whether the caller may add to the collection of this tag; the engine says the same, of tags.
+
+    Raises:
+        ToolError: `forbidden`.
+    """
+    if (reach := grant.access.reach) is not None and not grant.may_give(tag):
+        raise ToolError(
+            "forbidden",
+            f"This key may not add to the collection {tag.removeprefix(PREFIX)!r}. Pass `collection`, one of "
+            f"those that it reaches: {named(reach).replace(PREFIX, '')}.",
+            parameter="collection",
+        )
+
+
 def _hint(job: m.Job, document: m.Document | None) -> str:
     if job.status == "failed":
         return "Ingestion failed; `error` says why. Nothing was added."
@@ -160,6 +177,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
 
     async def run(self, arguments: KbAddnoteArguments, call: Call) -> Submission:
         tags = tags_for_submission(arguments.collection, arguments.tags or [])
+        _check_reach(call.grant, tags[0])
         note = m.NoteRequest(
             text=arguments.text,
             title=arguments.title,
@@ -220,8 +238,7 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
             sha256=arguments.sha256,
         )
         grant = call.grant
-        if not grant.may_give(tags[0]):
-            raise ToolError("forbidden", "This key may not add to that collection.")
+        _check_reach(grant, tags[0])
         grant.check_room(1, arguments.total_size)
         # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
         caller = grant.name if grant.is_one_caller else call.address or call.credential

@@ -1,6 +1,7 @@
 """Which lines of a Markdown text are headings: what chunks are titled by, and what a section of a note is.
 
-As CommonMark has it, with one exception: an underline below a paragraph of several lines is taken for a rule.
+As CommonMark has it, but for underlines: below a paragraph of several lines, or one that begins with emphasis
+or code, it is taken for the rule that its author mostly means.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _LONGEST_UNDERLINED = 200
 # Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
 # many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
 _LINE = re.compile(
-    r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
+    r"^(?P<indent>[ \t]*)(?:"
+    r"(?P<item>(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
     r"|(?P<marks>\#{1,6})(?P<title>[ \t\r][^\n]*|$)"
     r"|(?P<underline>=+|-+)[ \t\r]*$)",
     re.MULTILINE,
@@ -44,19 +46,24 @@ def headings(text: str) -> Iterator[Heading]:
 
     Linear in the length of the text.
     """
-    fence = ""
+    fence, inside = "", 0
     front_matter = _FRONT_MATTER.match(text)
     last_end = front_matter.end() if front_matter else 0
     for line in _LINE.finditer(text, last_end):
-        if mark := line["fence"]:
-            if not fence:
-                # Backticks after the fence make it inline code, not a fence.
-                if not (mark[0] == "`" and "`" in line["info"]):
-                    fence = mark
-            elif mark.startswith(fence) and not line["info"].strip():
-                fence = ""
-        elif fence:
+        mark, indent = line["fence"], _columns(line["indent"])
+        if indent < inside:  # the item of a list has ended, and a fence in its first line with it
+            fence, inside = "", 0
+        if fence:
+            closes = mark and mark.startswith(fence) and not line["item"] and not line["info"].strip()
+            if closes and indent <= inside + 3:
+                fence, inside = "", 0
+        elif indent > 3:  # code
             continue
+        elif mark:
+            # Backticks after the fence make it inline code, not a fence.
+            if not (mark[0] == "`" and "`" in line["info"]):
+                fence = mark
+                inside = _columns(line["indent"] + line["item"]) if line["item"] else 0
         elif marks := line["marks"]:
             title = _CLOSING_MARKS.sub("", line["title"].strip())
             yield Heading(len(marks), title, line.start(), line.end())
@@ -66,6 +73,10 @@ def headings(text: str) -> Iterator[Heading]:
             level = 1 if line["underline"][0] == "=" else 2
             yield Heading(level, title, start, line.end())
             last_end = line.end()
+
+
+def _columns(lead: str) -> int:
+    return len(lead.expandtabs(4))
 
 
 def _line_above(text: str, start: int, after: int) -> tuple[int, str] | None:

@@ -134,6 +134,7 @@ KEYS = "## Keys\nroot key is in the safe\n"
     ("before", "rest"),
     [
         ("## Setup\nRun:\n\n```pip install kb```\n\n", KEYS),
+        ("## Setup\n- ```sh\n  ## no\n  ```\n\n", KEYS),
         ("# Setup\n`kb up` restarts\n\n", "Passwords\n=========\nin the safe\n"),
         ("Setup\n---\nold\n\n", "Passwords\n---------\nin the safe\n"),
         ("## Setup ##\n~~~sh ~~~\n```\n## no\n~~~~\n\n", KEYS),

@@ -164,8 +164,9 @@ async def calling(
 ) -> AsyncIterator[ToolCaller]:
     """The tools of `kb` and `kb-extra` in front of `engine`; no wait takes time."""
     configured = ServerSettings(**{"engine_url": engine.url, "home": home, **settings})
-    client = InterruptedEngine(configured.engine_url, clock=JumpingClock().clock())
-    async with Services(configured, http_base=http_base, engine=client) as services:
+    clock = JumpingClock().clock()
+    client = InterruptedEngine(configured.engine_url, clock=clock)
+    async with Services(configured, http_base=http_base, engine=client, clock=clock) as services:
         toolsets = build_toolset("kb", services), build_toolset("kb-extra", services)
         yield ToolCaller(*toolsets, client=client)
     await client.close()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+from itertools import count
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -44,9 +48,11 @@ from kb_server.toolsets.kb.submissions import (
     KbUpdateNoteTool,
     NoteText,
 )
+from kb_server.waiting import jittered
 
-_ATTEMPTS = 5
-"""At an edit, while others change the note."""
+_EDIT_SECONDS = 25.0
+"""How long an edit is tried again while others change the note."""
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _CURRENT_CHARS = 2_000
 
 
@@ -113,35 +119,51 @@ somebody else changed the note meanwhile, the edit is made in their text; with e
 Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
     annotations = Annotations(destructive=True)
 
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """Of documents that are being edited: edits of one by this process do not conflict."""
+
     async def run(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
-        for attempt in range(_ATTEMPTS):
-            note = await self.engine.call(
-                GET_DOCUMENT,
-                path={"document_id": arguments.document_id},
-                query=DocumentQuery(chunks=False, text=True),
-            )
-            if note.text is UNSET:
-                raise ToolError("not_a_note", f"Document {note.id} is a file: only notes can be edited.")
-            if arguments.expected_version not in (None, note.version):
-                raise _changed(note, note.text)
-            text = edited(
-                note.text,
-                append=arguments.append,
-                old=arguments.old,
-                new=arguments.new,
-                section=arguments.section,
-                body=arguments.text,
-            )
-            update = KbUpdateNoteArguments(
-                document_id=note.id, text=text, expected_version=note.version, title=None
-            )
-            try:
-                return await KbUpdateNoteTool(self.services).run(update, call)
-            except Refused as refused:
-                last = attempt == _ATTEMPTS - 1
-                if refused.reason != "version_conflict" or last or arguments.expected_version is not None:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        clock = self.services.clock
+        ends = clock.monotonic() + _EDIT_SECONDS
+        async with self._locks.setdefault(arguments.document_id, asyncio.Lock()):
+            for made in count(1):
+                try:
+                    return await self._once(arguments, call)
+                except Refused as refused:
+                    if refused.reason != "version_conflict" or arguments.expected_version is not None:
+                        raise
+                    pause = jittered(
+                        made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=random.random
+                    )
+                    if clock.monotonic() + pause >= ends:
+                        raise
+                await clock.sleep(pause)
+        raise AssertionError("it counts without end")
+
+    async def _once(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
+        note = await self.engine.call(
+            GET_DOCUMENT,
+            path={"document_id": arguments.document_id},
+            query=DocumentQuery(chunks=False, text=True),
+        )
+        if note.text is UNSET:
+            raise ToolError("not_a_note", f"Document {note.id} is a file: only notes can be edited.")
+        if arguments.expected_version not in (None, note.version):
+            raise _changed(note, note.text)
+        text = edited(
+            note.text,
+            append=arguments.append,
+            old=arguments.old,
+            new=arguments.new,
+            section=arguments.section,
+            body=arguments.text,
+        )
+        update = KbUpdateNoteArguments(
+            document_id=note.id, text=text, expected_version=note.version, title=None
+        )
+        return await KbUpdateNoteTool(self.services).run(update, call)
 
 
 def _changed(note: m.DocumentDetail, text: str) -> ToolError:

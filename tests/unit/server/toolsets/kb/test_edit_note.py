@@ -89,10 +89,26 @@ async def test_a_lost_race_with_a_version_says_what_stands_there_now(
 
 
 async def test_many_who_append_at_once_lose_nothing(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """Those of one server do not conflict: each is made at its first attempt."""
     engine.add(text="begin")
-    lines = [f"line {number}" for number in range(5)]
+    lines = [f"line {number}" for number in range(20)]
     await asyncio.gather(*(tools.ok("kb_edit_note", document_id=1, append=line) for line in lines))
-    assert sorted(text(engine).splitlines()) == ["begin", *lines]
+    assert sorted(text(engine).splitlines()) == sorted(["begin", *lines])
+    assert len(engine.journal.requests("patchNote")) == len(lines)
+
+
+async def test_an_edit_is_tried_while_others_are_faster(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    engine.add(text="begin")
+    overtaking = iter(range(20))
+
+    async def overtaken(make: Any) -> Any:
+        if next(overtaking, None) is not None:
+            engine.edit(title=f"Edited {engine.document().version}")
+        return await make()
+
+    tools.around["patchNote"] = overtaken
+    await tools.ok("kb_edit_note", document_id=1, append="x")
+    assert text(engine) == "begin\nx"
 
 
 async def test_an_edit_that_loses_every_race_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:

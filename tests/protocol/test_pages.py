@@ -106,6 +106,13 @@ async def site(opened: Open) -> AsyncIterator[Site]:
         yield site
 
 
+def input_value(html: str, name: str) -> str:
+    """What a field of a form is filled with."""
+    found = re.search(rf'<input [^>]*name="{name}"[^>]* value="([^"]*)"', html)
+    assert found is not None
+    return unescape(found[1])
+
+
 def plain(html: str) -> str:
     """What a page says, without its elements."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
@@ -190,13 +197,36 @@ async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
         == "/documents/1?done=saved"
     )
     assert "basalt" in await site.get("/documents/1?done=saved")
-    assert (
-        await site.done("/documents/1/tags", collection="memory", tags="hard, new")
-        == "/documents/1?done=saved"
-    )
+    page = await site.get("/documents/1")
+    before = {name: input_value(page, name) for name in ("collection_before", "tags_before")}
+    assert before == {"collection_before": "documents", "tags_before": "rock, hard"}
+    form = {"collection": "memory", "tags": "hard, new", **before}
+    assert await site.done("/documents/1/tags", **form) == "/documents/1?done=saved"
     assert sorted(site.engine.document().tags) == ["collection:memory", "hard", "new"]
     assert await site.done("/documents/1/remove") == "/documents?done=removed"
     await site.get("/documents/1", 404)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ({"tags": "one, gone, two"}, ["agent", "collection:memory", "one", "two"]),
+        ({"tags": ""}, ["agent", "collection:memory"]),
+        ({"tags": "one, gone, agent"}, ["agent", "collection:memory", "one"]),
+        ({"collection": "stones"}, ["agent", "collection:stones", "one"]),
+    ],
+)
+async def test_tags_keep_what_others_changed_meanwhile(
+    site: Site, form: dict[str, str], expected: list[str]
+) -> None:
+    """They took `gone` off, put `agent` on, and moved it into `memory`."""
+    site.engine.add("collection:documents", "one", "gone")
+    page = await site.get("/documents/1")
+    names = ("collection", "collection_before", "tags", "tags_before")
+    site.engine.set_tags("collection:memory", "one", "agent")
+    form = {**{name: input_value(page, name) for name in names}, **form}
+    await site.done("/documents/1/tags", **form)
+    assert sorted(site.engine.document().tags) == expected
 
 
 async def test_a_version_is_shown_and_restored(site: Site) -> None:

@@ -176,21 +176,22 @@ async def read_note(visit: Visit, document_id: str) -> tuple[m.DocumentDetail, s
 
 
 async def save_tags(visit: Visit) -> web.Response:
-    engine = visit.engine
+    """Change what the form changes of what its page had: what others changed meanwhile stays."""
+    engine, form = visit.engine, visit.form
     path = {"document_id": visit.request.match_info["document_id"]}
     found = await engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
     document: m.Document = found
-    wanted = tags_for_search(None, listed_in(visit.form["tags"]))
-    collection = visit.form["collection"]
+    wanted, before = tags_for_search(None, listed_in(form["tags"])), listed_in(form["tags_before"])
+    collection = form["collection"] if form["collection"] != form["collection_before"] else ""
     if collection and collection != collection_of(document.tags):
         tag_of(collection)  # refused before anything is changed
     present = tags_of(document.tags)
-    if new := [tag for tag in wanted if tag not in present]:
+    if new := [tag for tag in wanted if tag not in before and tag not in present]:
         document = await engine.call(
             ADD_TAGS, path=path, body=m.TagsRequest(tags=new), if_match=document.version
         )
-    for tag in present:
-        if tag not in wanted:
+    for tag in before:
+        if tag not in wanted and tag in present:
             document = await engine.call(REMOVE_TAG, path={**path, "tag": tag}, if_match=document.version)
     if collection and collection != collection_of(document.tags):
         document = await collection_moves.move(engine, document, collection, clock=visit.clock)

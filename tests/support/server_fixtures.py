@@ -22,7 +22,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, Progress, Toolset, no_progress
 from kb_server.toolsets import build_toolset
-from kb_server.waiting import Clock
+from kb_server.waiting import SYSTEM_CLOCK, Clock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
 
 MOMENT = "2026-01-02T03:04:05Z"
@@ -160,12 +160,16 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def calling(
-    engine: SimulatedEngine, home: Path, *, http_base: str | None = None, **settings: Any
+    engine: SimulatedEngine,
+    home: Path,
+    *,
+    http_base: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **settings: Any,
 ) -> AsyncIterator[ToolCaller]:
-    """The tools of `kb` and `kb-extra` in front of `engine`; no wait takes time."""
+    """The tools of `kb` and `kb-extra` in front of `engine`; no wait of the engine's client takes time."""
     configured = ServerSettings(**{"engine_url": engine.url, "home": home, **settings})
-    clock = JumpingClock().clock()
-    client = InterruptedEngine(configured.engine_url, clock=clock)
+    client = InterruptedEngine(configured.engine_url, clock=JumpingClock().clock())
     async with Services(configured, http_base=http_base, engine=client, clock=clock) as services:
         toolsets = build_toolset("kb", services), build_toolset("kb-extra", services)
         yield ToolCaller(*toolsets, client=client)

@@ -362,9 +362,9 @@ class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
     name = "kb_update_note"
     title = "Update a note"
     description = """\
-Replace a note's text in place; its document_id and created_at stay, the old text is gone. With \
-expected_version (kb_search and kb_get give it) the update is refused if somebody else changed the note. \
-Only notes, not files.
+Replace a note's text; document_id and created_at stay, the old text too for some days, as a version, unless \
+the note is deleted with purge. With expected_version (of kb_search, kb_get) it is refused if somebody \
+changed the note meanwhile. Notes only.
 
 Example: {"document_id": 42, "text": "User prefers bullet points"}"""
     annotations = Annotations(destructive=True, idempotent=True)

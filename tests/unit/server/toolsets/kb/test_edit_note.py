@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.headings import headings
 from kb_server.note_edits import appended, replaced, section_replaced
 from kb_server.tool import ToolError
-from tests.support.server_fixtures import ToolCaller
+from tests.support.server_fixtures import JumpingClock, ToolCaller, calling
 from tests.support.simulated_engine import SimulatedEngine
 
 BLOCK = "for comparisons\n\n```\n# no heading\n```\n\n"
@@ -97,7 +99,14 @@ async def test_many_who_append_at_once_lose_nothing(engine: SimulatedEngine, too
     assert len(engine.journal.requests("patchNote")) == len(lines)
 
 
-async def test_an_edit_is_tried_while_others_are_faster(engine: SimulatedEngine, tools: ToolCaller) -> None:
+@pytest.fixture
+async def patient(engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
+    """The tools, for whom no pause takes time."""
+    async with calling(engine, tmp_path, clock=JumpingClock().clock()) as tools:
+        yield tools
+
+
+async def test_an_edit_is_tried_while_others_are_faster(engine: SimulatedEngine, patient: ToolCaller) -> None:
     engine.add(text="begin")
     overtaking = iter(range(20))
 
@@ -106,20 +115,20 @@ async def test_an_edit_is_tried_while_others_are_faster(engine: SimulatedEngine,
             engine.edit(title=f"Edited {engine.document().version}")
         return await make()
 
-    tools.around["patchNote"] = overtaken
-    await tools.ok("kb_edit_note", document_id=1, append="x")
+    patient.around["patchNote"] = overtaken
+    await patient.ok("kb_edit_note", document_id=1, append="x")
     assert text(engine) == "begin\nx"
 
 
-async def test_an_edit_that_loses_every_race_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_an_edit_that_loses_every_race_says_so(engine: SimulatedEngine, patient: ToolCaller) -> None:
     engine.add(text="begin")
 
     async def overtaken(make: Any) -> Any:
         engine.edit(title=f"Edited {engine.document().version}")
         return await make()
 
-    tools.around["patchNote"] = overtaken
-    refused = await tools.refused("kb_edit_note", document_id=1, append="x")
+    patient.around["patchNote"] = overtaken
+    refused = await patient.refused("kb_edit_note", document_id=1, append="x")
     assert (refused["error"], text(engine)) == ("version_conflict", "begin")
 
 

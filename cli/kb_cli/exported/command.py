@@ -45,12 +45,12 @@ def export(options: argparse.Namespace, out: Output) -> None:
     """Write the documents into a new folder, all or those of a collection and with tags."""
     folder = Path(options.folder).expanduser()
     tag = ",".join(labels(options, tags_for_search)) or None
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise CliError(Exit.FAILED, f"{folder}: {error.strerror}; name a new folder") from error
     with engine(options) as client:
-        status = client.call(GET_STATUS)
+        status = client.call(GET_STATUS)  # an engine that is away leaves no folder behind
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise CliError(Exit.FAILED, f"{folder}: {error.strerror}; name a new folder") from error
         written = 0
         try:
             for number in _numbers(client, tag):

@@ -11,6 +11,7 @@ import pytest
 from kb_cli.exported import layout
 from kb_cli.output import Exit
 from kb_contracts.api import models as m
+from kb_load.processes import free_port
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.whole_bases import NOTE, answers, check_same, documents, fill, running
@@ -219,6 +220,15 @@ def test_a_base_in_use_is_not_imported_into(kb: Kb, tmp_path: Path, monkeypatch:
         exported(kb, tmp_path / "out")
         status, _, error = import_(kb, tmp_path / "out", tmp_path / "one")
     assert (status, error.count("\n"), "is using it" in error) == (Exit.FAILED, 1, True)
+
+
+def test_an_engine_that_is_away_leaves_no_folder_of_an_export(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{free_port()}")
+    status, _, error = kb("export", str(tmp_path / "out"))
+    assert (status, "no engine answers" in error) == (Exit.UNREACHABLE, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_passages_that_are_no_parts_of_a_text_are_not_exported() -> None:

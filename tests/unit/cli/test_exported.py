@@ -148,11 +148,11 @@ def test_a_collection_is_exported_alone_and_read_by_people(
         text = tmp_path / "out/memory/What-the-user-prefers-6.md"
         assert text.read_bytes().decode() == NOTE + "!"
         exported(kb, tmp_path / "all")
+        status, _, error = kb("export", str(tmp_path / "out"))
+        assert (status, "name a new folder" in error) == (Exit.FAILED, True)
     (bees,) = (tmp_path / "all/documents").glob("honey-bees.docx-*.md")
     assert "## The colony\n\nA colony in summer" in bees.read_text()
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
-    status, _, error = kb("export", str(tmp_path / "out"))
-    assert (status, "name a new folder" in error) == (Exit.FAILED, True)
 
 
 @pytest.mark.parametrize(

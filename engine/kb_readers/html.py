@@ -6,14 +6,13 @@ that keep one drop what lies too deep, or overflow their stack.
 
 from __future__ import annotations
 
-import codecs
 import re
 from html.parser import HTMLParser
 
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import codec_named, decode, encoding_by_mark
 
 _MIME_TYPE = "text/html"
 _HEAD_BYTES = 4096
@@ -24,18 +23,22 @@ _DECLARED = re.compile(
     rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
     re.IGNORECASE,
 )
-# As browsers do: what says that it is Latin 1 or ASCII is Windows 1252, and what says in ASCII that it is
-# UTF-16 is not.
+# As browsers do: what says that it is Latin 1 or ASCII is Windows 1252, what names an encoding of East Asia
+# may have the characters that were added to it later, and what says in ASCII that it is UTF-16 is not.
 _READ_AS = {
     "iso8859-1": "cp1252",
     "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
     "utf-16": "utf-8",
     "utf-16-le": "utf-8",
     "utf-16-be": "utf-8",
 }
 _TAKEN = frozenset(
-    ["utf-8", "cp1252", "gbk", "gb2312", "gb18030", "big5", "big5hkscs", "shift_jis", "cp932", "euc_jp"]
-    + ["iso2022_jp", "euc_kr", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp874", "tis-620"]
+    ["utf-8", "cp1252", "gb18030", "big5", "big5hkscs", "cp932", "euc_jp"]
+    + ["iso2022_jp", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp874", "tis-620"]
     + [f"cp125{n}" for n in range(9)]
     + [f"iso8859-{n}" for n in range(2, 17)]
 )
@@ -64,7 +67,7 @@ def read_html(data: bytes) -> Extraction:
     Raises ExtractionFailed "undecodable_text" when the bytes are not in the encoding that the file declares,
     which is UTF-8 when it declares none.
     """
-    document = _read(decode(data, _encoding(data)))
+    document = _read(decode(data, find_encoding(data)))
     text = document.text()
     title = " ".join(document.title.split())[:_LONGEST_TITLE] or title_of(text)
     return Extraction([Page(None, text)], title, "text_extraction", _MIME_TYPE)
@@ -75,31 +78,34 @@ def markdown_of(html: str) -> str:
     return _read(html).text()
 
 
-def _read(html: str) -> _Document:
-    document = _Document()
-    document.feed(html)
-    document.close()
-    return document
-
-
-def _encoding(data: bytes) -> str:
+def find_encoding(data: bytes) -> str:
+    """That of a byte order mark, or the one that the page declares; UTF-8 where there is neither."""
     if marked := encoding_by_mark(data):
         return marked
     declared = _DECLARED.search(data, 0, _HEAD_BYTES)
     if declared is None:
         return "utf-8"
-    label = (declared[1] or declared[2]).decode("ascii", "replace")
-    try:
-        name = codecs.lookup(label).name
-    except LookupError:
-        name = ""
+    return encoding_named((declared[1] or declared[2]).decode("ascii", "replace"), "page")
+
+
+def encoding_named(label: str, where: str) -> str:
+    """What a declaration means to browsers. Raises ExtractionFailed "undecodable_text": it is not read."""
+    name = codec_named(label)
     name = _READ_AS.get(name, name)
     if name not in _TAKEN:
         raise ExtractionFailed(
             "undecodable_text",
-            f"The page declares an encoding that is not read: {label[:40]}. Save it as UTF-8 and try again.",
+            f"The {where} declares an encoding that is not read: {label[:40]}. "
+            "Save it as UTF-8 and try again.",
         )
     return name
+
+
+def _read(html: str) -> _Document:
+    document = _Document()
+    document.feed(html)
+    document.close()
+    return document
 
 
 class _Document(HTMLParser):

@@ -28,6 +28,14 @@ def encoding_by_mark(data: bytes) -> str | None:
     return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
 
 
+def codec_named(label: str) -> str:
+    """Python's own name for an encoding that is declared; empty where it knows none."""
+    try:
+        return codecs.lookup(label).name
+    except (LookupError, ValueError):  # the latter of a label that is not ASCII, or holds a NUL character
+        return ""
+
+
 def decode(data: bytes, encoding: str) -> str:
     """The text, or ExtractionFailed "undecodable_text". Text with a NUL character is not text."""
     try:

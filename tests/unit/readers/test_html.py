@@ -85,6 +85,9 @@ def test_no_nesting_is_too_deep(tag: str) -> None:
         ('<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS"><p>日本語</p>', "shift_jis"),
         ('<?xml version="1.0" encoding="ISO-8859-2"?><p>žluťoučký</p>', "iso8859-2"),
         ('<meta charset="utf-16"><p>Grüße</p>', "utf-8"),
+        ("<meta charset=gb2312><p>镕</p>", "gbk"),
+        ("<meta charset=shift_jis><p>①</p>", "cp932"),
+        ("<meta charset=ks_c_5601-1987><p>똠</p>", "cp949"),
     ],
 )
 def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:

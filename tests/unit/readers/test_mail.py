@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from contextlib import suppress
 from email.message import EmailMessage
 from functools import partial
@@ -19,6 +20,20 @@ refused = partial(refusal, read_mail)
 NESTED = b"Content-Type: multipart/mixed; boundary=a\n\n" + 80 * (
     b"--a\nContent-Type: multipart/mixed; boundary=a\n\n"
 )
+
+
+HEAD = b"From: ada@example.org\n"
+READ = "From: ada@example.org"
+PDF = b"Content-Type: application/pdf\nContent-Disposition: %s; filename=%s.pdf\n\n%%PDF\n"
+PLAIN = b"Content-Type: text/plain\n\n%s\n"
+HTML = b"Content-Type: text/html\n\n<p>%s</p>\n"
+
+
+def multipart(subtype: str, *parts: bytes) -> bytes:
+    """A part that is made of these."""
+    mark = f"{subtype}-{len(parts)}".encode()
+    head = b"Content-Type: multipart/%s; boundary=%s\n\n" % (subtype.encode(), mark)
+    return head + b"".join(b"--%s\n%s\n" % (mark, part) for part in parts) + b"--%s--\n" % mark
 
 
 def message(**headers: str) -> EmailMessage:
@@ -62,8 +77,157 @@ def test_attachments_are_named_and_not_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parts", "words", "names"),
+    [
+        (
+            multipart(
+                "alternative",
+                PLAIN % b"granite",
+                multipart("mixed", HTML % b"rich", PDF % (b"inline", b"invoice")),
+            ),
+            "granite",
+            "invoice.pdf",
+        ),
+        (
+            multipart("mixed", PLAIN % b"granite", PDF % (b"attachment", b"a"), HTML % b"<b>marble</b>"),
+            "granite\n\nmarble",
+            "a.pdf",
+        ),
+        (multipart("alternative", PLAIN % b" \n\n", HTML % b"rich"), "rich", ""),
+        (multipart("alternative", HTML % b"rich", PLAIN % b"granite"), "granite", ""),
+        (
+            multipart(
+                "signed",
+                multipart("mixed", PLAIN % b"granite", PDF % (b"attachment", b"contract")),
+                b"Content-Type: application/pkcs7-signature; name=smime.p7s\n\nx\n",
+            ),
+            "granite",
+            "contract.pdf, smime.p7s",
+        ),
+        (
+            multipart("related", multipart("mixed", PLAIN % b"granite", PDF % (b"attachment", b"z"))),
+            "granite",
+            "z.pdf",
+        ),
+        (
+            multipart(
+                "mixed",
+                PLAIN % b"granite",
+                b"Content-Type: text/plain; name=notes.txt\n\nquartz\n",
+                b"Content-Type: message/rfc822\n\nSubject: x\n\nquartz\n",
+            ),
+            "granite",
+            "notes.txt, message/rfc822",
+        ),
+        (
+            multipart("mixed", PLAIN % b"granite", *[PDF % (b"attachment", b"a")] * 52),
+            "granite",
+            ", ".join(["a.pdf"] * 50) + " and 2 more",
+        ),
+    ],
+    ids=["Apple's", "around one", "blank plain", "plain last", "signed", "related", "forwarded", "many"],
+)
+def test_each_part_of_a_mail_is_read_or_named(parts: bytes, words: str, names: str) -> None:
+    found = read_mail(HEAD + parts)
+    assert found.remark == (f"Attachments are not read: {names}" if names else None)
+    attached = f"\n\nAttachments: {names}" if names else ""
+    assert found.pages[0].text == f"{READ}\n\n{words}{attached}"
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (PDF % (b"inline", b"a"), "a.pdf"),
+        (b"Content-Type: text/calendar\n\nBEGIN:VCALENDAR\n", "text/calendar"),
+        (b"Content-Disposition: attachment; filename=a.txt\n\ngranite\n", "a.txt"),
+        (b"Content-Type: message/rfc822\n\nFrom: bob@example.org\n\ngranite\n", "message/rfc822"),
+    ],
+    ids=["PDF", "calendar", "text", "message"],
+)
+def test_a_mail_that_is_an_attachment_names_it_and_says_that_there_is_no_text(part: bytes, name: str) -> None:
+    found = read_mail(HEAD + part)
+    assert found.remark == f"There is no text below its headers. Attachments are not read: {name}"
+    assert found.pages[0].text == f"{READ}\n\nAttachments: {name}"
+
+
+def test_a_blank_mail_says_that_there_is_no_text() -> None:
+    found = read_mail(HEAD + b"\n \n")
+    assert (found.pages[0].text, found.remark) == (READ, "There is no text below its headers.")
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"", "Größe".encode()),
+        (b"Content-Type: text/plain; charset=us-ascii\nContent-Transfer-Encoding: 8bit\n", "Größe".encode()),
+        (b"Content-Type: text/plain; charset=utf-8\n", b"\xef\xbb\xbf" + "Größe".encode()),
+        (b"Content-Type: text/html\n", '<meta charset="utf-8"><p>Größe</p>'.encode()),
+        (b"Content-Type: text/html\n", "<p>Größe</p>".encode()),
+        (b"Content-Type: text/html\n", '<meta charset="iso-8859-1"><p>Größe</p>'.encode("cp1252")),
+        (b"Content-Type: text/html; charset=iso-8859-1\n", "<p>Größe</p>".encode("cp1252")),
+        (b"Content-Type: text/plain; charset=iso-8859-1\n", "“Größe”".encode("cp1252")),
+        (b"Content-Type: text/plain; charset=gb2312\n", "镕堃".encode("gbk")),
+        (b"Content-Type: text/plain; charset=ISO-2022-KR\n", "한국어".encode("iso2022_kr")),
+        (
+            b"Content-Type: text/plain; charset=utf-16\nContent-Transfer-Encoding: base64\n",
+            b64encode("Größe".encode("utf-16")),
+        ),
+        (b"Content-Transfer-Encoding: base64\n", b"R3LDtsOf\n \t ZQ==\n"),
+    ],
+)
+def test_the_text_is_in_the_encoding_that_is_declared_or_utf_8(head: bytes, body: bytes) -> None:
+    words = text(HEAD + head + b"\n" + body).removeprefix(f"{READ}\n\n")
+    assert words.strip("“”") in ("Größe", "镕堃", "한국어")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "why"),
+    [
+        (b"", "Größe".encode("latin-1"), "is not UTF-8 text"),
+        (b"Content-Type: text/plain; charset=utf-8\n", "Größe".encode("latin-1"), "is not UTF-8 text"),
+        (b"Content-Type: text/html\n", "Größe".encode("latin-1"), "is not UTF-8 text"),
+        (b"Content-Type: text/plain; charset=gb2312\n", b"\xff\xff", "is not GB18030 text"),
+        (b"Content-Type: text/plain; charset=x-foo\n", b"granite", "an encoding that is not read: x-foo"),
+        (b"Content-Type: text/html; charset=rot13\n", b"granite", "an encoding that is not read: rot13"),
+    ],
+)  # fmt: skip
+def test_text_that_cannot_be_decoded_is_refused(head: bytes, body: bytes, why: str) -> None:
+    failed = refused(HEAD + head + b"\n" + body)
+    assert failed.code == "undecodable_text"
+    assert why in failed.message
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\n\r\n", b"\xef\xbb\xbf\r\n"])
+def test_a_mark_and_empty_lines_before_the_headers_are_passed_over(before: bytes) -> None:
+    assert text(before + HEAD + b"\ngranite\n") == f"{READ}\n\ngranite"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"Content-Transfer-Encoding: base64\n\n" + b64encode(b"granite and marble")[:-3],
+        b"Content-Transfer-Encoding: base64\n\nZ3Jhbml0ZQ==\n-- \nSent by nobody!\n",
+        multipart("mixed", b"Content-Transfer-Encoding: base64\n\n!Z3Jhbml0ZQ==\n"),
+        b"Content-Type: multipart/mixed\n\n--a\n\ngranite\n",
+        multipart("mixed", b"Content-Type: multipart/mixed; boundary=x\n\n--a\n\ngranite\n"),
+    ],
+    ids=["base64 cut off", "text below base64", "rubbish in base64", "no boundary", "boundary not found"],
+)
+def test_a_damaged_part_is_refused(part: bytes) -> None:
+    assert refused(HEAD + part).code == "file_corrupt"
+
+
+@pytest.mark.parametrize("deep", [110, 3_000])
+def test_parts_within_parts_without_end_are_refused(deep: int) -> None:
+    heads = (b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (each, each) for each in range(deep))
+    failed = refused(HEAD + b"".join(heads) + b"\ngranite\n")
+    assert failed.code == "extraction_failed"
+    assert "deep" in failed.message
+
+
+@pytest.mark.parametrize(
     "data",
-    [b"", b"granite", b"\xff\xfe\x00\x01" * 100, b"Subject: alone\n\ngranite", b"\n\nFrom: below\n"],
+    [b"", b"granite", b"\xff\xfe\x00\x01" * 100, b"Subject: alone\n\ngranite", b"x\n\nFrom: below\n"],
     ids=["nothing", "no header", "garbage", "nobody", "a header too late"],
 )
 def test_what_is_no_mail_is_refused(data: bytes) -> None:

@@ -10,6 +10,7 @@ import codecs
 from base64 import b64decode
 from collections.abc import Iterator
 from email import message_from_bytes, policy
+from email.errors import CloseBoundaryNotFoundDefect
 from email.message import EmailMessage
 
 from kb_contracts.api.formats import FORMATS
@@ -55,7 +56,9 @@ def read_mail(data: bytes) -> Extraction:
         names += f" and {len(attached) - _MOST_NAMES:,} more"
     parts = [f"# {title}" if title else "", head, text, f"Attachments: {names}" if names else ""]
     page = "\n\n".join(filter(None, parts)).replace("\0", "")
+    is_cut_off = any(isinstance(each, CloseBoundaryNotFoundDefect) for each in message.defects)
     remarks = [
+        "It may be cut off: the end of its last part is missing." if is_cut_off else "",
         "" if text else "There is no text below its headers.",
         f"Attachments are not read: {names}" if names else "",
     ]

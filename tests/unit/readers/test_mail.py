@@ -217,6 +217,14 @@ def test_a_damaged_part_is_refused(part: bytes) -> None:
     assert refused(HEAD + part).code == "file_corrupt"
 
 
+def test_a_mail_of_parts_that_ends_before_they_do_says_that_it_may_be_cut_off() -> None:
+    whole = HEAD + multipart("mixed", PLAIN % b"granite and marble")
+    assert read_mail(whole).remark is None
+    found = read_mail(whole[: whole.index(b" marble")])
+    assert found.pages[0].text == f"{READ}\n\ngranite and"
+    assert found.remark == "It may be cut off: the end of its last part is missing."
+
+
 @pytest.mark.parametrize("deep", [110, 3_000])
 def test_parts_within_parts_without_end_are_refused(deep: int) -> None:
     heads = (b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (each, each) for each in range(deep))

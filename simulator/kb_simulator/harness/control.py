@@ -349,6 +349,9 @@ def list_namespaces(call: Call) -> NamespaceList:
 def set_namespace(call: Call) -> NamespaceInfo:
     """Make a namespace, or change it: another seed begins it anew."""
     wanted: NamespaceRequest = call.body
+    if wanted.api_key is not None:
+        # Before anything is made or begun anew: what is refused changes nothing.
+        call.namespaces.check_key(wanted.name, wanted.api_key)
     namespace = call.namespaces.get(wanted.name)
     if wanted.seed is not None:
         namespace.reset(wanted.seed)

@@ -187,11 +187,15 @@ class Namespaces:
             return found
         return self._by_name[DEFAULT]
 
+    def check_key(self, name: str, api_key: str) -> None:
+        """Raises EngineError: `contradiction`, where another namespace than `name` has this key."""
+        if (owner := self._by_key.get(api_key)) is not None and owner.name != name:
+            raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
+
     def set_key(self, name: str, api_key: str) -> None:
         """Give a namespace its key. Raises EngineError: `contradiction`, where another one has it."""
+        self.check_key(name, api_key)
         namespace = self.get(name)
-        if self._by_key.get(api_key, namespace) is not namespace:
-            raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
         self._by_key.pop(namespace.api_key, None)
         namespace.api_key = api_key
         if api_key and name != DEFAULT:

@@ -322,10 +322,17 @@ def judge(environment: Environment, **_more: Any) -> None:
     if path := os.environ.get("KB_LOAD_FIGURES"):
         Path(path).write_bytes(msgspec.json.encode(figures))
     budgets = os.environ.get("KB_LOAD_BUDGETS")
-    complaints = broken(read_budgets(Path(budgets)), figures) if budgets else []
+    complaints = broken(read_budgets(Path(budgets)), figures, _users(environment)) if budgets else []
     for complaint in complaints:
         sys.stderr.write(f"budget broken: {complaint}\n")
     environment.process_exit_code = 1 if complaints else 0
+
+
+def _users(environment: Environment) -> float:
+    """How many there were on average; without a plan as many as the command line names, if any."""
+    if isinstance(environment.shape_class, PlannedShape):
+        return environment.shape_class.plan.mean_users
+    return float(getattr(environment.parsed_options, "num_users", None) or 0)
 
 
 def _figures(environment: Environment) -> Figures:

@@ -52,6 +52,11 @@ class Plan:
         return max(1, ceil(self.peak * CURVES[self.shape](second / self.seconds)))
 
     @property
+    def mean_users(self) -> float:
+        """How many users there are on average."""
+        return sum(self.users(second) or 0 for second in range(self.seconds)) / self.seconds
+
+    @property
     def spawn_rate(self) -> float:
         """How many users come or go a second: a tenth of the run is enough for all of them."""
         return max(1.0, self.peak / max(1.0, self.seconds / 10))
@@ -81,10 +86,10 @@ class ToolBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TotalBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For all calls together; `calls_per_second` is a floor."""
+    """For all calls together; `calls_per_second_per_user` is a floor, for each user that there is on average."""
 
     error_share: Share = 0.0
-    calls_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    calls_per_second_per_user: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class SoakBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,8 +156,9 @@ def read_budgets(path: Path) -> Budgets:
         raise BudgetsUnreadable(f"{path}: {error}") from error
 
 
-def broken(budgets: Budgets, figures: Figures) -> list[str]:
-    """What the calls broke, a sentence each; a tool with a budget that was never called breaks it."""
+def broken(budgets: Budgets, figures: Figures, users: float) -> list[str]:
+    """What the calls of so many users broke, a sentence each; a tool with a budget that was never called
+    breaks it."""
     if not figures.calls:
         found = ["no call was made"]
     else:
@@ -161,9 +167,8 @@ def broken(budgets: Budgets, figures: Figures) -> list[str]:
         if share > budgets.total.error_share:
             failed = f"{figures.failures} of {figures.calls} calls failed ({share:.2%})"
             found.append(f"{failed}; budget {budgets.total.error_share:.2%}")
-        if rate < budgets.total.calls_per_second:
-            wanted = budgets.total.calls_per_second
-            found.append(f"{rate:.1f} calls a second; budget at least {wanted:g}")
+        if rate < (floor := budgets.total.calls_per_second_per_user * users):
+            found.append(f"{rate:.1f} calls a second of {users:g} users; budget at least {floor:g}")
     for tool, budget in budgets.tools.items():
         entries = [entry for entry in figures.entries if entry.tool == tool and entry.calls]
         if not entries:

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"load: Locust ended with {status} and left no figures\n")
         return 1
     figures = msgspec.json.decode(figures_file.read_bytes(), type=Figures)
-    complaints = broken(budgets, figures)
+    complaints = broken(budgets, figures, plan.mean_users)
     complaints += broken_by_soak(budgets.soak, sampler.samples, figures.seconds)
     run = Run(
         title=f"{plan.shape.capitalize()} load on {options.target}, {plan.peak} users, {plan.seconds} s",

@@ -117,38 +117,46 @@ def server(seconds: float, *, mib: float = 80, sockets: int = 10) -> Sample:
 
 def test_a_run_within_its_budgets_breaks_nothing() -> None:
     budgets = Budgets(
-        total=TotalBudget(error_share=0.01, calls_per_second=10),
+        total=TotalBudget(error_share=0.01, calls_per_second_per_user=10),
         tools={"kb_search": ToolBudget(p95=20, p99=30)},
     )
-    assert broken(budgets, figures(entry(failures=1))) == []
+    assert broken(budgets, figures(entry(failures=1)), 1) == []
 
 
 def test_a_percentile_over_its_budget_is_named_with_tool_version_and_value() -> None:
     """The reader learns what to look at without opening the report."""
     budgets = Budgets(tools={"kb_search": ToolBudget(p95=19)})
-    assert broken(budgets, figures(entry())) == ["kb_search at 2025-11-25: p95 20 ms; budget 19"]
+    assert broken(budgets, figures(entry()), 1) == ["kb_search at 2025-11-25: p95 20 ms; budget 19"]
 
 
 def test_the_share_of_errors_counts_all_tools_together() -> None:
     budgets = Budgets(total=TotalBudget(error_share=0.005))
-    found = broken(budgets, figures(entry(failures=2), entry("kb_get")))
+    found = broken(budgets, figures(entry(failures=2), entry("kb_get")), 1)
     assert found == ["2 of 200 calls failed (1.00%); budget 0.50%"]
 
 
 def test_fewer_calls_a_second_than_the_floor_are_a_breach() -> None:
-    """A server that answers nothing quickly is not fast."""
-    budgets = Budgets(total=TotalBudget(calls_per_second=11))
-    assert broken(budgets, figures(entry())) == ["10.0 calls a second; budget at least 11"]
+    """A server that answers nothing quickly is not fast. Few users make few calls."""
+    budgets = Budgets(total=TotalBudget(calls_per_second_per_user=1.5))
+    found = broken(budgets, figures(entry()), 8)
+    assert found == ["10.0 calls a second of 8 users; budget at least 12"]
+    assert broken(budgets, figures(entry()), 6) == []
+
+
+@pytest.mark.parametrize(("shape", "mean"), [("steady", 20), ("ramp", 14.7), ("spike", 7.2)])
+def test_the_users_of_a_plan_are_counted_on_average(shape: ShapeName, mean: float) -> None:
+    """A peak that is there for a fifth of the time does not raise the floor for all of it."""
+    assert Plan(shape, 20, 60).mean_users == pytest.approx(mean, abs=0.5)
 
 
 def test_a_tool_with_a_budget_that_was_never_called_is_a_breach() -> None:
     """A scenario that lost its uploads must not pass as fast uploads."""
     budgets = Budgets(tools={"kb_upload_chunk": ToolBudget(p95=5)})
-    assert broken(budgets, figures(entry())) == ["kb_upload_chunk was never called, and has a budget"]
+    assert broken(budgets, figures(entry()), 1) == ["kb_upload_chunk was never called, and has a budget"]
 
 
 def test_a_run_without_calls_breaks_its_budgets() -> None:
-    assert broken(Budgets(), figures()) == ["no call was made"]
+    assert broken(Budgets(), figures(), 1) == ["no call was made"]
 
 
 def test_memory_that_grows_breaks_a_soak() -> None:

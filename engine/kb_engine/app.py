@@ -224,8 +224,12 @@ def _index(settings: EngineSettings) -> Index | None:
         raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
 
 
-async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[Store, Spool]:
+async def open_store(
+    settings: EngineSettings, embedder: EmbedderIdentity, *, unfinished: bool = False
+) -> tuple[Store, Spool]:
     """The base of the settings, made where there is none, and its spool. Close the store.
+
+    `unfinished` opens the target of a migration that has not ended too.
 
     Raises:
         BaseRefused: the base cannot be opened.
@@ -247,6 +251,7 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
             bounds=bounds,
             index=_index(settings),
             spool=settings.spool_folder,
+            unfinished=unfinished,
         )
         spool = FolderSpool(settings.spool_folder)
     else:
@@ -261,6 +266,7 @@ async def open_store(settings: EngineSettings, embedder: EmbedderIdentity) -> tu
             lease_seconds=settings.lease_seconds,
             exact_below=settings.postgres_exact_below,
             index=_index(settings),
+            unfinished=unfinished,
         )
         store, spool = postgres, postgres.spool(settings.spool_folder)
     return store, spool

@@ -86,7 +86,7 @@ class ToolBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TotalBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For all calls together; `calls_per_second_per_user` is a floor, for each user that there is on average."""
+    """For all calls together; `calls_per_second_per_user` is a floor, for each user of those on average."""
 
     error_share: Share = 0.0
     calls_per_second_per_user: Annotated[float, Meta(ge=0)] = 0.0

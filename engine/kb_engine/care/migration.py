@@ -1,10 +1,12 @@
 """A base put into another one, on the same database or another: all that it keeps, as it is.
 
-check that nothing waits ─▶ compare what is there already ─▶ copy what is missing ─▶ compare all of it
+check that nothing waits ─▶ compare what is there already ─▶ mark ─▶ copy what is missing
+                                                    take the mark away ◀─ compare all of it ◀─┘
 
 Nothing is embedded: the vectors come along, and the other base takes the same embedder. What is there already
 is what an earlier run has left, and must be equal: so one that was broken off is run again, and a base that
-was used otherwise is refused. A base is whole when the last step has said so.
+was used otherwise is refused. A base is whole when the last step has said so: until then it bears a mark, and
+nothing else opens it (`BaseUnfinished`).
 """
 
 from __future__ import annotations
@@ -74,10 +76,11 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
     async with AsyncExitStack() as stack:
         identity = await filled_by(source)
         one, _ = await stack.enter_async_context(_opened(source, identity))
-        two, spool = await stack.enter_async_context(_opened(target, identity))
+        two, spool = await stack.enter_async_context(_opened(target, identity, unfinished=True))
         await _check_at_rest(one, two)
         items = await _items(one)
         missing = await _missing(one, two, items, progress)
+        await two.write(transfer.begin)
         await two.write(
             transfer.continue_from,
             await one.read(transfer.last_document),
@@ -87,6 +90,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
         await _copy(one, two, missing, progress)
         files = await _copy_files(one, two, spool, progress)
         digest = await _compared(one, two, items, progress)
+        await two.write(transfer.end)
         counts = await two.read(state.counts)
         return Migrated(
             documents=counts.documents.total,
@@ -101,9 +105,12 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
 
 
 @asynccontextmanager
-async def _opened(settings: EngineSettings, identity: EmbedderIdentity) -> AsyncIterator[tuple[Store, Spool]]:
+async def _opened(
+    settings: EngineSettings, identity: EmbedderIdentity, *, unfinished: bool = False
+) -> AsyncIterator[tuple[Store, Spool]]:
     """The base alone: an index of its own follows when an engine opens it."""
-    store, spool = await open_store(msgspec.structs.replace(settings, index=""), identity)
+    alone = msgspec.structs.replace(settings, index="")
+    store, spool = await open_store(alone, identity, unfinished=unfinished)
     try:
         yield store, spool
     finally:

@@ -7,6 +7,7 @@ BaseRefused
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
 ├── BaseTooNew         a later version of the engine has written it
+├── BaseUnfinished     `kb migrate` has begun to fill it, and has not ended
 └── EmbedderMismatch   another embedder filled it
 """
 
@@ -31,6 +32,8 @@ OCR_METHOD = "image_analysis"
 StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
 Place = Path | Address
 """Where a base lies."""
+UNFINISHED = "unfinished"
+"""The table that a base has while it is the target of a migration that has not ended."""
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
@@ -323,6 +326,17 @@ class BaseTooNew(BaseRefused):
         )
         self.found = found
         self.known = known
+
+
+class BaseUnfinished(BaseRefused):
+    """It holds a part of another base."""
+
+    def __init__(self, path: Place) -> None:
+        super().__init__(
+            path,
+            "`kb migrate` has begun to fill it and has not ended well, so that it may hold a part only. "
+            "Run `kb migrate` again, which goes on where it was, or remove it.",
+        )
 
 
 class EmbedderMismatch(BaseRefused):

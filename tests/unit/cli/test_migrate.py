@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from kb_cli.output import Exit
+from kb_engine.app import create_app
 from kb_engine.care.migration import BATCH, Migrated, MigrationRefused, migrate
 from kb_engine.settings import EngineSettings
-from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.port import BaseUnfinished, EmbedderIdentity
 from kb_load.processes import clean_environment
 from tests.support.eventually import eventually
 from tests.support.postgres import Database
@@ -212,12 +214,44 @@ async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind
     for _ in range(2):
         with pytest.raises(InterruptedError):
             await migrate(*settings, Allowed(1))
-        async with opened(target, embedder=IDENTITY) as base:
-            left.append(await base.count("documents"))
+        left.append(await asyncio.to_thread(count, target))
+        with pytest.raises(BaseUnfinished, match="Run `kb migrate` again"):
+            await create_app(an_engine_of(settings[1]))
     assert left == [BATCH, 2 * BATCH]
     made = await migrate(*settings, lambda *_: None)
     assert isinstance(made, Migrated)
     assert (made.documents, made.copied) == (total, 1)
+    async with opened(target, embedder=IDENTITY) as base:
+        assert await base.count("documents") == total
+
+
+def an_engine_of(settings: EngineSettings) -> EngineSettings:
+    return msgspec.structs.replace(settings, embedder="hash")
+
+
+def test_a_target_that_was_not_completed_is_used_by_no_command(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither looked at, copied nor embedded anew; as a source it would make another half of a base."""
+    source, target = tmp_path / "source/kb.db", tmp_path / "target.sqlite"
+    asyncio.run(_filled(source, BATCH + 1))
+    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    with pytest.raises(InterruptedError):
+        asyncio.run(migrate(*settings, Allowed(1)))
+    for name, value in (("HOME", str(tmp_path / "home")), ("STORE", store_of(target)), ("EMBEDDER", "hash")):
+        monkeypatch.setenv(f"KB_{name}", value)
+    for command in (
+        ("check",),
+        ("reindex",),
+        ("backup", str(tmp_path / "copy")),
+        ("migrate", store_of(target), f"sqlite:{tmp_path / 'third.sqlite'}"),
+    ):
+        status, _, error = kb(*command)
+        assert (status, error.count("\n")) == (Exit.FAILED, 1), (command, error)
+        assert "Run `kb migrate` again" in error
+    assert not (tmp_path / "copy").exists()
+    kb.json("migrate", store_of(source), store_of(target))
+    assert kb("backup", str(tmp_path / "copy"))[0] == Exit.OK
 
 
 class Allowed:
@@ -246,9 +280,17 @@ def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, kind: str)
             os.kill(process.pid, signal.SIGKILL)
     assert 0 < count(target) < 600
     settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    with pytest.raises(BaseUnfinished):
+        asyncio.run(create_app(an_engine_of(settings[1])))
     made = asyncio.run(migrate(*settings, lambda *_: None))
     assert made.documents == 600
     assert made.copied < 600
+    asyncio.run(_expect_whole(target, 600))
+
+
+async def _expect_whole(target: Place, documents: int) -> None:
+    async with opened(target, embedder=IDENTITY) as base:
+        assert await base.count("documents") == documents
 
 
 async def _places(tmp_path: Path, kind: str) -> Place:

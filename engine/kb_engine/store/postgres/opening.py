@@ -16,8 +16,10 @@ from kb_engine.index.postgres.building import remove_index
 from kb_engine.index.words import Analyser
 from kb_engine.store.port import (
     REINDEX_BATCH,
+    UNFINISHED,
     UNLIKE_ITS_NUMBER,
     BaseTooNew,
+    BaseUnfinished,
     BaseUnreachable,
     BaseUnwritable,
     EmbedderIdentity,
@@ -47,14 +49,14 @@ _MISSING = (
 
 
 async def prepare(
-    address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS
+    address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS, *, unfinished: bool = False
 ) -> tuple[str, EmbedderIdentity]:
     """Bring the base to today's layout; the search path of its connections, and the embedder that fills it.
 
     Raises:
         BaseRefused: one of its kinds.
     """
-    async with latest(address, wait) as db:
+    async with latest(address, wait, unfinished=unfinished) as db:
         async with db.transaction():
             stored = await schema.stored_embedder(db)
             bound = bound_embedder(address, stored, embedder)
@@ -72,8 +74,13 @@ async def filled_by(address: Address) -> EmbedderIdentity:
 
 
 @asynccontextmanager
-async def latest(address: Address, wait: float = WAIT_SECONDS) -> AsyncIterator[Db]:
-    """A connection to the base, created or migrated; closed in the end. Raises `BaseRefused`."""
+async def latest(
+    address: Address, wait: float = WAIT_SECONDS, *, unfinished: bool = False
+) -> AsyncIterator[Db]:
+    """A connection to the base, created or migrated; closed in the end. Raises `BaseRefused`.
+
+    `unfinished` takes one too that holds a part of another base, to complete it.
+    """
     with _refusals(address):
         db = await _reached(address, wait)
         try:
@@ -84,6 +91,9 @@ async def latest(address: Address, wait: float = WAIT_SECONDS) -> AsyncIterator[
             place = await _extension(db, address)
             await value(db, "SELECT set_config('search_path', ?, false)", (f"{SCHEMA}, {place}",))
             await schema.migrate(db, address, schema.MIGRATIONS)
+            mark = f"{SCHEMA}.{UNFINISHED}"
+            if not unfinished and await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (mark,)):
+                raise BaseUnfinished(address)
             yield db
         finally:
             await db.close()

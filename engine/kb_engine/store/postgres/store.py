@@ -115,16 +115,18 @@ async def open_postgres(
     wait: float = WAIT_SECONDS,
     exact_below: int = EXACT_BELOW,
     index: Index | None = None,
+    unfinished: bool = False,
 ) -> PostgresStore:
     """Open the base at `address`, creating or migrating it first; `wait` seconds for its server to answer.
 
     From a base of `exact_below` chunks on searches by meaning use an approximate index (`index/postgres`).
-    `index`, which is closed with the store, answers the searches in place of the base's own.
+    `index`, which is closed with the store, answers the searches in place of the base's own. `unfinished`
+    opens the target of a migration that has not ended too.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    search_path, bound = await prepare(address, embedder, wait)
+    search_path, bound = await prepare(address, embedder, wait, unfinished=unfinished)
     connections = Connections(address, search_path)
     store = PostgresStore(address, connections, search_path, bound, bounds, lease_seconds, clock, exact_below)
     if index is not None:

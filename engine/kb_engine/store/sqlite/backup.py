@@ -24,11 +24,12 @@ import msgspec
 
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.disk import sync
+from kb_engine.store.port import BaseUnfinished
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, value
 from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.originals import originals_of
-from kb_engine.store.sqlite.schema import MIGRATIONS
+from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.store import run_to_end
 from kb_engine.store.store import utc_now
@@ -63,7 +64,7 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
     """Copy a base and its uploads into a new folder. Blocks; an engine may work on the base meanwhile.
 
     Raises:
-        BackupRefused: there is no base, something of that name is there, or the base is damaged.
+        BackupRefused: there is no base, something of that name is there, or the base is damaged or not whole.
     """
     if not database.is_file():
         raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
@@ -177,6 +178,8 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
                 raise BackupRefused(
                     f"{database}: {why}. Copy it with the version of the engine that uses it."
                 )
+            if is_unfinished(copy):
+                raise BackupRefused(str(BaseUnfinished(database)))
             kept = {sha256 for (sha256,) in rows(copy, "SELECT sha256 FROM originals")}
             return {SPOOL: run_to_end(jobs.spooled(SqliteRead(copy, utc_now))), ORIGINALS: kept}
 

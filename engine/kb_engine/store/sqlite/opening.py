@@ -28,6 +28,7 @@ from kb_engine.store.port import (
     UNLIKE_ITS_NUMBER,
     BaseInUse,
     BaseLinked,
+    BaseUnfinished,
     BaseUnwritable,
     EmbedderIdentity,
     NotABase,
@@ -36,7 +37,7 @@ from kb_engine.store.port import (
     check_shape,
 )
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
-from kb_engine.store.sqlite.schema import migrate, set_embedder, stored_embedder
+from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, stored_embedder
 from kb_engine.store.sqlite.segments import language_in, open_index
 
 PRIVATE = 0o600
@@ -74,13 +75,15 @@ def own(path: Path) -> BaseLock:
         return BaseLock(path)
 
 
-def prepare(path: Path, embedder: EmbedderIdentity) -> tuple[EmbeddedIndex, EmbedderIdentity]:
+def prepare(
+    path: Path, embedder: EmbedderIdentity, *, unfinished: bool = False
+) -> tuple[EmbeddedIndex, EmbedderIdentity]:
     """Bring the base to today's layout, and its index to what it holds; with the embedder that fills it.
 
     Raises:
         BaseRefused: one of its kinds.
     """
-    with latest(path) as db:
+    with latest(path, unfinished=unfinished) as db:
         stored = stored_embedder(db)
         bound = bound_embedder(path, stored, embedder)
         if bound is not stored:
@@ -104,12 +107,17 @@ def filled_by(path: Path) -> EmbedderIdentity:
 
 
 @contextmanager
-def latest(path: Path) -> Iterator[apsw.Connection]:
-    """A connection to the base, which is owned, migrated; closed in the end. Raises `BaseRefused`."""
+def latest(path: Path, *, unfinished: bool = False) -> Iterator[apsw.Connection]:
+    """A connection to the base, which is owned, migrated; closed in the end. Raises `BaseRefused`.
+
+    `unfinished` takes one too that holds a part of another base, to complete it.
+    """
     with _refusals(path):
         db = connect(path)
         try:
             migrate(db, path)
+            if is_unfinished(db) and not unfinished:
+                raise BaseUnfinished(path)
             yield db
         finally:
             db.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from kb_engine.index.words import TOKENIZER, index_text
-from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
+from kb_engine.store.port import UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction
 from kb_engine.store.sqlite.copying import keep_layout
 from kb_engine.turns import SHORT_BYTES
@@ -395,6 +395,11 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
             else:
                 step(db)
             db.pragma("user_version", number)
+
+
+def is_unfinished(db: apsw.Connection) -> bool:
+    """Whether it is the target of a migration that has not ended."""
+    return bool(rows(db, "SELECT 1 FROM sqlite_schema WHERE name = ?", (UNFINISHED,)))
 
 
 def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:

@@ -78,28 +78,34 @@ async def open_sqlite(
     clock: Clock = utc_now,
     index: Index | None = None,
     spool: Path | None = None,
+    unfinished: bool = False,
 ) -> SqliteStore:
     """Open the base at `path`, created or migrated first, with its index, which is made where it is missing.
 
     `spool` is the folder of the uploads, by default one of that name beside the base. `index`, which is
-    closed with the store, answers the searches in place of the base's own.
+    closed with the store, answers the searches in place of the base's own. `unfinished` opens the target of a
+    migration that has not ended too.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    store = await asyncio.to_thread(_open, path, spool or path.with_name("spool"), embedder, bounds, clock)
+    store = await asyncio.to_thread(
+        _open, path, spool or path.with_name("spool"), embedder, bounds, clock, unfinished=unfinished
+    )
     store.begin_upkeep()
     if index is not None:
         store.follow_with(index)
     return store
 
 
-def _open(path: Path, spool: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock) -> SqliteStore:
+def _open(
+    path: Path, spool: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock, *, unfinished: bool
+) -> SqliteStore:
     lock = own(path)
     try:
         reserve = Reserve(lock.path)
         reserve.give()
-        index, bound = prepare(lock.path, embedder)
+        index, bound = prepare(lock.path, embedder, unfinished=unfinished)
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})

@@ -273,6 +273,8 @@ COMMANDS = (
              help="of those, for an operation (default 15)"),
         _arg("--seconds", type=float, default=60.0, metavar="S",
              help="bound on each of their four phases (60)"),
+        _arg("--timeout", type=_number(float, 1, 3_600), default=90.0, metavar="S",
+             help="wait for a response; the engine may take 30 of them to wait for a job (90)"),
     ), ("verify",)),
     Command("eval", "kb_cli.evaluation.command:run", "how well searches answer, where answers are known", (
         *_SETTINGS,

@@ -47,6 +47,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         seed=options.seed,
         examples=options.examples,
         seconds=options.seconds,
+        timeout=options.timeout,
     )
     junit = folder / "junit.xml" if folder is not None else None
     try:
@@ -58,6 +59,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
     _report(results, out)
     if folder is not None:
         out.note(f"the report is in {folder}: verification.html, junit.xml")
+    if results.interrupted:
+        return Exit.INTERRUPTED
     return Exit.OK if results.passed else Exit.FAILED
 
 

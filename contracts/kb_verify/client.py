@@ -5,6 +5,7 @@ Every request goes by the table of operations, so that requests and responses ca
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -38,6 +39,48 @@ _UUID = "00000000-0000-4000-8000-000000000000"
 _ATTEMPTS = 2
 _WORDS = 40_000
 _WORDS_TO_AWAIT = 3_000
+
+
+_PATHS = [
+    (operation, re.compile(re.sub(r"{\w+}", "[^/]+", operation.path)))
+    for operation in sorted(ops.OPERATIONS, key=lambda each: len(each.path_parameters))
+]
+
+
+class Connections(httpx.Client):
+    """Connections to an engine. A request without a response fails the test, which names the request.
+
+    `silent` are the operations of which a request got none in time, with what is said of it: no other request
+    of theirs is sent, for each would wait as long. It may be shared.
+    """
+
+    def __init__(self, *, silent: dict[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._silent = silent
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """As httpx does. Raises AssertionError: there is no response."""
+        line = f"{request.method} {request.url.path}"
+        operation = self._operation_of(request)
+        if operation in self._silent:
+            raise AssertionError(f"{line} was not sent: {self._silent[operation]}")
+        try:
+            return super().send(request, **options)
+        except httpx.TimeoutException as error:
+            wait = self.timeout.connect if isinstance(error, httpx.ConnectTimeout) else self.timeout.read
+            self._silent[operation] = why = f"{line} gave no answer in {wait:g} s"
+            raise AssertionError(why) from error
+        except httpx.RequestError as error:
+            raise AssertionError(f"{line} gave no answer: {str(error) or type(error).__name__}") from error
+
+    def _operation_of(self, request: httpx.Request) -> str:
+        """The id of the operation; of what is none, the request's line."""
+        path = request.url.raw_path.decode().partition("?")[0]
+        path = path.removeprefix(self.base_url.raw_path.decode().rstrip("/"))
+        for operation, pattern in _PATHS:
+            if request.method == operation.method and pattern.fullmatch(path):
+                return operation.id
+        return f"{request.method} {path}"
 
 
 class Client:

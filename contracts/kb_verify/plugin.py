@@ -21,11 +21,12 @@ import pytest
 
 from kb_contracts.access.reach import ACCESS, Access, access_header
 from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
-from kb_verify.client import Client, Served, find_served
+from kb_verify.client import Client, Connections, Served, find_served
 from kb_verify.results import Outcome, Results, Status, Tally
-from kb_verify.run import KEY_VARIABLE, Target
+from kb_verify.run import KEY_VARIABLE, TIMEOUT, Target
 
-_TIMEOUT = httpx.Timeout(90.0, connect=5.0)
+_CONNECT_SECONDS = 5.0
+_SILENT = pytest.StashKey[dict[str, str]]()
 _TARGET = pytest.StashKey[Target]()
 _SERVED = pytest.StashKey[Served]()
 _TALLY = pytest.StashKey[Tally]()
@@ -41,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kb-seed", type=int, default=7, help="what generated requests derive from (7)")
     group.addoption("--kb-examples", type=int, default=15, help="generated requests an operation (15)")
     group.addoption("--kb-seconds", type=float, default=60.0, help="bound on each phase of those (60)")
+    group.addoption("--kb-timeout", type=float, default=TIMEOUT, help=f"wait for a response ({TIMEOUT:g})")
     group.addoption("--kb-results", metavar="FILE", help="write what came of it, as JSON")
 
 
@@ -55,7 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
         seed=config.getoption("--kb-seed"),
         examples=config.getoption("--kb-examples"),
         seconds=config.getoption("--kb-seconds"),
+        timeout=config.getoption("--kb-timeout"),
     )
+    config.stash[_SILENT] = {}
     config.stash[_TALLY] = Tally()
     config.stash[_RECORDER] = recorder = Recorder()
     config.pluginmanager.register(recorder)
@@ -75,9 +79,15 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 
 
 @pytest.fixture(scope="session")
-def http(target: Target) -> Iterator[httpx.Client]:
+def silent(pytestconfig: pytest.Config) -> dict[str, str]:
+    """The operations of which a request got no response in time, and what is said of it."""
+    return pytestconfig.stash[_SILENT]
+
+
+@pytest.fixture(scope="session")
+def http(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Client]:
     """Connections to the engine, with its key; its base is left empty."""
-    with _connections(target, target.all_headers) as client:
+    with _connections(pytestconfig, target.all_headers) as client:
         yield client
         Client(client).clear(collections=True)
 
@@ -103,16 +113,18 @@ def ragler(served: Served) -> None:
 
 
 @pytest.fixture
-def keyless(target: Target) -> Iterator[httpx.Client]:
+def keyless(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Client]:
     """Connections to the engine without its key; skips where it needs none."""
     if not target.api_key:
         pytest.skip("the engine is verified without a key")
-    with _connections(target, target.headers) as client:
+    with _connections(pytestconfig, target.headers) as client:
         yield client
 
 
 @pytest.fixture
-def caller_of(kb: Client, target: Target, tally: Tally) -> Iterator[Callable[[Access], Client]]:
+def caller_of(
+    kb: Client, target: Target, tally: Tally, pytestconfig: pytest.Config
+) -> Iterator[Callable[[Access], Client]]:
     """Callers who may do no more than an access says; skips where the engine does not announce that."""
     if not kb.enforces_access:
         pytest.skip("the engine does not announce that it enforces who may do what (`features`)")
@@ -120,16 +132,23 @@ def caller_of(kb: Client, target: Target, tally: Tally) -> Iterator[Callable[[Ac
 
         def made(access: Access) -> Client:
             headers = {**target.all_headers, ACCESS: access_header(access)}
-            return Client(stack.enter_context(_connections(target, headers)), tally)
+            return Client(stack.enter_context(_connections(pytestconfig, headers)), tally)
 
         yield made
 
 
-def _connections(target: Target, headers: Mapping[str, str]) -> httpx.Client:
+def _connections(config: pytest.Config, headers: Mapping[str, str]) -> httpx.Client:
+    target = config.stash[_TARGET]
     # Where nothing is encrypted, loading the certificates of the world is the slowest part of a short run.
     encrypted = target.url.startswith("https:")
     context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx.Client(base_url=target.url, headers=headers, timeout=_TIMEOUT, verify=context)
+    return Connections(
+        silent=config.stash[_SILENT],
+        base_url=target.url,
+        headers=headers,
+        timeout=httpx.Timeout(target.timeout, connect=min(_CONNECT_SECONDS, target.timeout)),
+        verify=context,
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -139,9 +158,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     last = ("test_generated.py", "test_walked.py")
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
-    target, served = config.stash[_TARGET], Served()
+    served = Served()
     # An engine that cannot be reached makes each test fail, and each says so.
-    with suppress(httpx.HTTPError), _connections(target, target.all_headers) as client:
+    headers = config.stash[_TARGET].all_headers
+    with suppress(AssertionError, httpx.InvalidURL), _connections(config, headers) as client:
         served = find_served(client)
     config.stash[_SERVED] = served
     if not served.ragler:

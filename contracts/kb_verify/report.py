@@ -80,10 +80,11 @@ def html(results: Results) -> str:
 
 
 def verdict(results: Results) -> str:
-    """One line: how many promises are kept, broken and not shown."""
+    """One line: how many promises are kept, broken and not shown, and whether those are all."""
     states = [promise.status for promise in results.promises()]
     kept, broken, unshown = (states.count(each) for each in (Status.PASSED, Status.FAILED, Status.SKIPPED))
-    return f"{kept} promises kept, {broken} broken, {unshown} not shown"
+    rest = "; interrupted, the others were not looked at" if results.interrupted else ""
+    return f"{kept} promises kept, {broken} broken, {unshown} not shown{rest}"
 
 
 _SEVERITY = [Status.PASSED, Status.SKIPPED, Status.FAILED]

@@ -99,18 +99,19 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """A run."""
+    """A run; `interrupted`: not all promises were looked at."""
 
     url: str
     seed: int
     outcomes: list[Outcome]
     operations: list[OperationCount]
     links: list[LinkCount]
+    interrupted: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether any test ran, and none failed."""
-        return bool(self.outcomes) and not self.of(Status.FAILED)
+        """Whether any test ran, none failed, and none was left."""
+        return bool(self.outcomes) and not self.of(Status.FAILED) and not self.interrupted
 
     def of(self, status: Status) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.status is status]

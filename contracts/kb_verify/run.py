@@ -6,6 +6,7 @@ Nothing of the caller's project reaches it: no configuration, no plugins, no fol
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,12 @@ _PLUGIN = "kb_verify.plugin"
 SUITE = "kb_verify.suite"
 """The package of the tests; a module of it can be run alone."""
 
+TIMEOUT = 90.0
+"""How many seconds to wait for a response; an engine may take 30 of them to wait for a job."""
+
 _RESULTS = "results.json"
 _TAIL = 2_000
+_LEAVE_SECONDS, _END_SECONDS = 2.0, 10.0
 
 
 KEY_VARIABLE = "KB_VERIFY_API_KEY"
@@ -35,6 +40,8 @@ KEY_VARIABLE = "KB_VERIFY_API_KEY"
 class Target:
     """An engine at `url`. `examples` and `seconds` bound the generated requests; all derive from `seed`.
 
+    An operation that gives no response in `timeout` seconds is not asked again.
+
     `headers` go with every request, beside the key: a simulator takes its namespace by one.
     """
 
@@ -44,6 +51,7 @@ class Target:
     seed: int = 7
     examples: int = 15
     seconds: float = 60.0
+    timeout: float = TIMEOUT
 
     @property
     def all_headers(self) -> dict[str, str]:
@@ -65,7 +73,7 @@ def run(
     junit: Path | None = None,
     show_progress: bool = False,
 ) -> Results:
-    """Verify an engine; its base is empty afterwards.
+    """Verify an engine; its base is empty afterwards. Interrupted (SIGINT), it returns what is known by then.
 
     `quick` leaves the generated requests out. `tests` are modules of the suite, `only` further arguments for
     pytest (`-k …`, `-x`).
@@ -74,6 +82,7 @@ def run(
     Raises:
         ModuleNotFoundError: the extra `verify` is not installed.
         SuiteError: the suite did not run to its end.
+        KeyboardInterrupt: nothing was known when it was interrupted.
     """
     for name in _NEEDED:
         if find_spec(name) is None:
@@ -87,7 +96,7 @@ def run(
         command += ["-o", "verbosity_assertions=2"]
         command += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
         command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
-        command += ["--kb-results", str(home / _RESULTS)]
+        command += ["--kb-timeout", str(target.timeout), "--kb-results", str(home / _RESULTS)]
         for name, value in target.headers.items():
             command += ["--kb-header", f"{name}:{value}"]
         command += ["--pyargs", *tests, *only]
@@ -97,12 +106,34 @@ def run(
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: target.api_key}
         out = sys.stderr if show_progress else subprocess.PIPE
-        done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
-            command, cwd=home, env=environ, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        with subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+            command, cwd=home, env=environ, stdout=out, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            interrupted, output = False, ""
+            try:
+                output, _ = process.communicate()
+            except KeyboardInterrupt:
+                interrupted = True
+                _interrupt(process)
+            finally:
+                process.kill()
         try:
-            return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
+            results = msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
         except (OSError, msgspec.DecodeError) as error:
+            if interrupted:
+                raise KeyboardInterrupt from error
             raise SuiteError(
-                f"the suite did not run to its end: {(done.stdout or '')[-_TAIL:].strip()}"
+                f"the suite did not run to its end: {(output or '')[-_TAIL:].strip()}"
             ) from error
+        return msgspec.structs.replace(results, interrupted=interrupted)
+
+
+def _interrupt(process: subprocess.Popen[str]) -> None:
+    """Let the suite write what it knows, and end; a terminal has interrupted it too, anyone else has not."""
+    for seconds in (_LEAVE_SECONDS, _END_SECONDS):
+        try:
+            process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        else:
+            return

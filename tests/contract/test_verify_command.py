@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
+from time import monotonic
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,6 +19,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from kb_cli.output import Exit
 from kb_cli.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
@@ -28,6 +36,7 @@ from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
 
+API = "/api/v1"
 UUID = "00000000-0000-4000-8000-000000000000"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -90,6 +99,74 @@ def test_a_failed_promise_says_what_was_wrong_and_names_no_option_of_another_pro
     )
     assert "AssertionError" not in {each.why for each in failed.values()}
     assert not [each.details for each in failed.values() if "-vv" in each.details or "Use -v" in each.details]
+
+
+def failing(answer: Handler, *operations: str) -> Any:
+    """An engine that answers these (as `GET /tags`) otherwise."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        line = f"{request.method} {request.path.removeprefix(API)}"
+        return await (answer if line in operations else handler)(request)
+
+    return middleware
+
+
+async def hangs(_request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(3_600)
+    raise AssertionError
+
+
+async def breaks(request: web.Request) -> web.StreamResponse:
+    """The connection ends without a byte."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def test_of_an_operation_that_hangs_one_time_out_is_waited_for(tmp_path: Path) -> None:
+    """Every promise that needs it names it; a broken connection says of which request it was."""
+    with engine(tmp_path, [failing(hangs, "GET /tags"), failing(breaks, "GET /status")]) as url:
+        began = monotonic()
+        results = run(
+            Target(url=url, api_key=API_KEY, timeout=3),
+            tests=[f"{SUITE}.test_documents", f"{SUITE}.test_state", f"{SUITE}.test_generated"],
+            only=["-k", "tags or status or edge"],
+        )
+    assert monotonic() - began < 30
+    whys = [outcome.why.partition("\n")[0] for outcome in results.of(Status.FAILED)]
+    waited = f"GET {API}/tags gave no answer in 3 s"
+    assert (whys.count(waited), whys.count(f"nothing was generated: {waited}")) == (1, 1)
+    assert whys.count(f"GET {API}/tags was not sent: {waited}") > 2
+    assert any(why.startswith(f"GET {API}/status gave no answer: ") for why in whys), whys
+    assert results.of(Status.PASSED)
+
+
+def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
+    """Also to those who interrupt this process alone; what was not looked at is not called kept."""
+    hung = Event()
+
+    async def hangs_visibly(request: web.Request) -> web.StreamResponse:
+        hung.set()
+        return await hangs(request)
+
+    with (
+        engine(tmp_path, [failing(hangs_visibly, "GET /tags")]) as url,
+        subprocess.Popen(
+            [sys.executable, "-m", "kb_cli.main", "verify", url, "--quick"],
+            env={**os.environ, "KB_API_KEY": API_KEY},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert hung.wait(90)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED, error
+    assert "\tkept\t" in out
+    assert "interrupted, the others were not looked at" in error
 
 
 def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:

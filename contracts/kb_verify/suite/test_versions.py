@@ -94,7 +94,8 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     kept = kb.call(ops.GET_VERSION, document, before.version)
     assert (kept.filename, kept.source_paths, kept.chunk_count) == ("a.md", ["a.md"], before.chunk_count)
     assert (kept.tags, kept.metadata) == (before.tags, before.metadata)
-    assert all(kept.text[each.start : each.end] == each.text for each in before.chunks)
+    texts = [each.text for each in before.chunks]
+    assert [kept.text[each.start : each.end] for each in before.chunks] == texts
     restored(kb, document, before.version)
     after = kb.call(ops.GET_DOCUMENT, document)
 

@@ -130,14 +130,14 @@ def test_of_an_operation_that_hangs_one_time_out_is_waited_for(tmp_path: Path) -
         began = monotonic()
         results = run(
             Target(url=url, api_key=API_KEY, timeout=3),
-            tests=[f"{SUITE}.test_documents", f"{SUITE}.test_state", f"{SUITE}.test_generated"],
+            tests=[f"{SUITE}.test_{name}" for name in ("documents", "protocol", "state", "generated")],
             only=["-k", "tags or status or edge"],
         )
     assert monotonic() - began < 30
     whys = [outcome.why.partition("\n")[0] for outcome in results.of(Status.FAILED)]
     waited = f"GET {API}/tags gave no answer in 3 s"
     assert (whys.count(waited), whys.count(f"nothing was generated: {waited}")) == (1, 1)
-    assert whys.count(f"GET {API}/tags was not sent: {waited}") > 2
+    assert whys.count(f"GET {API}/tags was not sent: {waited}") > 1
     assert any(why.startswith(f"GET {API}/status gave no answer: ") for why in whys), whys
     assert results.of(Status.PASSED)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, FailureCode, too_much_text
@@ -36,6 +37,18 @@ class Page(msgspec.Struct, frozen=True):
     number: int | None
     """From 1; None where the format has no pages."""
     text: str
+    notes: str = ""
+    """What was written onto it, into a form or as notes; `text` ends with it."""
+
+    @classmethod
+    def of(cls, number: int | None, body: str, notes: str) -> Page:
+        """A page with notes behind its text."""
+        return cls(number, "\n\n".join(filter(None, [body, notes])), notes)
+
+    @property
+    def body(self) -> str:
+        """Its text without the notes."""
+        return self.text.removesuffix(self.notes).rstrip()
 
 
 class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
@@ -48,7 +61,7 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     mime_type: str
     """Of the file that was read."""
     remark: str | None = None
-    """For people: which pages were not read, and why."""
+    """For people: what was not read, and why."""
 
     @classmethod
     def of_note(cls, text: str) -> Extraction:
@@ -64,6 +77,10 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     def is_markdown(self) -> bool:
         """Whether the text has Markdown headings and fences: true of all formats but plain text and data."""
         return self.mime_type not in _PLAIN
+
+    def with_remark(self, remark: str) -> Extraction:
+        """Itself, with a further remark."""
+        return replace(self, remark=" ".join(filter(None, [self.remark, remark])))
 
     def within(self, limits: Limits) -> Extraction:
         """Itself; raises ExtractionFailed "extraction_failed" when the text is over the limit."""

@@ -8,6 +8,8 @@ draws them, and joins words that were hyphenated. What the lines are is told fro
     a wider step, or an indent       ─▶ a new paragraph
     short, and the next is no middle
     of a sentence                    ─▶ a line of its own, as in a list or an address
+
+Behind it stands what was written onto the page: into a form, and as notes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,9 +28,11 @@ import pypdfium2
 from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import ExtractionFailed, damaged, locked
+from kb_readers.failures import ExtractionFailed, damaged, locked, pages_listed
 from kb_readers.markdown import escaped, given_title, table_row, table_rule, title_of
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
+from kb_readers.pdf_notes import notes_of
+from kb_readers.pdf_streams import damaged_pages
 
 _FORMAT = FORMATS["pdf"]
 _NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)
@@ -61,15 +65,30 @@ _CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), 
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
-    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed."""
+    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed.
+
+    A remark says which pages lost text to damage.
+    """
     with open_pdf(data) as document:
+        with suppress(pypdfium2.PdfiumError):  # its fields are left out then
+            document.init_forms()
         if len(document):
             context.report_progress(PagesCounted(len(document)))
-        found = [_lines(document, index) for index in range(len(document))]
-        levels = _heading_levels([line for lines in found for line in lines])
-        pages = [Page(number, "\n\n".join(_blocks(lines, levels))) for number, lines in enumerate(found, 1)]
-        title = declared_title(document) or (title_of(pages[0].text) if pages else None)
-    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
+        found = [_read(document, index) for index in range(len(document))]
+        levels = _heading_levels([line for each in found for line in each.lines])
+        pages = [
+            Page.of(number, "\n\n".join(_blocks(each.lines, levels)), each.notes)
+            for number, each in enumerate(found, 1)
+        ]
+        title = declared_title(document) or (title_of(pages[0].body) if pages else None)
+        spoilt = damaged_pages(document, data)
+    extraction = Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
+    if not spoilt:
+        return extraction
+    where = pages_listed(spoilt).lower()
+    if all(each.is_bare for each in found):
+        raise damaged(_FORMAT.label, f"{where} cannot be unpacked")
+    return extraction.with_remark(f"The file is damaged on {where}: text may be missing there, or wrong.")
 
 
 @contextmanager
@@ -159,18 +178,34 @@ class _Line(NamedTuple):
         return " ".join(self.cells)
 
 
-def _lines(document: Any, index: int) -> list[_Line]:
-    """The lines of a page; none of one that PDFium cannot load."""
+class _Read(NamedTuple):
+    """What one page gave."""
+
+    lines: list[_Line]
+    notes: str
+    is_bare: bool
+    """Whether it shows nothing at all."""
+
+
+def _read(document: Any, index: int) -> _Read:
+    """A page; nothing of one that PDFium cannot load."""
     try:
         with closing(document[index]) as page, closing(page.get_textpage()) as textpage:
-            found: list[_Line] = []
-            start = 0  # of the line, in units of UTF-16
-            for line in textpage.get_text_range().split("\r\n"):
-                if line.strip():
-                    found.append(_line(textpage.raw, start, line))
-                start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
+            text = textpage.get_text_range()
+            notes = notes_of(document, page, text)
+            is_bare = not notes and raw.FPDFPage_CountObjects(page) <= 0
+            return _Read(_lines(textpage.raw, text), notes, is_bare)
     except pypdfium2.PdfiumError:
-        return []
+        return _Read([], "", True)
+
+
+def _lines(textpage: Any, text: str) -> list[_Line]:
+    found: list[_Line] = []
+    start = 0  # of the line, in units of UTF-16
+    for line in text.split("\r\n"):
+        if line.strip():
+            found.append(_line(textpage, start, line))
+        start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
     lines = [line for line in found if line.text]
     # A footer that was drawn first goes to the end, and a header that was drawn last to the start.
     header: list[_Line] = []

@@ -8,17 +8,14 @@ other formats  ─▶ in a child
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from msgspec.structs import replace
-
 from kb_config.installing import install_command
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
-from kb_readers.failures import ExtractionFailed
+from kb_readers.failures import ExtractionFailed, pages_listed
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Reader
 from kb_readers.readers import ignore_progress, read_file
 from kb_readers.text import has_few_letters
@@ -28,7 +25,6 @@ _SCANS = Reader(
     "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
 )
 _OCR_PACKAGE = "rapidocr"
-_NAMED = 8
 
 
 async def extract(
@@ -62,7 +58,7 @@ async def extract(
 
 async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress: OnProgress) -> Extraction:
     known = await read_file(source, fmt, limits, on_progress)
-    if not any(has_few_letters(page.text) for page in known.pages):
+    if not any(has_few_letters(page.body) for page in known.pages):
         return known
     if not _has_ocr():
         silent = _silent(known)
@@ -71,10 +67,9 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
         where = pages_listed(silent).lower()
         if len(silent) == len(known.pages):
             where = f"its pages ({len(silent):,})"
-        return replace(
-            known,
-            remark=f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
-            f"{install_command('ocr')}, remove this document and add the file again.",
+        return known.with_remark(
+            f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
+            f"{install_command('ocr')}, remove this document and add the file again."
         )
     source.seek(0)
     try:
@@ -86,7 +81,7 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
             raise
         if not silent:
             return known
-        return replace(known, remark=f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
+        return known.with_remark(f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
 
 
 def no_ocr(package: str) -> ExtractionFailed:
@@ -103,16 +98,4 @@ def _has_ocr() -> bool:
 
 
 def _silent(known: Extraction) -> list[int]:
-    return [number for number, page in enumerate(known.pages, 1) if not page.text.strip()]
-
-
-def pages_listed(numbers: Sequence[int]) -> str:
-    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
-    ordered = sorted(numbers)
-    if len(ordered) == 1:
-        return f"Page {ordered[0]:,}"
-    if len(ordered) > _NAMED:
-        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
-    else:
-        named, last = ordered[:-1], f"{ordered[-1]:,}"
-    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"
+    return [number for number, page in enumerate(known.pages, 1) if not page.body.strip()]

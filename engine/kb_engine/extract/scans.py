@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,9 +20,8 @@ import pypdfium2
 from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
-from kb_engine.extract import pages_listed
 from kb_engine.extract.pictures import LONGEST_SIDE, TALLEST, Pixels, Seen, illegible, load_recognizer
-from kb_readers.failures import ExtractionFailed, damaged
+from kb_readers.failures import ExtractionFailed, damaged, pages_listed
 from kb_readers.model import Context, Extraction, Method, Page, PageBegun
 from kb_readers.pdf import declared_title, open_pdf
 from kb_readers.text import count_letters, has_few_letters
@@ -47,8 +46,10 @@ def read_scans(data: bytes, context: Context) -> Extraction:
     """
     known = context.known
     with open_pages(data) as pages:
-        texts = [] if known is None else [page.text for page in known.pages]
-        scans = _Scans(pages, texts + [""] * (len(pages) - len(texts)), forced=known is None)
+        read_before = [] if known is None else known.pages
+        texts = [page.body for page in read_before] + [""] * (len(pages) - len(read_before))
+        notes = [page.notes for page in read_before]
+        scans = _Scans(pages, texts, notes, forced=known is None)
         wanted = scans.wanted()
         if len(wanted) > context.limits.ocr_pages:
             raise ExtractionFailed(
@@ -69,15 +70,17 @@ def read_scans(data: bytes, context: Context) -> Extraction:
                 scans.seen[number], is_legible = read(pixels)
                 if not is_legible:
                     scans.illegible.append(number)
-        return scans.extraction(pages.title if known is None else known.title)
+        extraction = scans.extraction(pages.title if known is None else known.title)
+    return extraction if known is None or known.remark is None else extraction.with_remark(known.remark)
 
 
 @dataclass
 class _Scans:
-    """What is known of the pages of a file. `texts` are theirs, by their number less one."""
+    """What is known of the pages of a file. `texts` and `notes` are theirs, by their number less one."""
 
     pages: Pages
     texts: list[str]
+    notes: list[str]
     forced: bool
     seen: dict[int, str] = field(default_factory=dict)
     hidden: list[int] = field(default_factory=list)
@@ -102,9 +105,10 @@ class _Scans:
         for number, text in enumerate(self.texts, 1):
             seen = self.seen.get(number, "")
             found.append(seen if count_letters(seen) > _TIMES_THE_TEXT * count_letters(text) else text)
-        if self.hidden and not any(found):
+        if self.hidden and not any(found) and not any(self.notes):
             raise damaged(_FORMAT.label, f"{pages_listed(self.hidden)} cannot be shown")
-        pages = [Page(number, text) for number, text in enumerate(found, 1)]
+        noted = zip_longest(found, self.notes, fillvalue="")
+        pages = [Page.of(number, text, notes) for number, (text, notes) in enumerate(noted, 1)]
         remarks = []
         if self.hidden:
             remarks.append(f"{pages_listed(self.hidden)} cannot be shown and were not read.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -162,6 +164,125 @@ def test_a_pdf_that_cannot_be_read_says_why(data: bytes, code: str, message: str
 def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
     """As disks and mail programs leave it."""
     assert read_pdf(pdf_of([["text"]]) + b"\0" * 10_000).pages[0].text == "text"
+
+
+def contents_of(data: bytes) -> list[tuple[int, int]]:
+    """Where the streams of the file begin and end, in their order."""
+    return [found.span(1) for found in re.finditer(rb"stream\r?\n(.*?)endstream", data, re.DOTALL)]
+
+
+def test_a_changed_byte_in_the_contents_of_a_page_is_remarked() -> None:
+    """PDFium reads up to it, and says nothing."""
+    sound = (EXAMPLES / "garden-soil.pdf").read_bytes()
+    assert read_pdf(sound).remark is None
+    streams = contents_of(sound)
+    assert len(streams) == 6
+    for number, (start, end) in enumerate(streams, 1):
+        for share in (0.2, 0.5, 0.9):
+            changed = bytearray(sound)
+            changed[start + int(share * (end - start))] ^= 1
+            extraction = read_pdf(bytes(changed))
+            assert len(extraction.pages) == 6
+            assert extraction.remark == (
+                f"The file is damaged on page {number}: text may be missing there, or wrong."
+            )
+
+
+def packed_pdf(contents: list[bytes]) -> bytes:
+    """Pages whose contents are these streams, packed."""
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * number) for number in range(len(contents)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%b] /Count %d /MediaBox [0 0 595 842] >>" % (kids, len(contents)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, packed in enumerate(contents):
+        font = b"/Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(b"<< /Type /Page /Parent 2 0 R /Contents [%d 0 R] %b >>" % (5 + 2 * number, font))
+        objects.append(pdf_stream(packed, b"/Filter /FlateDecode"))
+    return pdf_file(objects)
+
+
+def drawn(words: str) -> bytes:
+    return zlib.compress(f"BT /F1 10 Tf 50 700 Td ({words}) Tj ET".encode())
+
+
+def test_contents_without_an_end_are_damage_where_others_have_one() -> None:
+    """Some programs write streams without a checksum; all of theirs are so."""
+    first, second = drawn("granite"), drawn("feldspar")
+    extraction = read_pdf(packed_pdf([first, second[:-6]]))
+    assert (extraction.remark or "").startswith("The file is damaged on page 2: ")
+    habit = read_pdf(packed_pdf([first[:-4], second[:-4]]))
+    assert [page.text for page in habit.pages] == ["granite", "feldspar"]
+    assert habit.remark is None
+    assert read_pdf(packed_pdf([first + b"\r\n", second])).remark is None
+
+
+def test_a_pdf_of_which_nothing_can_be_unpacked_is_refused() -> None:
+    nothing = drawn("granite")[:2] + b"\xff" * 40
+    failure = refused(packed_pdf([nothing, nothing]))
+    assert failure.code == "file_corrupt"
+    assert "pages 1 and 2 cannot be unpacked" in failure.message
+
+
+FIELDS = [
+    b"/FT /Tx /T (name) /V (Ada Lovelace)",
+    b"/FT /Tx /T (addr) /TU (Home address) /Ff 4096 /V (Dorset Street 1\\rLondon)",
+    b"/FT /Tx /T (empty)",
+    b"/FT /Tx /T (secret) /Ff 8192 /V (hunter2)",
+    b"/FT /Tx /T (unseen) /F 2 /V (hidden)",
+    b"/FT /Ch /T (country) /Ff 131072 /Opt [[(DE) (Germany)] [(FR) (France)]] /V (FR)",
+    b"/FT /Btn /T (agreed) /V /Yes /AS /Yes",
+]
+NOTES = [
+    b"/Subtype /FreeText /Contents (Comment by a reviewer)",
+    b"/Subtype /Text /Contents (# Ask the quarry.\\nThen call back.)",
+    b"/Subtype /Highlight /Contents (The granite quarry above the river)",
+    b"/Subtype /Highlight /Contents (river)",
+    b"/Subtype /Popup /Contents (of a popup)",
+    b"/Subtype /Link /Contents (of a link)",
+]
+
+
+def noted_pdf(text: str, fields: list[bytes], notes: list[bytes]) -> bytes:
+    """A PDF of two pages: one with this text, fields and notes, and one without any of them."""
+    numbers = [7 + number for number in range(len(fields) + len(notes))]
+    named = [b"%d 0 R" % number for number in numbers]
+    catalog = b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [%b] >> >>" % b" ".join(
+        named[: len(fields)]
+    )
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Resources << /Font << /F1 4 0 R >> >> "
+    kinds = [b"/Subtype /Widget " + field for field in fields] + notes
+    return pdf_file(
+        [
+            catalog,
+            b"<< /Type /Pages /Kids [3 0 R 6 0 R] /Count 2 >>",
+            page + b"/Contents 5 0 R /Annots [%b] >>" % b" ".join(named),
+            b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+            pdf_stream(f"BT /F1 10 Tf 50 700 Td ({text}) Tj ET".encode()),
+            page + b"/Contents 5 0 R >>",
+            *(b"<< /Type /Annot /Rect [10 10 90 30] %b >>" % each for each in kinds),
+        ]
+    )
+
+
+def test_what_was_written_onto_a_page_stands_behind_its_text() -> None:
+    """What its text says already, what nobody sees, and buttons are left out."""
+    line = "The granite quarry above the river opened."
+    first, second = read_pdf(noted_pdf(line, FIELDS, NOTES)).pages
+    assert first.text == (
+        f"{line}\n\nname: Ada Lovelace\nHome address:\nDorset Street 1\nLondon\ncountry: France\n"
+        "Comment by a reviewer\n\\# Ask the quarry.\nThen call back.\nriver"
+    )
+    assert (first.body, second.text, second.notes) == (line, line, "")
+
+
+def test_notes_of_a_page_are_read_within_bounds() -> None:
+    many = [b"/Subtype /Text /Contents (%d %b)" % (number, b"x" * 999) for number in range(200)]
+    (page, _) = read_pdf(noted_pdf("x", [], many)).pages
+    assert 50_000 <= len(page.notes) < 50_100
+    huge = [b"/Subtype /Text /Contents (%b)" % (b"y" * (2 << 20)), b"/Subtype /Text /Contents (z)"]
+    assert read_pdf(noted_pdf("x", [], huge)).pages[0].notes == "z"
 
 
 def test_the_example_is_read_whole() -> None:

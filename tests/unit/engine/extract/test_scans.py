@@ -10,11 +10,11 @@ from PIL import ImageOps
 
 from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS
-from kb_engine.extract import extract, pages_listed
+from kb_engine.extract import extract
 from kb_engine.extract.scans import read_scans
 from kb_load.pdf import pdf_of, text_of_page
-from kb_readers.failures import ExtractionFailed
-from kb_readers.model import Context, Extraction, Limits, PageBegun, PagesCounted, Progress
+from kb_readers.failures import ExtractionFailed, pages_listed
+from kb_readers.model import Context, Extraction, Limits, Page, PageBegun, PagesCounted, Progress
 from tests.support.documents import LOCKED_TRAILER
 from tests.support.loop_clock import advance_loop
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
@@ -79,6 +79,26 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     assert (texts[2], texts[4], texts[5]) == ("", "A last line", "")
     assert (extraction.method, extraction.remark) == ("mixed_extraction", None)
     assert reported == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
+
+
+async def test_notes_on_a_scan_are_kept_beside_what_is_read_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ones do not pass for the text of the page."""
+    sheet = scan(["The granite quarry"])
+    note = b"/Annots [<< /Type /Annot /Subtype /Text /Rect [9 9 29 29] /Contents (%b) >>]" % LONG.encode()
+    data = pdf_of_sheets([Sheet(sheet.content, sheet.named, sheet.entries + note), Sheet(words(LONG))])
+    extraction = await read(tmp_path / "x", data)
+    assert extraction.pages[0].text == f"The granite quarry\n\n{' '.join(LONG.split())}"
+    assert extraction.method == "mixed_extraction"
+    monkeypatch.setattr("kb_engine.extract._OCR_PACKAGE", "a_package_that_is_not_there")
+    assert ((await read(tmp_path / "x", data)).remark or "").startswith("No text was found on page 1.")
+
+
+def test_what_was_remarked_of_the_text_is_remarked_with_its_scans() -> None:
+    known = Extraction([Page(1, "a")], None, "text_extraction", "application/pdf", "It is damaged.")
+    extraction = read_scans(pdf_of([["a"]]), Context("pdf", Limits(), known=known))
+    assert extraction == known
 
 
 @pytest.mark.requirement("N8")

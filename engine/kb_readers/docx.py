@@ -3,19 +3,25 @@
 The body comes first, in its order, with headings, lists and tables as Markdown; text boxes stand after their
 paragraph. Then come footnotes and endnotes, and what headers and footers say, each once. Text that is
 formatted as hidden is read; deletions that are tracked, comments, and the words in charts and pictures are
-not.
+not. HTML and plain text that a converter put in place of the body are read; parts of other formats are named.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import ExtractionFailed
+from kb_readers.html import read_html
+from kb_readers.mail import body_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
-from kb_readers.model import Extraction, Page, TextBudget
-from kb_readers.xml_files import Attributes, Handler, Package
+from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
+from kb_readers.text import read_text
+from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)
@@ -25,6 +31,7 @@ _DEEPEST_STYLE = 20  # styles that are based on one another
 _DEEPEST_INDENT = 6
 # What another element beside it says too, and what a change that is tracked took away.
 _UNREAD = frozenset(["Fallback", "moveFrom", "rt"])
+_MOST_NAMES = 50
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -39,8 +46,21 @@ def read_docx(data: bytes) -> Extraction:
         elif each.kind == "numbering":
             package.feed(each.part, numbering)
 
+    unread: dict[str, None] = {}
+
     def blocks(part: str) -> list[str]:
-        text = _Text(styles, numbering)
+        relationships = package.relationships(part)
+
+        def embedded(id_: str) -> str:
+            relationship = relationships.get(id_)
+            name = relationship.part if relationship else id_
+            try:
+                return _embedded(name, package.read(name) if package.holds(name) else b"")
+            except (ExtractionFailed, LookupError):
+                unread[one_line(posixpath.basename(name))] = None
+                return ""
+
+        text = _Text(styles, numbering, embedded)
         package.feed(part, text)
         return text.blocks
 
@@ -53,9 +73,34 @@ def read_docx(data: bytes) -> Extraction:
         if more:
             found += [heading, *dict.fromkeys(more)]
     text = "\n\n".join(found)
-    return Extraction(
-        [Page(None, text)], package.title or title_of(text), "text_extraction", _FORMAT.mime_type
-    )
+    title = package.title or title_of(text)
+    names = ", ".join([*unread][:_MOST_NAMES])
+    remark = f"Parts of other formats are not read: {names}" if names else None
+    return Extraction([Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark)
+
+
+def _embedded(name: str, data: bytes) -> str:
+    """The text of a part in another format, by its name. Raises what its reader does, or LookupError."""
+    extension = name.rpartition(".")[2].lower()
+    if not data or extension not in _EMBEDDED:
+        raise LookupError(name)
+    return _EMBEDDED[extension](data).replace("\0", "").strip()
+
+
+def _text_of_page(data: bytes) -> str:
+    return read_html(data).pages[0].text
+
+
+def _plain_text(data: bytes) -> str:
+    lines = read_text(data, PLAIN_TEXT).pages[0].text.splitlines()
+    return "\n".join(map(escaped, lines))
+
+
+_EMBEDDED: dict[str, Callable[[bytes], str]] = {
+    **dict.fromkeys(["html", "htm", "xhtml"], _text_of_page),
+    **dict.fromkeys(["mht", "mhtml"], body_of),  # a page saved with what it shows, in the form of a mail
+    "txt": _plain_text,
+}
 
 
 @dataclass
@@ -150,15 +195,23 @@ class _Paragraph:
     level: int | None = None
     list_id: str | None = None
     depth: int | None = None
+    chosen: str = ""
+    """The entry of a drop-down field that is open."""
+    begin: int = 0
+    """Of what the field shows, in `parts`."""
 
 
 class _Text(Handler):
     """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
 
-    def __init__(self, styles: _Styles, numbering: _Numbering) -> None:
+    def __init__(self, styles: _Styles, numbering: _Numbering, embedded: Callable[[str], str]) -> None:
+        """`embedded` gives the text of a part in another format, by the id of its relationship."""
         self.blocks: list[str] = []
         self._styles = styles
         self._numbering = numbering
+        self._embedded = embedded
+        self._entries: list[str] | None = None  # of a drop-down field that is being read
+        self._entry = 0  # that is chosen
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)  # of a list's items, by depth
         self._in_list = False
         self._paragraphs: list[_Paragraph] = []
@@ -178,12 +231,26 @@ class _Text(Handler):
             self._paragraphs.append(_Paragraph())
         elif name == "tbl":
             self._tables += 1
+        elif name == "altChunk":
+            self._add_embedded(self._embedded(reference(attributes)))
         elif self._paragraphs:
             self._start_in(self._paragraphs[-1], name, attributes)
 
     def _start_in(self, paragraph: _Paragraph, name: str, attributes: Attributes) -> None:
         if name == "t":
             self._in_text = True
+        elif name == "ddList":
+            self._entries, self._entry = [], 0
+        elif self._entries is not None:
+            if name == "listEntry":
+                self._entries.append(_value(attributes))
+            elif name in ("default", "result"):
+                self._entry = int(_value(attributes) or 0)
+        elif paragraph.chosen and name == "fldChar" and _value(attributes, "fldCharType") == "end":
+            # Some programs write what it shows beside its entries.
+            if not "".join(paragraph.parts[paragraph.begin :]).strip():
+                paragraph.parts.append(paragraph.chosen)
+            paragraph.chosen = ""
         elif name in _BREAKS:
             paragraph.parts.append(_BREAKS[name])
         elif name == "pStyle":
@@ -200,6 +267,12 @@ class _Text(Handler):
             self._unread -= name in _UNREAD
         elif name == "t":
             self._in_text = False
+        elif name == "ddList" and self._paragraphs:
+            paragraph, entries = self._paragraphs[-1], self._entries or []
+            if 0 <= self._entry < len(entries):
+                self._budget.spend(entries[self._entry])
+                paragraph.chosen, paragraph.begin = entries[self._entry], len(paragraph.parts)
+            self._entries = None
         elif name == "p" and self._paragraphs:
             self._end_paragraph(self._paragraphs.pop())
         elif name == "tbl":
@@ -248,6 +321,13 @@ class _Text(Handler):
             self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}", is_item=True)
         else:
             self._add("\n".join(map(escaped, lines)))
+
+    def _add_embedded(self, text: str) -> None:
+        self._budget.spend(text)
+        if self._tables:
+            self._cell.append(one_line(text))
+        elif text:
+            self._add(text)
 
     def _add(self, block: str, *, is_item: bool = False) -> None:
         """Items of a list follow one another without a blank line."""

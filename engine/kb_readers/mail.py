@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email import message_from_bytes, policy
 from email.errors import CloseBoundaryNotFoundDefect
 from email.message import EmailMessage
@@ -36,18 +37,13 @@ _OF_MAIL_ALONE = frozenset(
 
 def read_mail(data: bytes) -> Extraction:
     """The whole message as one page without a number; its subject is the title. Raises ExtractionFailed."""
-    try:
-        message = message_from_bytes(data.removeprefix(codecs.BOM_UTF8).lstrip(), policy=policy.default)
-        assert isinstance(message, EmailMessage), "what the policy makes"
+    with _of_the_library():
+        message = _parsed(data)
         headers = [(name, one_line(str(message[name] or ""))) for name in _HEADERS]
         title = given_title(str(message["Subject"] or ""))
         leaves = list(_leaves(message))
         attached = [_name(leaf) for leaf, within in leaves if not _is_text(leaf, within)]
         text = _text(message)
-    except RecursionError:
-        raise unsafe(_FORMAT.label, "parts or comments that are too deep") from None
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # the library's, of odd headers
-        raise damaged(_FORMAT.label, str(error)) from None
     if not any(value for _, value in headers):
         raise damaged(_FORMAT.label, "it says neither from whom nor to whom it is")
     head = "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in headers if value)
@@ -64,6 +60,32 @@ def read_mail(data: bytes) -> Extraction:
     ]
     remark = " ".join(filter(None, remarks)) or None
     return Extraction([Page(None, page)], title, "text_extraction", _FORMAT.mime_type, remark)
+
+
+def body_of(data: bytes) -> str:
+    """The text of a message without its headers, as Markdown. Raises ExtractionFailed."""
+    with _of_the_library():
+        message = _parsed(data)
+        for _ in _leaves(message):  # none is too deep
+            pass
+        return _text(message)
+
+
+@contextmanager
+def _of_the_library() -> Iterator[None]:
+    """What the library raises, as ExtractionFailed."""
+    try:
+        yield
+    except RecursionError:
+        raise unsafe(_FORMAT.label, "parts or comments that are too deep") from None
+    except (ValueError, LookupError, AttributeError, TypeError) as error:  # of odd headers
+        raise damaged(_FORMAT.label, str(error)) from None
+
+
+def _parsed(data: bytes) -> EmailMessage:
+    message = message_from_bytes(data.removeprefix(codecs.BOM_UTF8).lstrip(), policy=policy.default)
+    assert isinstance(message, EmailMessage), "what the policy makes"
+    return message
 
 
 def _is_multipart(part: EmailMessage) -> bool:

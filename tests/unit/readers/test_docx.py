@@ -123,6 +123,69 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
     assert text(body(f"<w:p>{choice}</w:p>{changed}")) == "boxed\n\nnew linked tabbed\nbelow"
 
 
+def with_chunks(chunks: Mapping[str, bytes]) -> bytes:
+    """A document whose body is these parts, as converters from HTML write it."""
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    links = "".join(
+        f'<Relationship Id="{name}" Type="{OFFICE}/aFChunk" Target="/word/{name}"/>' for name in chunks
+    )
+    inner = "".join(f'<w:altChunk r:id="{name}"/>' for name in chunks)
+    more = {f"word/{name}": content for name, content in chunks.items()}
+    more["word/_rels/document.xml.rels"] = (
+        f'<Relationships xmlns="{package}">{links}</Relationships>'.encode()
+    )
+    return docx_package(f'<w:document {WORD} xmlns:r="{OFFICE}"><w:body>{inner}</w:body></w:document>', more)
+
+
+def test_a_body_in_another_format_is_read_and_what_cannot_be_is_named() -> None:
+    page = "<h2>Quarry</h2><p>Granite caf=C3=A9</p>"
+    archive = (
+        "MIME-Version: 1.0\r\nContent-Type: multipart/related; boundary=b\r\n\r\n--b\r\n"
+        "Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
+        f"{page}\r\n--b\r\nContent-Type: image/png\r\n\r\nx\r\n--b--\r\n"
+    )
+    chunks = {
+        "a.mht": archive.encode(),
+        "b.html": b"<meta charset=utf-8><p>Feldspar</p>",
+        "c.txt": b"# 7 zircons",
+        "d.rtf": b"{\\rtf1 mica}",
+        "e.html": b"<p>\xff</p>",
+        "f.html": b"",
+    }
+    extraction = read_docx(with_chunks(chunks))
+    assert extraction.pages[0].text == "## Quarry\n\nGranite café\n\nFeldspar\n\n\\# 7 zircons"
+    assert extraction.remark == "Parts of other formats are not read: d.rtf, e.html, f.html"
+    assert read_docx(with_chunks({"b.html": chunks["b.html"]})).remark is None
+
+
+def test_a_part_in_another_format_that_is_missing_is_named() -> None:
+    inner = '<w:altChunk r:id="rId9"/>'
+    data = docx_package(f'<w:document {WORD} xmlns:r="{OFFICE}"><w:body>{inner}</w:body></w:document>')
+    assert read_docx(data).remark == "Parts of other formats are not read: rId9"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown", "expected"),
+    [
+        ('<w:result w:val="1"/>', "", "red"),
+        ('<w:default w:val="2"/>', "", "blue"),
+        ("", "", "green"),
+        ('<w:result w:val="9"/>', "", ""),
+        ('<w:result w:val="1"/>', "<w:r><w:t>red</w:t></w:r>", "red"),
+    ],
+    ids=["chosen", "default", "first", "none such", "shown too"],
+)
+def test_the_chosen_entry_of_a_drop_down_field_is_read(chosen: str, shown: str, expected: str) -> None:
+    entries = "".join(f'<w:listEntry w:val="{colour}"/>' for colour in ("green", "red", "blue"))
+    field = (
+        f'<w:r><w:fldChar w:fldCharType="begin"><w:ffData><w:ddList>{chosen}{entries}</w:ddList></w:ffData>'
+        f"</w:fldChar></w:r><w:r><w:instrText>FORMDROPDOWN</w:instrText></w:r>{shown}"
+        '<w:r><w:fldChar w:fldCharType="end"/></w:r>'
+    )
+    inner = f"<w:p><w:r><w:t xml:space='preserve'>Colour: </w:t></w:r>{field}<w:r><w:t>.</w:t></w:r></w:p>"
+    assert text(body(inner)) == f"Colour: {expected}."
+
+
 @pytest.mark.parametrize(
     "inner",
     [PARAGRAPH.format(" "), '<w:p><w:r><w:drawing><docPr name="Picture 1"/></w:drawing></w:r></w:p>'],

@@ -25,7 +25,7 @@ _MOST_INFLATED_BYTES = 256 << 20
 """Of all contents together; what lies beyond passes for sound."""
 _INFLATED_BYTES = 1 << 18  # at once
 
-_FLATE = re.compile(rb"/Fl(?:ateDecode)?\b")
+_FLATE = re.compile(rb"/Fl(?:ateDecode)?[\s/>\]]")
 _XREF = re.compile(rb"startxref\s+(\d+)\s+%%EOF\s*$")
 _SECTION = re.compile(rb"(\d+) (\d+)\s+")
 _ENTRY_BYTES = 20

@@ -142,6 +142,16 @@ def test_of_an_operation_that_hangs_one_time_out_is_waited_for(tmp_path: Path) -
     assert results.of(Status.PASSED)
 
 
+# What a shell starts in the background ignores the signal, and so do its children, unless they undo that.
+_INTERRUPTED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kb_cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.timeout(300)
 def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
     """Also to those who interrupt this process alone; what was not looked at is not called kept."""
     hung = Event()
@@ -153,7 +163,7 @@ def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
     with (
         engine(tmp_path, [failing(hangs_visibly, "GET /tags")]) as url,
         subprocess.Popen(
-            [sys.executable, "-m", "kb_cli.main", "verify", url, "--quick"],
+            [sys.executable, "-c", _INTERRUPTED, "verify", url, "--quick"],
             env={**os.environ, "KB_API_KEY": API_KEY},
             cwd=tmp_path,
             stdout=subprocess.PIPE,
@@ -161,9 +171,12 @@ def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
             text=True,
         ) as process,
     ):
-        assert hung.wait(90)
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        try:
+            assert hung.wait(90)
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == Exit.INTERRUPTED, error
     assert "\tkept\t" in out
     assert "interrupted, the others were not looked at" in error

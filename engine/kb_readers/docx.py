@@ -20,6 +20,7 @@ from kb_readers.html import read_html
 from kb_readers.mail import body_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
 from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
+from kb_readers.remarks import names_listed
 from kb_readers.text import read_text
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
@@ -31,7 +32,6 @@ _DEEPEST_STYLE = 20  # styles that are based on one another
 _DEEPEST_INDENT = 6
 # What another element beside it says too, and what a change that is tracked took away.
 _UNREAD = frozenset(["Fallback", "moveFrom", "rt"])
-_MOST_NAMES = 50
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -74,8 +74,7 @@ def read_docx(data: bytes) -> Extraction:
             found += [heading, *dict.fromkeys(more)]
     text = "\n\n".join(found)
     title = package.title or title_of(text)
-    names = ", ".join([*unread][:_MOST_NAMES])
-    remark = f"Parts of other formats are not read: {names}" if names else None
+    remark = f"Parts of other formats are not read: {names_listed([*unread])}" if unread else None
     return Extraction([Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark)
 
 

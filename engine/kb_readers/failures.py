@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 FailureCode: TypeAlias = Literal[
@@ -17,7 +17,6 @@ FailureCode: TypeAlias = Literal[
 ]
 
 _LONGEST_REASON = 200
-_NAMED = 8
 
 
 class ExtractionFailed(Exception):
@@ -88,15 +87,3 @@ def no_sandbox(missing: Mapping[str, str]) -> ExtractionFailed:
         f"KB_SANDBOX=require, and this system does not have the whole sandbox ({reasons}), so files are not "
         "read. Run the engine where it can be had, or set KB_SANDBOX=auto.",
     )
-
-
-def pages_listed(numbers: Sequence[int]) -> str:
-    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
-    ordered = sorted(numbers)
-    if len(ordered) == 1:
-        return f"Page {ordered[0]:,}"
-    if len(ordered) > _NAMED:
-        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
-    else:
-        named, last = ordered[:-1], f"{ordered[-1]:,}"
-    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"

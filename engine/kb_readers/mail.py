@@ -19,12 +19,12 @@ from kb_readers.failures import damaged, unsafe
 from kb_readers.html import encoding_named, find_encoding, markdown_of
 from kb_readers.markdown import escaped, given_title, one_line
 from kb_readers.model import Extraction, Page
+from kb_readers.remarks import names_listed
 from kb_readers.text import codec_named, decode, encoding_by_mark
 
 _FORMAT = FORMATS["eml"]
 _HEADERS = ("From", "To", "Cc", "Date")
 _LONGEST_HEADER = 1_000
-_MOST_NAMES = 50
 _DEEPEST = 100
 
 _TEXTS = frozenset(["text/plain", "text/html"])
@@ -47,9 +47,7 @@ def read_mail(data: bytes) -> Extraction:
     if not any(value for _, value in headers):
         raise damaged(_FORMAT.label, "it says neither from whom nor to whom it is")
     head = "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in headers if value)
-    names = ", ".join(attached[:_MOST_NAMES])
-    if len(attached) > _MOST_NAMES:
-        names += f" and {len(attached) - _MOST_NAMES:,} more"
+    names = names_listed(attached)
     parts = [f"# {title}" if title else "", head, text, f"Attachments: {names}" if names else ""]
     page = "\n\n".join(filter(None, parts)).replace("\0", "")
     is_cut_off = any(isinstance(each, CloseBoundaryNotFoundDefect) for each in message.defects)

@@ -28,11 +28,12 @@ import pypdfium2
 from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import ExtractionFailed, damaged, locked, pages_listed
+from kb_readers.failures import ExtractionFailed, damaged, locked
 from kb_readers.markdown import escaped, given_title, table_row, table_rule, title_of
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
 from kb_readers.pdf_notes import notes_of
 from kb_readers.pdf_streams import damaged_pages
+from kb_readers.remarks import pages_listed
 
 _FORMAT = FORMATS["pdf"]
 _NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)

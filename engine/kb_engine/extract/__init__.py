@@ -15,9 +15,10 @@ from typing import IO
 from kb_config.installing import install_command
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
-from kb_readers.failures import ExtractionFailed, pages_listed
+from kb_readers.failures import ExtractionFailed
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Reader
 from kb_readers.readers import ignore_progress, read_file
+from kb_readers.remarks import pages_listed
 from kb_readers.text import has_few_letters
 
 _PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True)

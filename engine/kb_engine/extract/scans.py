@@ -21,9 +21,10 @@ from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
 from kb_engine.extract.pictures import LONGEST_SIDE, TALLEST, Pixels, Seen, illegible, load_recognizer
-from kb_readers.failures import ExtractionFailed, damaged, pages_listed
+from kb_readers.failures import ExtractionFailed, damaged
 from kb_readers.model import Context, Extraction, Method, Page, PageBegun
 from kb_readers.pdf import declared_title, open_pdf
+from kb_readers.remarks import pages_listed
 from kb_readers.text import count_letters, has_few_letters
 
 T = TypeVar("T")

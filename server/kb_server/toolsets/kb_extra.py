@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import count
 from typing import Annotated, Any
 from weakref import WeakValueDictionary
 
@@ -128,7 +127,9 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
         clock = self.services.clock
         ends = clock.monotonic() + _EDIT_SECONDS
         async with self._locks.setdefault(arguments.document_id, asyncio.Lock()):
-            for made in count(1):
+            made = 0
+            while True:
+                made += 1
                 try:
                     return await self._once(arguments, call)
                 except Refused as refused:
@@ -140,7 +141,6 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
                     if clock.monotonic() + pause >= ends:
                         raise
                 await clock.sleep(pause)
-        raise AssertionError("it counts without end")
 
     async def _once(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
         note = await self.engine.call(

@@ -345,11 +345,11 @@ class SqliteStore(Store):
 
         return await self._search_for_wording(query, find)
 
-    def _found(self, query: Query, read: SqliteRead, there: _There) -> Found:
-        return run_to_end(search.found(read, query, self._best(query, read, there)))
+    def _found(self, query: Query, read: SqliteRead, looked_up: _LookedUp) -> Found:
+        return run_to_end(search.found(read, query, self._best(query, read, looked_up)))
 
-    def _best(self, query: IndexQuery, read: SqliteRead, there: _There) -> Candidates:
-        return there.lookup.best(query, partial(vectors.originals, read.db), self._scanner)
+    def _best(self, query: IndexQuery, read: SqliteRead, looked_up: _LookedUp) -> Candidates:
+        return looked_up.lookup.best(query, partial(vectors.originals, read.db), self._scanner)
 
     def _looks_ahead(self, query: Query) -> bool:
         """Whether to look words up while the vector is made: that wins time, and no other search waits."""
@@ -362,7 +362,7 @@ class SqliteStore(Store):
         )
 
     async def _ask(
-        self, query: IndexQuery, answer: Callable[[SqliteRead, _There], T], ahead: _There | None = None
+        self, query: IndexQuery, answer: Callable[[SqliteRead, _LookedUp], T], ahead: _LookedUp | None = None
     ) -> T:
         async with self._searching:
             return await self._readers.run(partial(self._search, query, answer, ahead))
@@ -370,8 +370,8 @@ class SqliteStore(Store):
     def _search(
         self,
         query: IndexQuery,
-        answer: Callable[[SqliteRead, _There], T],
-        ahead: _There | None,
+        answer: Callable[[SqliteRead, _LookedUp], T],
+        ahead: _LookedUp | None,
         db: apsw.Connection,
     ) -> T:
         """One read transaction, and the state of the index of the same instant.
@@ -399,22 +399,23 @@ class SqliteStore(Store):
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
             lookup = Lookup(state, words, documents, query, required, readable)
-            return answer(read, _There(lookup, generation))
+            return answer(read, _LookedUp(lookup, generation))
         finally:
             roll_back(db)
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """What there is for a query in the base of a generation."""
+class _LookedUp:
+    """A query looked up in the base of a generation."""
 
     lookup: Lookup
     generation: int
 
 
-def _with_scores(_read: SqliteRead, there: _There) -> _There:
-    _ = there.lookup.scores
-    return there
+def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:
+    """Its words scored now, and not when they are needed."""
+    _ = looked_up.lookup.scores
+    return looked_up
 
 
 class _Waiting(Generic[T]):

@@ -171,13 +171,7 @@ class TestSqlite:
         ],
     )
     async def test_not_where_nothing_is_won(self, base: Base, lookups: list[str], query: Query) -> None:
-        async def vector() -> Vector:
-            for _ in range(5):
-                await base.store.read(documents.find, 1)
-            lookups.append("vector")
-            return meaning(TEXT)
-
-        await base.store.search(query, vector())
+        await base.store.search(query, late_vector(base, lookups))
         assert lookups[0] == "vector"
 
     async def test_not_of_a_small_index(
@@ -185,13 +179,7 @@ class TestSqlite:
     ) -> None:
         monkeypatch.setattr(vectors, "BESIDE_ROWS", 4)
 
-        async def vector() -> Vector:
-            for _ in range(5):
-                await base.store.read(documents.find, 1)
-            lookups.append("vector")
-            return meaning(TEXT)
-
-        await base.store.search(HYBRID, vector())
+        await base.store.search(HYBRID, late_vector(base, lookups))
         assert lookups == ["vector", "words"]
 
     async def test_not_where_another_search_would_wait(self, base: Base, lookups: list[str]) -> None:
@@ -209,6 +197,14 @@ class TestSqlite:
             await turn.acquire()
         await base.store.search(HYBRID, vector())
         assert lookups == ["words"]
+
+
+async def late_vector(base: Base, lookups: list[str]) -> Vector:
+    """One that takes long enough for a lookup to begin before it."""
+    for _ in range(5):
+        await base.store.read(documents.find, 1)
+    lookups.append("vector")
+    return meaning(TEXT)
 
 
 def answers(found: Found) -> Any:

@@ -346,13 +346,8 @@ class _Search:
             bm25 = self._bm25[number][block if len(rows) == block.stop - block.start else rows]
             holds_word, wording = bm25 > 0, self._wording(bm25)
         all_rows = _Rows(number, rows, cosines, holds_word, wording)
-        highest = cosines + error
-        self._count(all_rows, highest)
-        high = self._scores(highest, wording) + np.float32(_SLACK)
-        if self._vector is None:
-            assert holds_word is not None, "a mode asks for one part at least"
-            high[~holds_word] = -1  # without vectors only what holds a word can answer
-        rest = all_rows.at(np.flatnonzero(high >= self._threshold))
+        self._count(all_rows, error)
+        rest = all_rows.at(self._promising(all_rows, error))
         if not len(rest):
             return
         low, high = self._bounds(rest).scores
@@ -413,13 +408,26 @@ class _Search:
         scores = self._scores(low, rows.wording), self._scores(high, rows.wording)
         return _Bounds((low, high), (scores[0] - np.float32(_SLACK), scores[1] + np.float32(_SLACK)))
 
-    def _count(self, rows: _Rows, highest: Floats32) -> None:
-        """Count what matches for certain, and note what may match; `highest`: the cosines are no higher."""
+    def _promising(self, rows: _Rows, error: float) -> NDArray[np.intp]:
+        """Where the score may reach the threshold; the cosines are off by `error` at most."""
+        if self._vector is None:  # then only what holds a word can answer
+            assert rows.holds_word is not None, "a mode asks for one part at least"
+            assert rows.wording is not None
+            return np.flatnonzero(rows.holds_word & (rows.wording >= self._threshold - _SLACK))
+        weight = self._query.scoring.weight if rows.wording is not None else 1.0
+        scores = np.maximum(rows.cosines, 0)
+        if rows.wording is not None:
+            scores *= np.float32(weight)
+            scores += rows.wording
+        return np.flatnonzero(scores >= self._threshold - weight * error - 2 * _SLACK)
+
+    def _count(self, rows: _Rows, error: float) -> None:
+        """Count what matches for certain, and note what may match; the cosines are off by `error` at most."""
         query = self._query
         if query.min_score == 0:  # else the words alone do not decide
             possible = np.zeros(len(rows), np.bool_)
             if self._vector is not None:
-                possible = highest >= query.scoring.cosine_floor - _SLACK
+                possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * _SLACK
             if rows.holds_word is not None:
                 self._total += int(np.count_nonzero(rows.holds_word))
                 possible &= ~rows.holds_word

@@ -228,10 +228,10 @@ class Scanned(NamedTuple):
 class Scan:
     """All blocks of the rows of segments, for each the rows that may answer (None: all), with their cosines.
 
-    Without a query, as for a search by words, the cosines are 0. The smallest block is the first, the others
-    come in any order: what the scanner has not begun when it is needed is done by the thread that needs it,
-    from the other end. The scanner does little but multiply, for which it needs no interpreter: whenever it
-    needs that, one of the two threads waits.
+    Without a query, as for a search by words, the cosines are 0. The smallest block is the first. The scanner
+    multiplies from the end on. The thread that needs the blocks takes what is multiplied, and where nothing
+    is, multiplies from the beginning on. The scanner does nothing else, for which it would need the
+    interpreter: whenever it does, one of the two threads waits.
     """
 
     def __init__(
@@ -240,38 +240,45 @@ class Scan:
         query: QuantisedQuery | None,
         scanner: Executor | None = None,
     ) -> None:
-        if query is None or sum(len(vectors) for vectors, _ in segments) < BESIDE_ROWS:
-            scanner = None
-        self._query = query
-        self._work = [_Block(number, block, *segments[number], query) for number, block in _blocks(segments)]
-        self._begun: list[Future[None]] = (
-            [scanner.submit(one.multiply) for one in self._work] if scanner else []
-        )
+        blocks = (_Block(number, block, *segments[number], query) for number, block in _blocks(segments))
+        self._rest = deque(blocks)
+        self._multiplied: deque[_Block] = deque()
+        self._ahead: Future[None] | None = None
+        if scanner and query is not None and sum(len(vectors) for vectors, _ in segments) >= BESIDE_ROWS:
+            self._ahead = scanner.submit(self._multiply_ahead)
 
     def __enter__(self) -> Scan:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._begun:
-            one.cancel()
+        self._rest.clear()
+        if self._ahead is not None:
+            self._ahead.cancel()
 
     def __iter__(self) -> Iterator[Scanned]:
-        if not self._begun:
-            for block in self._work:
-                block.multiply()
-                yield block.scanned()
-            return
-        rest = deque(zip(self._work, self._begun, strict=True))
-        while rest:
-            (block, begun), (other, last) = rest[0], rest[-1]
-            if not begun.done() and len(rest) < len(self._work) and last.cancel():
-                rest.pop()
-                block = other
-                block.multiply()
+        while True:
+            if self._multiplied:
+                block = self._multiplied.popleft()
             else:
-                rest.popleft()
-                begun.result()
+                try:
+                    block = self._rest.popleft()
+                except IndexError:
+                    break
+                block.multiply()
             yield block.scanned()
+        if self._ahead is not None and not self._ahead.cancel():
+            self._ahead.result()
+            for block in self._multiplied:
+                yield block.scanned()
+
+    def _multiply_ahead(self) -> None:
+        while True:
+            try:
+                block = self._rest.pop()
+            except IndexError:
+                return
+            block.multiply()
+            self._multiplied.append(block)
 
 
 def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterator[tuple[int, slice]]:

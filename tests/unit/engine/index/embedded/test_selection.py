@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from kb_engine.index import ranking
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded import vectors as embedded_vectors
 from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, WordScores, select
-from kb_engine.index.embedded.vectors import quantise
+from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
 from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
 
 REACH = 8.0
@@ -157,17 +158,35 @@ def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
     vectors = rows_of("spread", 2_000, 16, np.random.default_rng(0))
-    begun: list[Future[Any]] = []
+    begun: list[tuple[Future[Any], Callable[..., Any]]] = []
 
     class Never(Executor):
         def submit(self, fn: Callable[..., T], /, *_args: object, **_kwargs: object) -> Future[T]:
-            begun.append(Future())
-            return begun[-1]
+            begun.append((Future(), fn))
+            return begun[-1][0]
 
     with pytest.raises(AssertionError):  # where the words are looked up
         selected(vectors, None, None, IndexQuery("", "hybrid", vectors[0], SCORING, 10), scanner=Never())
-    assert begun
-    assert all(one.cancelled() for one in begun)
+    ((future, scan),) = begun
+    assert future.cancelled()
+    multiply = Mock()
+    monkeypatch.setattr(QuantisedVectors, "products", multiply)
+    scan()  # as where the scanner had begun
+    multiply.assert_not_called()
+
+
+def test_what_fails_ahead_fails_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
+    vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
+
+    class Broken(Executor):
+        def submit(self, fn: Callable[..., T], /, *_args: object, **_kwargs: object) -> Future[T]:
+            future: Future[T] = Future()
+            future.set_exception(MemoryError())
+            return future
+
+    with pytest.raises(MemoryError):
+        selected(vectors, None, None, IndexQuery("", "vector", vectors[0], SCORING, 10), scanner=Broken())
 
 
 def test_few_rows_are_scored_exactly() -> None:

@@ -1,6 +1,7 @@
 """JPG and PNG by optical character recognition: the lines that a picture shows, from top to bottom.
 
-    decoded (scaled where it is too large) ─▶ trimmed ─▶ in pieces ─▶ recognized (turned where it lies)
+    decoded (scaled where it is too large) ─▶ trimmed ─▶ in pieces ─▶ recognized (turned where it lies) ─▶
+    in reading order (`layout`)
 
 The recognizer comes with the extra `ocr`, its models (PP-OCRv6, Apache-2.0) inside its package: nothing is
 fetched. It knows Chinese, Japanese and what is written in Latin letters. A page of 90 full lines takes 25
@@ -24,8 +25,9 @@ from numpy.typing import NDArray
 
 from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import no_ocr
+from kb_engine.extract.layout import Line, as_markdown
 from kb_readers.failures import ExtractionFailed, damaged, unsafe
-from kb_readers.markdown import escaped, one_line
+from kb_readers.markdown import one_line
 from kb_readers.model import Context, Extraction, Page
 
 if TYPE_CHECKING:
@@ -61,14 +63,9 @@ _NARROWEST = 8  # the height of a piece, in widths
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
 _MEMORY_SIGNS = ("alloc", "insufficient memory")
 
-_LEAST_CERTAINTY = 0.8  # what is recognized with less is as often wrong as right
-_STANDING = 1.5  # the height of a line that stands, in widths
 _HALF = 0.5  # of the area of all lines: a picture of which so much is read well is not turned
 _SAMPLE = 8  # lines that are read in another direction before the whole picture is turned
 _LEGIBLE = 1 / 3  # of the area of all lines: where less is certain, that too is chance
-_SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
-_WIDEST_GAP = 2.0  # between pieces of one line, in heights
-_PARAGRAPH_GAP = 1.0  # between lines, in heights
 
 
 def read_picture(data: bytes, context: Context) -> Extraction:
@@ -261,35 +258,6 @@ def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
     yield pixels[top:]
 
 
-class Line(NamedTuple):
-    """One piece of text, how sure its reader is of it (0 to 1), and the box around it, in pixels."""
-
-    text: str
-    certainty: float
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it was read, rather than guessed."""
-        return self.certainty >= _LEAST_CERTAINTY
-
-    @property
-    def stands(self) -> bool:
-        """Whether it runs from the top to the bottom, or the other way."""
-        return self.height > _STANDING * (self.right - self.left)
-
-    @property
-    def height(self) -> float:
-        return self.bottom - self.top
-
-    @property
-    def area(self) -> float:
-        return self.height * (self.right - self.left)
-
-
 Recognize: TypeAlias = Callable[[Pixels], list[Line]]
 """Finds the lines of a picture, certain or not."""
 
@@ -344,30 +312,6 @@ def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) 
 def is_legible(lines: Sequence[Line]) -> bool:
     """Whether enough of what looks like text was read that the rest is not chance."""
     return not lines or _share(lines, lambda line: line.is_certain) >= _LEGIBLE
-
-
-def as_markdown(lines: Iterable[Line]) -> str:
-    """The certain ones: neighbours in a row on one line, an empty line where there is a gap."""
-    texts: list[str] = []
-    before: Line | None = None
-    for line in lines:
-        if not line.is_certain:
-            continue
-        if before is None:
-            texts.append(line.text)
-            before = line
-            continue
-        beside = min(before.bottom, line.bottom) - max(before.top, line.top)
-        lower = min(before.height, line.height)
-        gap = abs(line.left - before.right)
-        if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # other columns are lines of their own
-            texts[-1] += f" {line.text}"
-        else:
-            if line.top - before.bottom > _PARAGRAPH_GAP * line.height:
-                texts.append("")
-            texts.append(line.text)
-        before = line
-    return "\n".join(map(escaped, texts))
 
 
 def _well_read(lines: Sequence[Line]) -> float:

@@ -107,6 +107,27 @@ def test_what_stands_beside_is_a_line_and_a_gap_is_a_paragraph() -> None:
     assert text(saved(page)) == "Total\n12.50 EUR\n\n\\# thank you"
 
 
+def test_columns_of_running_text_are_read_one_after_the_other() -> None:
+    """Between them is no more room than between two words of a wide line."""
+    left = [
+        "The quarry was opened by two",
+        "brothers who had bought the",
+        "hill for the sake of its sheep",
+        "and found granite.",
+    ]
+    right = [
+        "Sixty years later it was so",
+        "deep that water had to be",
+        "pumped out day and night, and",
+        "it was given up.",
+    ]
+    rows = [(30, 90 + 40 * number, row) for number, row in enumerate(left)]
+    rows += [(430, 90 + 40 * number, row) for number, row in enumerate(right)]
+    page = drawn((860, 300), (200, 20, "The history of the granite quarry"), *rows)
+    found = [line for line in text(saved(page)).split("\n") if line]
+    assert found == ["The history of the granite quarry", *left, *right]
+
+
 def test_a_picture_is_turned_as_the_camera_says_and_lies_on_white() -> None:
     """So that what a viewer shows is what is read."""
     turned = Image.Exif()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kb_engine.extract.pictures import Line, Pixels, as_markdown, is_legible, upright_lines
+from kb_engine.extract.layout import Line
+from kb_engine.extract.pictures import Pixels, is_legible, upright_lines
 
 LEVEL = [Line("The granite quarry", 0.99, 10, 10, 90, 20), Line("opens at seven", 0.98, 10, 30, 80, 40)]
 GUESSED = [line._replace(text="Thne gi ry", certainty=0.7) for line in LEVEL]
@@ -72,7 +73,3 @@ def test_what_is_certain_among_much_that_is_not_is_chance() -> None:
     assert not is_legible([*GUESSED, chance])
     assert is_legible([*LEVEL, chance._replace(certainty=0.1)])
     assert is_legible([])
-
-
-def test_only_what_is_certain_is_kept() -> None:
-    assert as_markdown([LEVEL[0], GUESSED[1], LEVEL[1]]) == "The granite quarry\nopens at seven"

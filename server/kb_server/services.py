@@ -74,7 +74,8 @@ class Services:
         self.http_base = http_base
         self.paths: Sequence[str] = ()
         """Where MCP is served, each of which tokens may name as their audience."""
-        self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        self.instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        """A name that nobody can guess from outside, the same in all workers of a server."""
         self._calls = calls
         self._clients: list[HttpEngine | HttpRagler] = []
         if engine is not None:
@@ -225,7 +226,7 @@ class Services:
             share_bytes=SHARED_FILES * self.settings.max_upload_bytes,
             seconds=self.settings.upload_ttl,
         )
-        return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)
+        return Uploads(self.settings.home, self.instance, limits, self.engine, self.clock)
 
     async def unready(self) -> str:
         """Why the engine cannot serve this server, asked now; empty where it can. The server runs without."""

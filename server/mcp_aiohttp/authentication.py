@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 from aiohttp import hdrs, web
 
@@ -125,13 +126,17 @@ class ProtectedResource:
             document["resource_name"] = self.name
         return document
 
+    def metadata_path(self, path: str) -> str:
+        """Where the document for the resource at `path` is, from the root of the host (RFC 9728, 3.1)."""
+        return f"{METADATA}{urlsplit(self.base()).path}{path}"
+
     def challenge(self, path: str, error: str = "", description: str = "", scope: str = "") -> str:
         """The value of `WWW-Authenticate` at `path`."""
         values = {
             "error": error,
             "error_description": description,
             "scope": scope or self.least_scope,
-            "resource_metadata": f"{self.base()}{METADATA}{path}",
+            "resource_metadata": urljoin(self.base(), self.metadata_path(path)),
         }
         return "Bearer " + ", ".join(f'{key}="{_quoted(value)}"' for key, value in values.items() if value)
 

@@ -14,7 +14,8 @@ they open.
 Host: accepted are loopback names and addresses, the address listened on, the name in `public_url`, and
 `allowed_hosts`. A server that listens on every address (0.0.0.0, as in a container) and has no
 `allowed_hosts` cannot know the names it is reached by, a service name or a load balancer's: there
-Host is not checked, and Origin alone keeps browsers out. Set `allowed_hosts` to check both.
+Origin alone keeps browsers out, and where no token is needed, for what browsers get without one, a Host that
+a stranger could have registered (`evil.example`). Set `allowed_hosts` to check both.
 
 Origin: accepted are loopback origins and `allowed_origins`; a request without one does not come from a
 browser.
@@ -53,6 +54,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # --- Host and Origin ------------------------------------------------------------------------------
 
 ANY = "*"
+_LOCAL_DOMAINS = (".local", ".internal", ".home.arpa", ".svc")
+"""Under which nobody can register a name: RFC 6762, ICANN, RFC 8375, and what Kubernetes shortens."""
 
 _PREFLIGHT_HEADERS = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
@@ -71,7 +74,8 @@ class OriginCheck:
         # An IPv6 address is written in brackets in a Host header, and read without them.
         self._hosts = {host.strip("[]") if host.endswith("]") else host for host in hosts}
         listens_everywhere = _is_wildcard(options.host)
-        self._any_host = ANY in hosts or (not hosts and listens_everywhere)
+        self._knows_no_names = not hosts and listens_everywhere
+        self._any_host = ANY in hosts or self._knows_no_names
         if not listens_everywhere:
             self._hosts.add(options.host.lower().strip("[]"))
         public = _split(options.public_url)
@@ -80,14 +84,17 @@ class OriginCheck:
         self._setting_names = options.names
         self._is_ours = lru_cache(maxsize=256)(self._is_name)  # honest callers send one or two
 
-    def require(self, request: web.Request) -> None:
-        """Let the request pass.
+    def require(self, request: web.Request, *, is_page: bool = False) -> None:
+        """Let the request pass; `is_page`: a browser may get it without a token and without an Origin.
 
         Raises:
             Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
-        if not self._any_host and (len(hosts) != 1 or not self._is_ours(hosts[0])):
+        is_checked = not self._any_host or (is_page and self._knows_no_names)
+        if is_checked and (
+            len(hosts) != 1 or not (self._is_ours(hosts[0]) or (self._knows_no_names and _is_local(hosts[0])))
+        ):
             raise Refusal(
                 421,
                 HOST_NOT_ALLOWED,
@@ -139,6 +146,22 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
+def _is_local(host: str) -> bool:
+    """Whether no stranger can have registered this Host: an address, a name without a dot, a local domain."""
+    parts = _split(f"//{host}")
+    if parts is None or "@" in host or not (name := (parts.hostname or "").rstrip(".")):
+        return False
+    return "." not in name or name.endswith(_LOCAL_DOMAINS) or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_wildcard(host: str) -> bool:
     try:
         return ip_address(host.strip("[]")).is_unspecified
@@ -149,6 +172,7 @@ def _is_wildcard(host: str) -> bool:
 # --- all of it ------------------------------------------------------------------------------------
 
 
+_READING = (hdrs.METH_GET, hdrs.METH_HEAD)
 _OAUTH_PATHS = ("/.well-known/oauth-", "/.well-known/openid-")
 
 
@@ -268,7 +292,8 @@ class Gate:
         permitted = _is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
         if self.is_mcp(request) and not permitted:
             identity = await self.tokens.require(request)
-        self._origin.require(request)
+        is_page = request.method in _READING and not self.is_mcp(request)
+        self._origin.require(request, is_page=is_page and not self.tokens.authenticator.is_needed)
         return identity
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:

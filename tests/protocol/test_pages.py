@@ -14,11 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
+from kb_contracts.access.key_file import KeyFile, rights_of
+from kb_contracts.access.keys import KeyRing
 from kb_contracts.api import models as m
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.pages import forms
 from kb_server.pages.routes import Pages
-from kb_server.pages.sessions import COOKIE
+from kb_server.pages.sessions import COOKIE, Sessions
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
@@ -411,6 +414,63 @@ async def test_who_is_unknown_sends_no_file_and_nothing_large(opened: Open, tmp_
             assert response.status_code == 413
         assert (await site.http.post("/add", files={"file": ("a.md", b"x")}, headers=HTML)).status_code == 303
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+async def test_where_tokens_of_an_issuer_are_needed_nobody_has_the_pages_without_a_key(opened: Open) -> None:
+    async with opened(oauth_issuer="https://issuer.example") as site:
+        for path in EVERY:
+            response = await site.http.get(path, headers=HTML)
+            assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
+        fields = {"token": (None, ""), "text": (None, "planted")}
+        response = await site.http.post("/add", files=fields, headers=HTML)
+        assert response.headers["Location"] == "/login"
+        assert "kb keys create" in await site.get("/login")
+        response = await site.http.post("/login", files={"key": (None, "")}, headers=HTML)
+        assert (response.status_code, "Set-Cookie" in response.headers) == (403, False)
+
+
+async def test_without_a_session_no_form_is_ours(site: Site) -> None:
+    """What goes with no cookie at all is the same everywhere."""
+    assert (
+        await site.post("/add", token=Sessions(KeyRing(None, {})).form_token(""), text="x")
+    ).status_code == 403
+    site.http.cookies.clear()
+    assert (
+        await site.post("/add", token=Sessions(KeyRing(None, {})).form_token(""), text="x")
+    ).status_code == 403
+
+
+async def test_a_key_that_is_known_is_no_guess_and_hears_what_is_wrong(opened: Open, tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    _, tools = file.create("tools", rights=rights_of(["read"]), toolsets=("kb",))
+    _, revoked = file.create("revoked", rights=rights_of(["read"]))
+    file.revoke("revoked")
+    async with opened(keys=str(file.path), trusted_proxies=["127.0.0.1"]) as site:
+        elsewhere = {**HTML, "X-Forwarded-For": "192.0.2.1"}
+
+        async def login(key: str) -> httpx.Response:
+            return await site.http.post("/login", files={"key": (None, key)}, headers=elsewhere)
+
+        for _ in range(12):
+            assert "not for pages" in plain((await login(tools)).text)
+            assert "was revoked" in plain((await login(revoked)).text)
+        for _ in range(12):
+            refused = await login("wrong")
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) > 0
+
+
+async def test_a_form_that_stops_coming_is_not_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "_SILENCE_SECONDS", 0.1)
+    async with opened(api_key="secret") as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.served.port)
+        head = f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: {BOUNDARY}\r\n"
+        writer.write(f"{head}Content-Length: 100\r\n\r\n--b\r\n".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_login_without_a_key_leads_to_the_pages(site: Site) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 import jwt
 from jwt.exceptions import (
+    DecodeError,
     ExpiredSignatureError,
     ImmatureSignatureError,
     InvalidAudienceError,
     InvalidIssuerError,
+    InvalidTokenError,
     MissingRequiredClaimError,
     PyJWTError,
 )
@@ -121,7 +123,7 @@ class TokenVerifier:
         identity = Identity(access.name, Grant(access, is_one_caller=True))
         if len(self._known) >= _KEPT:
             self._known.clear()  # so many are nobody's working set
-        self._known[key] = identity, min(now + _KEPT_SECONDS, claims["exp"])
+        self._known[key] = identity, min(now + _KEPT_SECONDS, int(claims["exp"]))
         return identity
 
     async def _claims(self, token: str) -> dict[str, Any]:
@@ -138,15 +140,16 @@ class TokenVerifier:
         found = await self._keys.find(key_id if isinstance(key_id, str) else None, algorithm)
         if not found:
             raise TokenRefused("The token is signed with a key that the issuer does not publish.")
-        for key in found[:-1]:
+        for key in found:
             try:
                 return self._decoded(token, key, algorithm)
+            except DecodeError:
+                continue  # the signature may be of the next one
+            except InvalidTokenError as error:  # it fits, and what the token says does not do
+                raise _refused(error) from None
             except PyJWTError:
                 continue
-        try:
-            return self._decoded(token, found[-1], algorithm)
-        except PyJWTError as error:
-            raise _refused(error) from None
+        raise TokenRefused("The token's signature does not fit.")
 
     def _decoded(self, token: str, key: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
         claims = jwt.decode(
@@ -179,7 +182,7 @@ def _scopes_of(claims: Mapping[str, Any]) -> list[str]:
     return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
 
 
-def _refused(error: PyJWTError) -> TokenRefused:
+def _refused(error: InvalidTokenError) -> TokenRefused:
     match error:
         case ExpiredSignatureError():
             return TokenRefused("The token has expired.", is_guess=False)
@@ -192,4 +195,4 @@ def _refused(error: PyJWTError) -> TokenRefused:
         case MissingRequiredClaimError():
             return TokenRefused(f"The token lacks the claim {error.claim}.")
         case _:
-            return TokenRefused("The token's signature does not fit.")
+            return TokenRefused(f"The token's claims do not do: {error}.")

@@ -23,6 +23,7 @@ from kb_contracts.api.models import MAX_NOTE_CHARS
 from kb_server.engine_client.port import FileSource
 from kb_server.tool import ToolError
 from kb_server.uploads.upload import check_filename, check_format
+from mcp_aiohttp.options import BodyLimits
 
 _FIELDS = 32
 _FILES = 32
@@ -30,6 +31,7 @@ _FIELD_BYTES = 5 * MAX_NOTE_CHARS
 """Of all fields together: a note, of up to four bytes a character, and what goes with it."""
 _SMALL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
+_SILENCE_SECONDS = BodyLimits().silence
 
 _BROKEN = (
     ValueError,
@@ -84,44 +86,65 @@ class Form:
     ) -> None:
         """Read the body of the request; `folder` takes the files, of `most_bytes` each at the most.
 
-        Without a folder it is the form of somebody unknown, small and with no files. `check` is called once,
-        with the fields that stand before the first file.
+        Without a folder it is the form of somebody unknown: small, with no files, and soon there. `check` is
+        called once, with the fields that stand before the first file.
 
         Raises:
-            FormError: it is no form, or too large.
+            FormError: it is no form, too large, or nothing more of it came for 20 seconds.
         """
         if request.content_type != "multipart/form-data":
             raise FormError("Send the form as multipart/form-data, as the page does.", 415)
-        room = _FIELD_BYTES if folder is not None else _SMALL_BYTES
         try:
-            reader = await request.multipart()
-            while (part := await reader.next()) is not None:
-                if not isinstance(part, BodyPartReader) or not part.name:
-                    raise FormError("The form cannot be read.")
-                if part.filename is None:
-                    if len(self.fields) == _FIELDS:
-                        raise FormError(f"The form has more than {_FIELDS} fields.", 413)
-                    value = await _field(part, room)
-                    room -= len(value)
-                    self.fields[part.name] = value.decode()
-                elif part.filename:
-                    if folder is None or len(self.files) == _FILES:
-                        raise FormError(f"Send {_FILES} files at a time at the most.", 413)
-                    if not self.files:
-                        check(request, self)
-                    filename = check_filename(part.filename)
-                    check_format(filename)
-                    self.files.append(await self._file(part, filename, folder, most_bytes))
-            if not self.files:
-                check(request, self)
+            async with asyncio.timeout(_SILENCE_SECONDS) as patience:
+                await self._read_parts(request, folder, most_bytes, check, patience)
+        except TimeoutError as error:
+            raise FormError("The form stopped coming. Send it again.", 408) from error
         except _BROKEN as error:
             raise FormError("The form broke off, or cannot be read.") from error
 
-    async def _file(self, part: BodyPartReader, filename: str, folder: Path, most_bytes: int) -> FileSource:
+    async def _read_parts(
+        self,
+        request: web.Request,
+        folder: Path | None,
+        most_bytes: int,
+        check: Check,
+        patience: asyncio.Timeout,
+    ) -> None:
+        async def arriving(part: BodyPartReader) -> AsyncIterator[bytes]:
+            while block := await part.read_chunk(_BLOCK_BYTES):
+                if folder is not None:  # of somebody unknown all has to come in the time of one silence
+                    patience.reschedule(asyncio.get_running_loop().time() + _SILENCE_SECONDS)
+                yield block
+
+        room = _FIELD_BYTES if folder is not None else _SMALL_BYTES
+        reader = await request.multipart()
+        while (part := await reader.next()) is not None:
+            if not isinstance(part, BodyPartReader) or not part.name:
+                raise FormError("The form cannot be read.")
+            if part.filename is None:
+                if len(self.fields) == _FIELDS:
+                    raise FormError(f"The form has more than {_FIELDS} fields.", 413)
+                value = await _field(arriving(part), room)
+                room -= len(value)
+                self.fields[part.name] = value.decode()
+            elif part.filename:
+                if folder is None or len(self.files) == _FILES:
+                    raise FormError(f"Send {_FILES} files at a time at the most.", 413)
+                if not self.files:
+                    check(request, self)
+                filename = check_filename(part.filename)
+                check_format(filename)
+                self.files.append(await self._file(arriving(part), filename, folder, most_bytes))
+        if not self.files:
+            check(request, self)
+
+    async def _file(
+        self, blocks: AsyncIterator[bytes], filename: str, folder: Path, most_bytes: int
+    ) -> FileSource:
         try:
             file = self._opened.enter_context(await asyncio.to_thread(_nameless, folder))
             size = 0
-            while block := await part.read_chunk(_BLOCK_BYTES):
+            async for block in blocks:
                 size += len(block)
                 if size > most_bytes:
                     raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413)
@@ -142,9 +165,9 @@ async def _blocks(file: BinaryIO, size: int) -> AsyncIterator[bytes]:
         yield await asyncio.to_thread(os.pread, file.fileno(), _BLOCK_BYTES, offset)
 
 
-async def _field(part: BodyPartReader, room: int) -> bytes:
+async def _field(blocks: AsyncIterator[bytes], room: int) -> bytes:
     data = bytearray()
-    while block := await part.read_chunk():
+    async for block in blocks:
         data += block
         if len(data) > room:
             raise FormError("The fields of the form are too large.", 413)

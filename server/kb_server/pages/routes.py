@@ -40,6 +40,7 @@ _DOCUMENT = "/documents/{document_id:[0-9a-f-]{1,36}}"
 _VERSION = f"{_DOCUMENT}/versions/{{version:[0-9]{{1,15}}}}"
 _JOB = "/jobs/{job_id:[0-9a-f-]{36}}"
 
+_NO_KEY = "Tokens open no pages, and this server has no key. Make one: kb keys create NAME."
 _FILES = {"kb.css": "text/css", "kb.js": "text/javascript", "kb.svg": "image/svg+xml"}
 _FAULTS = {
     "forbidden": 403,
@@ -58,7 +59,12 @@ class Pages:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self._services = services
-        self.sessions = Sessions(services.keys, services.meter)
+        self.sessions = Sessions(
+            services.keys,
+            services.meter,
+            has_issuer=bool(settings.oauth_issuer),
+            secret=services.instance,
+        )
         self._is_secure = http_base(settings).lower().startswith("https:")
         self._templates = Environment(
             loader=PackageLoader("kb_server.pages"),
@@ -185,7 +191,8 @@ class Pages:
     async def _login_page(self, request: web.Request) -> web.Response:
         if not self.sessions.needs_login:
             return go("/")
-        return self.render("login", 200, message="", to=_own(request.query.get("to", "")))
+        message = "" if self.sessions.can_login else _NO_KEY
+        return self.render("login", 200, message=message, to=_own(request.query.get("to", "")))
 
     async def _login(self, request: web.Request) -> web.Response:
         with Form() as form:
@@ -200,12 +207,17 @@ class Pages:
                 gate.tokens.wrong.check(address, key)
             except Refusal as refusal:
                 gate.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
-                return self.render("login", refusal.status, message=refusal.message, to=to)
+                response = self.render("login", refusal.status, message=refusal.message, to=to)
+                response.headers.update(refusal.headers)
+                return response
             session = self.sessions.login(key)
             if session is None:
-                gate.tokens.wrong.count(address)
+                reason = self.sessions.why_not(key)
+                if not reason:
+                    gate.tokens.wrong.count(address)
                 gate.report_refusal(request, "wrong_login", 403)
-                return self.render("login", 403, message="That is not the key of this server.", to=to)
+                message = reason or "That is not the key of this server."
+                return self.render("login", 403, message=message, to=to)
         gate.tokens.wrong.accept(address, key)
         response = go(to)
         self._give(response, session)

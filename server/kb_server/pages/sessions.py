@@ -2,8 +2,8 @@
 
 A session is an expiry, a random number and the name of the key that opened it, signed with a key that is
 derived from what is kept of that key's token: nothing is stored, every worker knows every session, and none
-outlives its key, which may be revoked, expire or get another token. Where the server has no key everybody has
-a session, for the forms: a page of a stranger cannot read the token that goes with it.
+outlives its key, which may be revoked, expire or get another token. Where callers need no token everybody has
+a session, for the forms: a page of a stranger can neither read nor make up the token that goes with it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,29 @@ _NONCE_BYTES = 16
 
 class Sessions:
     def __init__(
-        self, keys: KeyRing, meter: Meter | None = None, now: Callable[[], float] = time.time
+        self,
+        keys: KeyRing,
+        meter: Meter | None = None,
+        now: Callable[[], float] = time.time,
+        *,
+        has_issuer: bool = False,
+        secret: str = "",
     ) -> None:
-        """`keys` are those that a login takes; where none is needed, there is no login."""
+        """`keys` are those that a login takes. Where callers need neither one nor a token of an issuer there
+        is no login, and `secret`, which all workers have, signs the sessions."""
         self._keys = keys
         self._meter = meter
         self._now = now
+        self._has_issuer = has_issuer
+        self._secret = secret
 
     @property
     def needs_login(self) -> bool:
+        return self._has_issuer or self._keys.is_needed
+
+    @property
+    def can_login(self) -> bool:
+        """Whether there is a key to log in with: tokens of an issuer open no pages."""
         return self._keys.is_needed
 
     def login(self, token: str) -> str | None:
@@ -45,9 +59,16 @@ class Sessions:
             return None
         return self._begun(key.name, token_digest(token))
 
+    def why_not(self, token: str) -> str:
+        """Why a key that is known begins no session; empty where it is not known."""
+        if self._keys.find(token) is not None:
+            return f"This key is not for pages. Ask for one that has `{PAGES}` among its toolsets."
+        reason = self._keys.why_not(token)
+        return f"This key {reason}. Ask for a new one." if reason else ""
+
     def begin(self) -> str:
         """A new session for anybody, where there is no login."""
-        return self._begun(ANYBODY, "")
+        return self._begun(ANYBODY, self._secret)
 
     def grant(self, session: str) -> Grant | None:
         """What its holder may do; None where the session is none, or no longer."""
@@ -57,7 +78,7 @@ class Sessions:
         if not expiry.isdecimal() or len(expiry) > 15 or int(expiry) <= self._now():
             return None
         if not self.needs_login:
-            return EVERYBODY if _same(signature, _sign("", "session", content)) else None
+            return EVERYBODY if _same(signature, _sign(self._secret, "session", content)) else None
         found = self._keys.named(name)
         if found is None:
             return None
@@ -71,7 +92,7 @@ class Sessions:
         return _sign(session, "form", "")
 
     def is_form_token(self, session: str, token: str) -> bool:
-        return _same(token, self.form_token(session))
+        return self.grant(session) is not None and _same(token, self.form_token(session))
 
     def _begun(self, name: str, digest: str) -> str:
         expiry = int(self._now()) + SESSION_SECONDS

@@ -155,7 +155,8 @@ def _add_metadata(app: web.Application, gate: Gate) -> None:
             return web.json_response(resource.metadata(path), headers=headers)
 
         gate.open.add(metadata)
-        app.router.add_get(f"{METADATA}{path}", metadata)
+        for place in {f"{METADATA}{path}", resource.metadata_path(path)}:  # a proxy may take a prefix away
+            app.router.add_get(place, metadata)
 
 
 # --- running it -----------------------------------------------------------------------------------

@@ -287,6 +287,15 @@ async def test_a_refusal_says_where_tokens_come_from(
     assert refused.value.headers["WWW-Authenticate"] == challenge + metadata
 
 
+def test_metadata_of_a_server_under_a_path_are_at_the_root_of_its_host() -> None:
+    """RFC 9728, section 3.1."""
+    resource = ProtectedResource(["https://issuer"], lambda: "https://kb.example/base")
+    well_known = "/.well-known/oauth-protected-resource/base/mcp"
+    assert resource.metadata_path("/mcp") == well_known
+    assert f'resource_metadata="https://kb.example{well_known}"' in resource.challenge("/mcp")
+    assert resource.metadata("/mcp")["resource"] == "https://kb.example/base/mcp"
+
+
 async def test_what_the_authenticator_knows_arrives() -> None:
     assert await protected().require(request("Bearer good")) == Identity("me", 7)
 

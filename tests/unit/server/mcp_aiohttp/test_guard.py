@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +188,30 @@ def test_the_address_listened_on_is_a_name_of_this_server() -> None:
 def test_allowed_hosts_are_names_with_or_without_a_port(allowed: str, host: str, expected: int) -> None:
     """Without one, any port; `*` is any name."""
     assert decision(host=host, allowed_hosts=[allowed]) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("evil.example:3000", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+        ("kb-server:3000", 200),
+        ("192.168.1.5:3000", 200),
+        ("[fd00::1]:3000", 200),
+        ("box.local", 200),
+        ("kb.team.svc.cluster.local:3000", 200),
+        ("kb.example.com", 200),
+    ],
+)
+def test_on_every_address_a_page_is_not_had_by_a_strangers_name(host: str, expected: int) -> None:
+    """Browsers send no Origin with what a page of the same name gets."""
+    options = HostingOptions(host="0.0.0.0", public_url="https://kb.example.com")
+    check = partial(OriginCheck(options).require, is_page=True)
+    assert status(check, make_mocked_request("GET", "/documents", headers={"Host": host})) == expected
+    allowed = OriginCheck(HostingOptions(host="0.0.0.0", allowed_hosts=["*"]))
+    request = make_mocked_request("GET", "/documents", headers={"Host": host})
+    assert status(partial(allowed.require, is_page=True), request) == 200
 
 
 @pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", "[::]"])

@@ -59,6 +59,20 @@ def test_where_no_key_is_needed_everybody_has_one_until_one_is() -> None:
     assert Sessions(ring(), now=lambda: 1_000.0).grant(session) is None
 
 
+def test_where_an_issuer_is_set_a_session_wants_a_key_that_there_may_not_be() -> None:
+    sessions = Sessions(ring(""), now=lambda: 1_000.0, has_issuer=True)
+    assert sessions.needs_login
+    assert not sessions.can_login
+    assert sessions.grant(Sessions(ring(""), now=lambda: 1_000.0).begin()) is None
+    assert sessions.login("") is None
+
+
+def test_sessions_of_anybody_are_of_one_server() -> None:
+    one, other = (Sessions(ring(""), now=lambda: 1_000.0, secret=secret) for secret in ("one", "other"))
+    assert one.grant(one.begin()) == EVERYBODY
+    assert other.grant(one.begin()) is None
+
+
 @pytest.mark.parametrize("forged", ["", ".", "..", "9999999999.00.", "a.b.c", "9" * 5_000, "é.ü.ß", "\udcff"])
 def test_what_is_no_session_is_none(sessions: Sessions, forged: str) -> None:
     assert sessions.grant(forged) is None
@@ -101,13 +115,18 @@ def test_a_key_for_some_toolsets_has_to_name_the_pages(tmp_path: Path) -> None:
     _, both = file.create("both", rights=rights_of(["read"]), toolsets=("kb", "pages"))
     sessions = Sessions(KeyRing(file.path))
     assert sessions.login(tools) is None
+    assert "not for pages" in sessions.why_not(tools)
     assert sessions.login(both) is not None
+    file.revoke("both")
+    assert "was revoked" in sessions.why_not(both)
+    assert sessions.why_not("kb_unknown") == ""
 
 
 def test_a_form_token_is_of_one_session(sessions: Sessions) -> None:
     one, other = begun(sessions), begun(sessions)
     assert sessions.is_form_token(one, sessions.form_token(one))
     assert not sessions.is_form_token(other, sessions.form_token(one))
+    assert not sessions.is_form_token("", sessions.form_token(""))
     assert not sessions.is_form_token(one, "")
     assert not sessions.is_form_token(one, one.rpartition(".")[2]), "a signature of a session is no token"
 

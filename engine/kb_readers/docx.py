@@ -30,8 +30,10 @@ _TITLES = frozenset(["title"])
 _LEVELS = 6
 _DEEPEST_STYLE = 20  # styles that are based on one another
 _DEEPEST_INDENT = 6
+# Properties of before a change that is tracked.
+_FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
 # What another element beside it says too, and what a change that is tracked took away.
-_UNREAD = frozenset(["Fallback", "moveFrom", "rt"])
+_UNREAD = frozenset(["Fallback", "moveFrom", "rt", *_FORMER])
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -117,6 +119,7 @@ class _Styles(Handler):
     def __init__(self) -> None:
         self._by_id: defaultdict[str, _Style] = defaultdict(_Style)
         self._open = _Style()
+        self._former = 0
 
     def level(self, style_id: str) -> int:
         """Of the heading that a paragraph of this style is; 0 for none."""
@@ -144,6 +147,9 @@ class _Styles(Handler):
 
     def start(self, name: str, attributes: Attributes) -> None:
         value = _value(attributes)
+        self._former += name in _FORMER
+        if self._former:
+            return
         if name == "style":
             self._open = self._by_id[_value(attributes, "styleId")]
         elif name == "name":
@@ -156,6 +162,9 @@ class _Styles(Handler):
             self._open.list_id = value
         elif name == "ilvl":
             self._open.depth = int(value)
+
+    def end(self, name: str) -> None:
+        self._former -= name in _FORMER
 
 
 class _Numbering(Handler):

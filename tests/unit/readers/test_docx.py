@@ -123,6 +123,22 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
     assert text(body(f"<w:p>{choice}</w:p>{changed}")) == "boxed\n\nnew linked tabbed\nbelow"
 
 
+def test_properties_of_before_a_tracked_change_do_not_count() -> None:
+    """They stand behind the ones that hold."""
+    former = '<w:pPrChange w:id="1" w:author="a"><w:pPr>{}</w:pPr></w:pPrChange>'
+    was_heading = former.format('<w:pStyle w:val="Heading1"/><w:outlineLvl w:val="0"/>')
+    was_item = former.format('<w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr>')
+    styles = (
+        f'<w:styles {WORD}><w:style w:styleId="Plain"><w:name w:val="Plain"/>'
+        f"<w:pPr>{was_heading}{was_item}</w:pPr></w:style>"
+        '<w:style w:styleId="Heading2"><w:name w:val="heading 2"/></w:style></w:styles>'
+    )
+    inner = paragraph("text", was_heading) + paragraph("no item", was_item)
+    inner += paragraph("Part", f'<w:pStyle w:val="Heading2"/>{was_heading}')
+    inner += paragraph("plain", '<w:pStyle w:val="Plain"/>')
+    assert text(body(inner, parts={"styles": styles})) == "text\n\nno item\n\n## Part\n\nplain"
+
+
 def with_chunks(chunks: Mapping[str, bytes]) -> bytes:
     """A document whose body is these parts, as converters from HTML write it."""
     package = "http://schemas.openxmlformats.org/package/2006/relationships"

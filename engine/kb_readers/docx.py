@@ -21,6 +21,7 @@ from kb_readers.mail import body_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
 from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
 from kb_readers.remarks import names_listed
+from kb_readers.symbols import symbol
 from kb_readers.text import read_text
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
@@ -33,7 +34,7 @@ _DEEPEST_INDENT = 6
 # Properties of before a change that is tracked.
 _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
 # What another element beside it says too, and what a change that is tracked took away.
-_UNREAD = frozenset(["Fallback", "moveFrom", "rt", *_FORMER])
+_UNREAD = frozenset(["Fallback", "del", "moveFrom", "rt", *_FORMER])
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -261,6 +262,8 @@ class _Text(Handler):
             paragraph.chosen = ""
         elif name in _BREAKS:
             paragraph.parts.append(_BREAKS[name])
+        elif name in ("sym", "symEx"):
+            paragraph.parts.append(symbol(_value(attributes, "font"), _value(attributes, "char")))
         elif name == "pStyle":
             paragraph.style = _value(attributes)
         elif name == "outlineLvl":

@@ -115,7 +115,8 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
         f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
     )
     changed = (
-        "<w:p><w:del><w:r><w:delText>old</w:delText></w:r></w:del><w:ins><w:r><w:t>new</w:t></w:r></w:ins>"
+        "<w:p><w:del><w:r><w:delText>old</w:delText><w:sym w:char='2264'/></w:r></w:del>"
+        "<w:ins><w:r><w:t>new</w:t></w:r></w:ins>"
         "<w:moveFrom><w:r><w:t>moved</w:t></w:r></w:moveFrom>"
         "<w:hyperlink><w:r><w:t> linked</w:t></w:r></w:hyperlink>"
         "<w:r><w:tab/><w:t>tabbed</w:t><w:br/><w:t>below</w:t></w:r></w:p>"
@@ -137,6 +138,30 @@ def test_properties_of_before_a_tracked_change_do_not_count() -> None:
     inner += paragraph("Part", f'<w:pStyle w:val="Heading2"/>{was_heading}')
     inner += paragraph("plain", '<w:pStyle w:val="Plain"/>')
     assert text(body(inner, parts={"styles": styles})) == "text\n\nno item\n\n## Part\n\nplain"
+
+
+@pytest.mark.parametrize(
+    ("font", "code", "character"),
+    [
+        ("Symbol", "F06D", "μ"),
+        ("Symbol", "00B3", "≥"),
+        ("Symbol", "f0fe", "⎭"),
+        ("Symbol", "2264", "≤"),
+        ("Symbol", "F080", "�"),
+        ("Wingdings", "F0FC", "✓"),
+        ("Wingdings 2", "F050", "✓"),
+        ("Wingdings", "F041", "�"),
+        ("Segoe UI Emoji", "1F600", "😀"),
+        ("Webdings", "F06D", "�"),
+        ("Arial", "D800", "�"),
+        ("Arial", "0", "�"),
+        ("Arial", "FFFFFF", "�"),
+        ("Arial", "no code", "�"),
+    ],
+)
+def test_a_symbol_is_the_character_that_its_font_shows(font: str, code: str, character: str) -> None:
+    inner = f'<w:p><w:r><w:t>5</w:t><w:sym w:font="{font}" w:char="{code}"/><w:t>g</w:t></w:r></w:p>'
+    assert text(body(inner)) == f"5{character}g"
 
 
 def with_chunks(chunks: Mapping[str, bytes]) -> bytes:

@@ -12,11 +12,12 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
 from kb_readers.html import read_html
+from kb_readers.linear import TERMS, LinearText
 from kb_readers.mail import body_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
 from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
@@ -196,10 +197,9 @@ class _Numbering(Handler):
 
 
 @dataclass
-class _Paragraph:
+class _Paragraph(LinearText):
     """One that is being read; those of a text box are read while the one that holds it is open."""
 
-    parts: list[str] = field(default_factory=list)
     style: str = ""
     level: int | None = None
     list_id: str | None = None
@@ -263,7 +263,13 @@ class _Text(Handler):
         elif name in _BREAKS:
             paragraph.parts.append(_BREAKS[name])
         elif name in ("sym", "symEx"):
-            paragraph.parts.append(symbol(_value(attributes, "font"), _value(attributes, "char")))
+            paragraph.write(symbol(_value(attributes, "font"), _value(attributes, "char")))
+        elif name == "r":
+            paragraph.begin_run()
+        elif name == "vertAlign":
+            paragraph.raised = _value(attributes) == "superscript"
+        elif name in TERMS:
+            paragraph.begin_term(name)
         elif name == "pStyle":
             paragraph.style = _value(attributes)
         elif name == "outlineLvl":
@@ -284,6 +290,8 @@ class _Text(Handler):
                 self._budget.spend(entries[self._entry])
                 paragraph.chosen, paragraph.begin = entries[self._entry], len(paragraph.parts)
             self._entries = None
+        elif name in TERMS and self._paragraphs:
+            self._paragraphs[-1].end_term(name)
         elif name == "p" and self._paragraphs:
             self._end_paragraph(self._paragraphs.pop())
         elif name == "tbl":
@@ -308,10 +316,10 @@ class _Text(Handler):
     def characters(self, text: str) -> None:
         if self._in_text and not self._unread and self._paragraphs:
             self._budget.spend(text)
-            self._paragraphs[-1].parts.append(text)
+            self._paragraphs[-1].write(text)
 
     def _end_paragraph(self, paragraph: _Paragraph) -> None:
-        lines = [line for line in map(one_line, "".join(paragraph.parts).split("\n")) if line]
+        lines = [line for line in map(one_line, paragraph.text.split("\n")) if line]
         if not lines:
             return
         if self._tables:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged
+from kb_readers.linear import TERMS, LinearText
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import Extraction, Page
 from kb_readers.xml_files import Attributes, Handler, Package, reference
@@ -89,7 +90,7 @@ class _Shapes(Handler):
         self._fallbacks = 0  # open copies of what was already read, for programs that could not
         self._role = ""  # the type of the shape's placeholder
         self._lines: list[str] = []  # of the open shape, or of the open cell
-        self._line: list[str] = []  # of the open paragraph
+        self._line = LinearText()  # of the open paragraph
         self._in_text = False
         self._row: list[str] = []
         self._rows: list[str] = []
@@ -102,7 +103,13 @@ class _Shapes(Handler):
         elif name == "t":
             self._in_text = True
         elif name == "br":
-            self._line.append("\n")
+            self._line.parts.append("\n")
+        elif name in ("r", "fld"):
+            self._line.begin_run()
+        elif name == "rPr":  # a baseline below that of the line is negative
+            self._line.raised = "0" < attributes.get("baseline", "")[:1] <= "9"
+        elif name in TERMS:
+            self._line.begin_term(name)
         elif name == "ph":
             self._role = attributes.get("type", "body")
         elif name == "relIds":
@@ -117,9 +124,11 @@ class _Shapes(Handler):
             return
         elif name == "t":
             self._in_text = False
+        elif name in TERMS:
+            self._line.end_term(name)
         elif name == "p":
-            self._lines += filter(None, map(one_line, "".join(self._line).split("\n")))
-            self._line = []
+            self._lines += filter(None, map(one_line, self._line.text.split("\n")))
+            self._line = LinearText()
         elif name in ("sp", "cxnSp", "pt"):  # `pt` is a shape of a SmartArt
             self._end_shape()
         elif name == "tc":
@@ -138,7 +147,7 @@ class _Shapes(Handler):
 
     def characters(self, text: str) -> None:
         if self._in_text and not self._fallbacks:
-            self._line.append(text)
+            self._line.write(text)
 
     def _end_shape(self) -> None:
         lines, role = self._lines, self._role

@@ -164,6 +164,62 @@ def test_a_symbol_is_the_character_that_its_font_shows(font: str, code: str, cha
     assert text(body(inner)) == f"5{character}g"
 
 
+RAISED = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+
+
+def run(words: str, align: str = "baseline") -> str:
+    properties = RAISED.replace("superscript", align)
+    return f'<w:r>{properties}<w:t xml:space="preserve">{words}</w:t></w:r>'
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (run("10") + run("6", "superscript") + run(" copies"), "10^6 copies"),
+        (run("10") + run("-", "superscript") + run("1", "superscript") + run("2", "superscript"), "10^-12"),
+        (run("2019") + run("3", "superscript") + "<w:r><w:t>, 4</w:t></w:r>", "2019^3, 4"),
+        (run("CO") + run("2", "subscript"), "CO2"),
+        (run("end.") + run("3", "superscript"), "end.3"),
+        (run("end") + run(" 3", "superscript"), "end 3"),
+        (f"<w:pPr>{RAISED}</w:pPr>{run('a')}<w:r><w:t>b</w:t></w:r>", "ab"),
+        (f"{run('n')}<w:r>{RAISED}<w:sym w:font='Symbol' w:char='F0A2'/></w:r>", "n^′"),
+        (f"{run('note')}<w:r>{RAISED}<w:footnoteReference/></w:r>{run('.')}", "note."),
+    ],
+)
+def test_a_superscript_is_told_from_what_it_follows(runs: str, expected: str) -> None:
+    assert text(body(f"<w:p>{runs}</w:p>")) == expected
+
+
+def equation(name: str, *terms: tuple[str, str]) -> str:
+    inner = "".join(f"<m:{term}>{content}</m:{term}>" for term, content in terms)
+    return (
+        f'<m:{name} xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math">{inner}</m:{name}>'
+    )
+
+
+def term(words: str) -> str:
+    return f"<m:r><m:t>{words}</m:t></m:r>"
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        (equation("f", ("num", term("1")), ("den", term("2"))) + run(" of it"), "1/2 of it"),
+        (run("2") + equation("f", ("num", term("1")), ("den", term("2"))), "2 1/2"),
+        (equation("f", ("num", term("a+b")), ("den", term("2") + term("c"))), "(a+b)/(2c)"),
+        (equation("sSup", ("e", term("x")), ("sup", term("−1"))), "x^−1"),
+        (equation("sSup", ("e", term("x")), ("sup", term("n+1"))), "x^(n+1)"),
+        (equation("nary", ("sub", ""), ("sup", ""), ("e", term("x"))), "x"),
+        (
+            equation("f", ("num", equation("f", ("num", term("1")), ("den", term("2")))), ("den", term("3"))),
+            "(1/2)/3",
+        ),
+    ],
+)
+def test_fractions_and_exponents_of_equations_are_written_in_one_line(inner: str, expected: str) -> None:
+    assert text(body(f"<w:p>{inner}</w:p>")) == expected
+
+
 def with_chunks(chunks: Mapping[str, bytes]) -> bytes:
     """A document whose body is these parts, as converters from HTML write it."""
     package = "http://schemas.openxmlformats.org/package/2006/relationships"

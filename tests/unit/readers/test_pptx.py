@@ -131,6 +131,29 @@ def test_what_only_older_programs_show_is_not_read_twice() -> None:
     assert texts(data) == ["# Quarry\n\nonce"]
 
 
+def test_superscripts_and_fractions_are_written_in_one_line() -> None:
+    maths = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+    runs = "".join(
+        f"<a:r><a:rPr{baseline}/><a:t>{words}</a:t></a:r>"
+        for words, baseline in [
+            ("10", ""),
+            ("6", ' baseline="30000"'),
+            (" CO", ' baseline="0"'),
+            ("2", ' baseline="-25000"'),
+            (", ", ""),
+        ]
+    )
+    half = (
+        f'<m:f xmlns:m="{maths}"><m:num><m:r><m:t>1</m:t></m:r></m:num>'
+        "<m:den><m:r><m:t>2</m:t></m:r></m:den></m:f>"
+    )
+    data = rewritten(
+        one_slide("HERE"),
+        {SLIDE: lambda xml: xml.replace(b"<a:r><a:t>HERE</a:t></a:r>", f"{runs}{half}".encode())},
+    )
+    assert texts(data) == ["# Quarry\n\n10^6 CO2, 1/2"]
+
+
 def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
     main = "http://schemas.openxmlformats.org/drawingml/2006/main"
     office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
@@ -32,6 +33,7 @@ _TITLES = frozenset(["title"])
 _LEVELS = 6
 _DEEPEST_STYLE = 20  # styles that are based on one another
 _DEEPEST_INDENT = 6
+_MOST_SPANNED = 1_000  # columns of a row that merged cells may fill
 # Properties of before a change that is tracked.
 _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
 # What another element beside it says too, and what a change that is tracked took away.
@@ -210,6 +212,10 @@ class _Paragraph(LinearText):
     """Of what the field shows, in `parts`."""
 
 
+_Row: TypeAlias = list[tuple[str, int]]
+"""Cells, each with the number of columns that it takes."""
+
+
 class _Text(Handler):
     """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
 
@@ -227,9 +233,10 @@ class _Text(Handler):
         self._unread = 0
         self._in_text = False
         self._tables = 0  # how many are open; one within another is text of its cell
-        self._rows: list[list[str]] = []
-        self._row: list[str] = []
+        self._rows: list[_Row] = []
+        self._row: _Row = []
         self._cell: list[str] = []
+        self._span = 1  # columns that the cell takes
         self._budget = TextBudget()
 
     def start(self, name: str, attributes: Attributes) -> None:
@@ -240,6 +247,8 @@ class _Text(Handler):
             self._paragraphs.append(_Paragraph())
         elif name == "tbl":
             self._tables += 1
+        elif name == "gridSpan" and self._tables == 1:
+            self._span = min(int(_value(attributes) or 1), _MOST_SPANNED)
         elif name == "altChunk":
             self._add_embedded(self._embedded(reference(attributes)))
         elif self._paragraphs:
@@ -298,17 +307,20 @@ class _Text(Handler):
             self._tables -= 1
             if self._tables:
                 return
-            rows = [row for row in self._rows if any(row)]
+            rows = [row for row in self._rows if any(text for text, _ in row)]
             self._rows = []
             if max(map(len, rows), default=0) == 1:  # a frame around text
-                for row in rows:
-                    self._add(escaped(row[0]))
+                for [(text, _)] in rows:
+                    self._add(escaped(text))
             elif rows:
-                header, *others = map(table_row, rows)
-                self._add("\n".join([header, table_rule(len(rows[0])), *others]))
+                header, *others = map(_columns, rows)
+                lines = [table_row(header), table_rule(len(header)), *map(table_row, others)]
+                self._add("\n".join(lines))
         elif self._tables == 1 and name == "tc":
-            self._row.append(one_line(" ".join(self._cell)))
+            self._budget.spend(" | " * (self._span - 1))
+            self._row.append((one_line(" ".join(self._cell)), self._span))
             self._cell = []
+            self._span = 1
         elif self._tables == 1 and name == "tr":
             self._rows.append(self._row)
             self._row = []
@@ -355,6 +367,14 @@ class _Text(Handler):
         else:
             self.blocks.append(block)
         self._in_list = is_item
+
+
+def _columns(row: _Row) -> list[str]:
+    """The values of a row by their columns: empty cells follow one that was merged."""
+    columns: list[str] = []
+    for text, span in row:
+        columns += [text, *[""] * min(span - 1, _MOST_SPANNED - len(columns))]
+    return columns
 
 
 def _value(attributes: Attributes, name: str = "val") -> str:

@@ -91,6 +91,31 @@ def test_a_table_is_a_table_and_a_frame_is_text() -> None:
     assert text(body(inner + frame)) == "| a\\|b | c d |\n| --- | --- |\n| inner |  |\n\nframed"
 
 
+def table(*rows: list[tuple[str, int]]) -> str:
+    """Of cells with the number of columns that each takes."""
+    cells = (
+        "".join(
+            f'<w:tc><w:tcPr><w:gridSpan w:val="{span}"/></w:tcPr>{PARAGRAPH.format(words)}</w:tc>'
+            for words, span in row
+        )
+        for row in rows
+    )
+    return "<w:tbl>" + "".join(f"<w:tr>{row}</w:tr>" for row in cells) + "</w:tbl>"
+
+
+def test_what_follows_a_merged_cell_stands_under_its_column() -> None:
+    inner = table([("Stones", 3)], [("City", 1), ("Kind", 1), ("Sales", 1)], [("Total", 2), ("30", 1)])
+    assert text(body(inner)) == (
+        "| Stones |  |  |\n| --- | --- | --- |\n| City | Kind | Sales |\n| Total |  | 30 |"
+    )
+    assert text(body(table([("framed", 3)], [("too", 3)]))) == "framed\n\ntoo"
+
+
+def test_merged_cells_fill_a_bounded_number_of_columns() -> None:
+    assert text(body(table([("a", 10**9), ("b", 10**9), ("c", 1)]))).splitlines()[0].count("|") == 1003
+    assert refused(body(table(*[[("a", 10**9)]] * 30_000))).code == "extraction_failed"
+
+
 def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
     """Those of a first page and of even pages are often the same."""
 

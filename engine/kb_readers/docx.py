@@ -1,9 +1,10 @@
 """DOCX as one text without pages: where a page ends is decided by the program that shows it.
 
-The body comes first, in its order, with headings, lists and tables as Markdown; text boxes stand after their
-paragraph. Then come footnotes and endnotes, and what headers and footers say, each once. Text that is
-formatted as hidden is read; deletions that are tracked, comments, and the words in charts and pictures are
-not. HTML and plain text that a converter put in place of the body are read; parts of other formats are named.
+The body comes first, in its order, with headings, lists and tables as Markdown, and with the numbers that
+Word counts; text boxes stand after their paragraph. Then come footnotes and endnotes, and what headers and
+footers say, each once. Text that is formatted as hidden is read; deletions that are tracked, comments, and
+the words in charts and pictures are not. HTML and plain text that a converter put in place of the body are
+read; parts of other formats are named.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kb_contracts.api.formats import FORMATS
+from kb_readers.docx_numbering import Counter, Numbering
 from kb_readers.failures import ExtractionFailed
 from kb_readers.html import read_html
 from kb_readers.linear import TERMS, LinearText
@@ -25,7 +27,7 @@ from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
 from kb_readers.remarks import names_listed
 from kb_readers.symbols import symbol
 from kb_readers.text import read_text
-from kb_readers.xml_files import Attributes, Handler, Package, reference
+from kb_readers.xml_files import Attributes, Handler, Package, reference, value_of
 
 _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)
@@ -37,7 +39,9 @@ _MOST_SPANNED = 1_000  # columns of a row that merged cells may fill
 # Properties of before a change that is tracked.
 _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
 # What another element beside it says too, and what a change that is tracked took away.
-_UNREAD = frozenset(["Fallback", "del", "moveFrom", "rt", *_FORMER])
+_REMOVED = frozenset(["del", "moveFrom"])
+_UNREAD = frozenset(["Fallback", "rt", *_REMOVED, *_FORMER])
+_ORDERED = re.compile(r"\d{1,9}[.)]")  # the mark of an item that is numbered in Markdown too
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -45,7 +49,7 @@ def read_docx(data: bytes) -> Extraction:
     """The whole document as one page without a number. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, "wordprocessingml")
     outgoing = list(package.relationships(package.main).values())
-    styles, numbering = _Styles(), _Numbering()
+    styles, numbering = _Styles(), Numbering()
     for each in outgoing:
         if each.kind == "styles":
             package.feed(each.part, styles)
@@ -116,7 +120,7 @@ class _Style:
     based_on: str = ""
     level: int | None = None
     list_id: str | None = None
-    depth: int = 0
+    depth: int | None = None
 
 
 class _Styles(Handler):
@@ -139,8 +143,12 @@ class _Styles(Handler):
 
     def list_of(self, style_id: str) -> tuple[str, int]:
         """The list that its paragraphs are items of, and how deep in it; "" for none."""
-        style = next((style for style in self._chain(style_id) if style.list_id is not None), _Style())
-        return style.list_id or "", style.depth
+        depth: int | None = None
+        for style in self._chain(style_id):
+            depth = style.depth if depth is None else depth
+            if style.list_id is not None:
+                return style.list_id, depth or 0
+        return "", 0
 
     def _chain(self, style_id: str) -> list[_Style]:
         chain: list[_Style] = []
@@ -150,12 +158,12 @@ class _Styles(Handler):
         return chain
 
     def start(self, name: str, attributes: Attributes) -> None:
-        value = _value(attributes)
+        value = value_of(attributes)
         self._former += name in _FORMER
         if self._former:
             return
         if name == "style":
-            self._open = self._by_id[_value(attributes, "styleId")]
+            self._open = self._by_id[value_of(attributes, "styleId")]
         elif name == "name":
             self._open.name = value
         elif name == "basedOn":
@@ -171,33 +179,6 @@ class _Styles(Handler):
         self._former -= name in _FORMER
 
 
-class _Numbering(Handler):
-    """Which lists are numbered, by their ids and the depths of their items."""
-
-    def __init__(self) -> None:
-        self._formats: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        self._definitions: dict[str, str] = {}
-        self._definition = ""
-        self._list = ""
-        self._depth = 0
-
-    def is_numbered(self, list_id: str, depth: int) -> bool:
-        kind = self._formats[self._definitions.get(list_id, "")].get(depth, "bullet")
-        return kind not in ("bullet", "none")
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        if name == "abstractNum":
-            self._definition = _value(attributes, "abstractNumId")
-        elif name == "lvl":
-            self._depth = int(_value(attributes, "ilvl"))
-        elif name == "numFmt":
-            self._formats[self._definition][self._depth] = _value(attributes)
-        elif name == "num":
-            self._list = _value(attributes, "numId")
-        elif name == "abstractNumId":
-            self._definitions[self._list] = _value(attributes)
-
-
 @dataclass
 class _Paragraph(LinearText):
     """One that is being read; those of a text box are read while the one that holds it is open."""
@@ -206,6 +187,8 @@ class _Paragraph(LinearText):
     level: int | None = None
     list_id: str | None = None
     depth: int | None = None
+    has_removed: bool = False
+    """Whether text of it, or its end, was removed by a change that is tracked."""
     chosen: str = ""
     """The entry of a drop-down field that is open."""
     begin: int = 0
@@ -219,15 +202,14 @@ _Row: TypeAlias = list[tuple[str, int]]
 class _Text(Handler):
     """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
 
-    def __init__(self, styles: _Styles, numbering: _Numbering, embedded: Callable[[str], str]) -> None:
+    def __init__(self, styles: _Styles, numbering: Numbering, embedded: Callable[[str], str]) -> None:
         """`embedded` gives the text of a part in another format, by the id of its relationship."""
         self.blocks: list[str] = []
         self._styles = styles
-        self._numbering = numbering
+        self._counter = Counter(numbering)
         self._embedded = embedded
         self._entries: list[str] | None = None  # of a drop-down field that is being read
         self._entry = 0  # that is chosen
-        self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)  # of a list's items, by depth
         self._in_list = False
         self._paragraphs: list[_Paragraph] = []
         self._unread = 0
@@ -240,6 +222,8 @@ class _Text(Handler):
         self._budget = TextBudget()
 
     def start(self, name: str, attributes: Attributes) -> None:
+        if name in _REMOVED and self._paragraphs:
+            self._paragraphs[-1].has_removed = True
         self._unread += name in _UNREAD
         if self._unread:
             return
@@ -248,7 +232,7 @@ class _Text(Handler):
         elif name == "tbl":
             self._tables += 1
         elif name == "gridSpan" and self._tables == 1:
-            self._span = min(int(_value(attributes) or 1), _MOST_SPANNED)
+            self._span = min(int(value_of(attributes) or 1), _MOST_SPANNED)
         elif name == "altChunk":
             self._add_embedded(self._embedded(reference(attributes)))
         elif self._paragraphs:
@@ -261,10 +245,10 @@ class _Text(Handler):
             self._entries, self._entry = [], 0
         elif self._entries is not None:
             if name == "listEntry":
-                self._entries.append(_value(attributes))
+                self._entries.append(value_of(attributes))
             elif name in ("default", "result"):
-                self._entry = int(_value(attributes) or 0)
-        elif paragraph.chosen and name == "fldChar" and _value(attributes, "fldCharType") == "end":
+                self._entry = int(value_of(attributes) or 0)
+        elif paragraph.chosen and name == "fldChar" and value_of(attributes, "fldCharType") == "end":
             # Some programs write what it shows beside its entries.
             if not "".join(paragraph.parts[paragraph.begin :]).strip():
                 paragraph.parts.append(paragraph.chosen)
@@ -272,21 +256,21 @@ class _Text(Handler):
         elif name in _BREAKS:
             paragraph.parts.append(_BREAKS[name])
         elif name in ("sym", "symEx"):
-            paragraph.write(symbol(_value(attributes, "font"), _value(attributes, "char")))
+            paragraph.write(symbol(value_of(attributes, "font"), value_of(attributes, "char")))
         elif name == "r":
             paragraph.begin_run()
         elif name == "vertAlign":
-            paragraph.raised = _value(attributes) == "superscript"
+            paragraph.raised = value_of(attributes) == "superscript"
         elif name in TERMS:
             paragraph.begin_term(name)
         elif name == "pStyle":
-            paragraph.style = _value(attributes)
+            paragraph.style = value_of(attributes)
         elif name == "outlineLvl":
-            paragraph.level = int(_value(attributes)) + 1
+            paragraph.level = int(value_of(attributes)) + 1
         elif name == "numId":
-            paragraph.list_id = _value(attributes)
+            paragraph.list_id = value_of(attributes)
         elif name == "ilvl":
-            paragraph.depth = int(_value(attributes))
+            paragraph.depth = int(value_of(attributes))
 
     def end(self, name: str) -> None:
         if self._unread:
@@ -313,9 +297,8 @@ class _Text(Handler):
                 for [(text, _)] in rows:
                     self._add(escaped(text))
             elif rows:
-                header, *others = map(_columns, rows)
-                lines = [table_row(header), table_rule(len(header)), *map(table_row, others)]
-                self._add("\n".join(lines))
+                header, *others = (table_row(_columns(row)) for row in rows)
+                self._add("\n".join([header, table_rule(len(_columns(rows[0]))), *others]))
         elif self._tables == 1 and name == "tc":
             self._budget.spend(" | " * (self._span - 1))
             self._row.append((one_line(" ".join(self._cell)), self._span))
@@ -332,24 +315,25 @@ class _Text(Handler):
 
     def _end_paragraph(self, paragraph: _Paragraph) -> None:
         lines = [line for line in map(one_line, paragraph.text.split("\n")) if line]
-        if not lines:
-            return
-        if self._tables:
-            self._cell += lines
-            return
         level = self._styles.level(paragraph.style) if paragraph.level is None else paragraph.level
         list_id, depth = self._styles.list_of(paragraph.style)
         list_id = list_id if paragraph.list_id is None else paragraph.list_id
         depth = depth if paragraph.depth is None else paragraph.depth
-        if 0 < level <= _LEVELS:
-            self._add(f"{'#' * level} {' '.join(lines)}")
-        elif list_id not in ("", "0"):  # 0 takes a paragraph out of the list of its style
-            counts = self._counts[list_id]
-            counts[depth] = counts.get(depth, 0) + 1
-            for deeper in [other for other in counts if other > depth]:
-                del counts[deeper]
-            mark = f"{counts[depth]}." if self._numbering.is_numbered(list_id, depth) else "-"
-            self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}", is_item=True)
+        is_item = list_id not in ("", "0")  # 0 takes a paragraph out of the list of its style
+        mark = ""
+        if is_item and (lines or not paragraph.has_removed):  # an item without text counts too
+            mark = self._counter.mark(list_id, depth)
+            self._budget.spend(mark)
+        words = " ".join(filter(None, [mark, *lines]))
+        if self._tables:
+            self._cell.append(words)
+        elif not lines:
+            return
+        elif 0 < level <= _LEVELS:
+            self._add(f"{'#' * level} {words}")
+        elif is_item:
+            bullet = "" if _ORDERED.fullmatch(mark) else "- "
+            self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{bullet}{words}", is_item=True)
         else:
             self._add("\n".join(map(escaped, lines)))
 
@@ -375,8 +359,3 @@ def _columns(row: _Row) -> list[str]:
     for text, span in row:
         columns += [text, *[""] * min(span - 1, _MOST_SPANNED - len(columns))]
     return columns
-
-
-def _value(attributes: Attributes, name: str = "val") -> str:
-    """Of an attribute, whatever its namespace; "" where there is none."""
-    return next((value for key, value in attributes.items() if key.rpartition(" ")[2] == name), "")

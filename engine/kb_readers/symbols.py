@@ -13,7 +13,7 @@ _SYMBOL = (
     " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼"
     "€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊⟨®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪�⟩∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
 )
-_FONTS = {
+_FONTS: dict[str, dict[int, str]] = {
     "symbol": dict(zip([*range(0x20, 0x7F), *range(0xA0, 0xFF)], _SYMBOL, strict=True)),
     # Ticks, boxes, bullets and arrows, and what Word makes of `:)`, `:(`, `<--`, `-->`, `<==` and `==>`.
     "wingdings": {

@@ -264,6 +264,11 @@ def reference(attributes: Attributes, name: str = "id") -> str:
     return next((value for key, value in attributes.items() if key.endswith(full)), "")
 
 
+def value_of(attributes: Attributes, name: str = "val") -> str:
+    """Of an attribute, whatever its namespace; "" where there is none."""
+    return next((value for key, value in attributes.items() if local_name(key) == name), "")
+
+
 def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
     """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
     if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:

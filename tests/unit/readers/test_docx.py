@@ -81,6 +81,114 @@ def test_lists_have_their_marks_and_numbers() -> None:
     )
 
 
+def level(depth: int, shown: str, fmt: str = "decimal", start: str = "1", more: str = "") -> str:
+    return (
+        f'<w:lvl w:ilvl="{depth}"><w:start w:val="{start}"/><w:numFmt w:val="{fmt}"/>{more}'
+        f'<w:lvlText w:val="{shown}"/></w:lvl>'
+    )
+
+
+def numbered(inner: str, *levels: str, lists: str = "", styles: str = "") -> str:
+    """The text of a body with the lists 1 and 2, which share these levels, and further lists."""
+    shared = '<w:num w:numId="{}"><w:abstractNumId w:val="0"/></w:num>'
+    numbering = (
+        f'<w:numbering {WORD}><w:abstractNum w:abstractNumId="0">{"".join(levels)}</w:abstractNum>'
+        f"{shared.format(1)}{shared.format(2)}{lists}</w:numbering>"
+    )
+    return text(
+        body(inner, parts={"numbering": numbering, "styles": f"<w:styles {WORD}>{styles}</w:styles>"})
+    )
+
+
+def item(words: str, depth: int = 0, list_id: int = 1) -> str:
+    properties = f'<w:numPr><w:ilvl w:val="{depth}"/><w:numId w:val="{list_id}"/></w:numPr>'
+    return paragraph(words, properties)
+
+
+def test_headings_have_the_numbers_that_their_styles_give_them() -> None:
+    """What is based on a style is in its list, be it at another depth."""
+    styles = (
+        '<w:style w:styleId="H1"><w:name w:val="heading 1"/><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr>'
+        '</w:pPr></w:style><w:style w:styleId="H2"><w:name w:val="heading 2"/><w:basedOn w:val="H1"/>'
+        '<w:pPr><w:numPr><w:ilvl w:val="1"/></w:numPr></w:pPr></w:style>'
+    )
+    headings = {"Terms": 1, "Ends": 1, "Notice": 2, "Cause": 2, "Rest": 1, "A": 2}
+    inner = "".join(paragraph(words, f'<w:pStyle w:val="H{rank}"/>') for words, rank in headings.items())
+    assert numbered(inner, level(0, "Article %1"), level(1, "%1.%2"), styles=styles) == (
+        "# Article 1 Terms\n\n# Article 2 Ends\n\n## 2.1 Notice\n\n## 2.2 Cause\n\n"
+        "# Article 3 Rest\n\n## 3.1 A"
+    )
+
+
+def test_items_have_the_numbers_that_are_shown() -> None:
+    """A level that nothing counted has its start; one without a text shows nothing."""
+    levels = [
+        level(0, "%1.", start="4"), level(1, "%1.%2"), level(2, "(%3)", "lowerLetter"),
+        level(3, "%3.%4", "upperRoman", more="<w:isLgl/>"), level(4, "%5)"), level(5, ""),
+        level(6, "*", "bullet"),
+    ]  # fmt: skip
+    depths = [1, 0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 2, 1, 2]
+    inner = "".join(item("x", depth) for depth in depths)
+    assert [line.strip() for line in numbered(inner, *levels).splitlines()] == [
+        "- 4.1 x", "4. x", "5. x", "- 5.1 x", "- 5.2 x", "- (a) x", "- (b) x", "- 2.1 x", "1) x",
+        "- x", "- x", "- (c) x", "- 5.3 x", "- (a) x",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fmt", "start", "mark"),
+    [
+        ("lowerLetter", "28", "bb"),
+        ("upperLetter", "26", "Z"),
+        ("lowerLetter", "781", "781"),
+        ("lowerRoman", "14", "xiv"),
+        ("upperRoman", "1994", "MCMXCIV"),
+        ("upperRoman", "4000", "4000"),
+        ("decimalZero", "7", "07"),
+        ("chineseCounting", "3", "3"),
+        ("decimal", "9" * 50, "1000000"),
+        ("none", "1", ""),
+    ],
+)
+def test_numbers_are_written_in_the_format_of_their_level(fmt: str, start: str, mark: str) -> None:
+    assert numbered(item("x"), level(0, "No %1:", fmt, start)) == f"- No {mark}: x"
+
+
+def test_lists_of_one_definition_go_on_unless_they_begin_again() -> None:
+    """A list may have levels of its own too, which change nothing for the others."""
+    override = '<w:lvlOverride w:ilvl="0">{}</w:lvlOverride>'
+    lists = "".join(
+        f'<w:num w:numId="{number}"><w:abstractNumId w:val="0"/>{override.format(changed)}</w:num>'
+        for number, changed in [(3, '<w:startOverride w:val="1"/>'), (4, level(0, "Step %1:"))]
+    )
+    inner = "".join(item("x", list_id=number) for number in (1, 2, 3, 3, 4, 1))
+    assert numbered(inner, level(0, "%1."), lists=lists) == "1. x\n2. x\n1. x\n2. x\n- Step 3: x\n4. x"
+
+
+def test_items_without_text_count_unless_they_were_removed() -> None:
+    removed = item("").replace("<w:t xml:space='preserve'></w:t>", "<w:del/>")
+    assert numbered(item("a") + item("") + item("b") + removed + item("c"), level(0, "%1.")) == (
+        "1. a\n3. b\n4. c"
+    )
+
+
+def test_the_numbers_of_rows_are_in_their_cells() -> None:
+    cells = [(item(""), "a"), (item(""), "b")]
+    rows = "".join(f"<w:tr><w:tc>{i}</w:tc><w:tc>{PARAGRAPH.format(w)}</w:tc></w:tr>" for i, w in cells)
+    assert numbered(f"<w:tbl>{rows}</w:tbl>{item('c')}", level(0, "R-%1")) == (
+        "| R-1 | a |\n| --- | --- |\n| R-2 | b |\n\n- R-3 c"
+    )
+
+
+def test_marks_are_bounded() -> None:
+    long = numbered(item("x"), level(0, "%1" * 10_000, "lowerLetter", "780"))
+    assert len(long) < 2_000
+    assert numbered(item("x", 10**9) + item("y", -1), level(8, "%9."), level(0, "%1.")).split() == [
+        *["1.", "x"],
+        *["1.", "y"],
+    ]
+
+
 def test_a_table_is_a_table_and_a_frame_is_text() -> None:
     cell = "<w:tc>{}</w:tc>"
     row = "<w:tr>" + cell * 2 + "</w:tr>"

@@ -137,7 +137,7 @@ def _has_html(part: EmailMessage) -> bool:
 def _text_of_leaf(leaf: EmailMessage) -> str:
     data, is_html = _bytes(leaf), leaf.get_content_subtype() == "html"
     text = decode(data, _encoding(leaf, data, is_html))
-    return markdown_of(text).strip() if is_html else "\n".join(map(escaped, text.splitlines())).strip()
+    return markdown_of(text).strip() if is_html else "\n".join(map(escaped, text.strip().splitlines()))
 
 
 def _bytes(leaf: EmailMessage) -> bytes:

@@ -15,8 +15,9 @@ from kb_contracts.semantics.headings import Heading
 _LONGEST_TITLE = 200
 _LONGEST_GIVEN = 500
 
-# The beginnings of lines that Markdown would take for a heading, a fence, an underline or a rule.
-_MARKUP = re.compile(r"(?=#{1,6}(?:\s|$)|`{3}|~{3}|=+\s*$|--+\s*$)", re.MULTILINE)
+# The beginnings of lines that Markdown would take for a heading, a fence, an underline or a rule; what
+# stands farther in is code to it.
+_MARKUP = re.compile(r"( {0,3})(?=#{1,6}(?:\s|$)|`{3,}[^`\n]*$|~{3}|=+\s*$|-+\s*$)", re.MULTILINE)
 _BAR = "\\|"
 
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -25,7 +26,8 @@ _EMPHASIS = re.compile(r"\*\*|`")
 
 def escaped(line: str) -> str:
     """The line, with a backslash before what would make it markup."""
-    return f"\\{line}" if _MARKUP.match(line) else line
+    found = _MARKUP.match(line)
+    return f"{found[1]}\\{line[found.end() :]}" if found else line
 
 
 def one_line(text: str) -> str:

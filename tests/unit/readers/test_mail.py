@@ -11,6 +11,7 @@ import pytest
 
 from kb_readers.failures import ExtractionFailed
 from kb_readers.mail import read_mail
+from kb_readers.markdown import headings
 from tests.support.reading import only_text, refusal
 
 text = partial(only_text, read_mail)
@@ -52,6 +53,13 @@ def test_a_mail_is_its_head_and_its_text() -> None:
         "# Stones of Größe\n\nFrom: Ada <ada@example.org>\nTo: bob@example.org\n"
         "Date: Mon, 23 Nov 2026 10:00:00 +0000\n\nGranite is hard.\n\\# no heading"
     )
+
+
+def test_no_line_of_plain_text_is_a_heading_or_opens_a_fence() -> None:
+    mail = HEAD + b"\n     # first\n  ## second\n -\n   ~~~\n    # code\n- item\n"
+    found = text(mail)
+    assert found == f"{READ}\n\n\\# first\n  \\## second\n \\-\n   \\~~~\n    # code\n- item"
+    assert not list(headings(f"{found}\n\nlast\n"))
 
 
 def test_of_two_forms_the_plain_one_is_read_and_html_where_it_is_alone() -> None:

@@ -18,6 +18,7 @@ _MIME_TYPE = "text/html"
 _HEAD_BYTES = 4096
 _LONGEST_TITLE = 500
 _DEEPEST_INDENT = 6
+_LARGEST_SPAN = 1_000
 
 _DECLARED = re.compile(
     rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
@@ -47,6 +48,7 @@ _HIDDEN = frozenset(["script", "style", "template", "noscript"])
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset(["ul", "ol", "menu"])
 _CELLS = frozenset(["td", "th"])
+_ROW_GROUPS = frozenset(["table", "thead", "tbody", "tfoot"])
 # Elements that end a line of text before and after themselves.
 _BLOCKS = frozenset(
     """address article aside blockquote body caption center dd details dialog dir div dl dt fieldset
@@ -54,11 +56,10 @@ _BLOCKS = frozenset(
     pre search section select summary table tbody tfoot thead tr ul""".split()  # noqa: SIM905 - read as words
 )
 # A table cell with one of these lays out a page; it is no cell of data.
-_LAYOUT = frozenset(["table", "pre", "ul", "ol", "blockquote", "hr", "section", "article"]) | frozenset(
-    _HEADINGS
-)
+_LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "article", *_HEADINGS])
 
 _BACKTICKS = re.compile(r"`{3,}")
+_NUMBER = re.compile(r"\s*([+-]?\d{1,9})(?!\d)", re.ASCII)
 
 
 def read_html(data: bytes) -> Extraction:
@@ -102,16 +103,22 @@ def encoding_named(label: str, where: str) -> str:
 
 
 def _read(html: str) -> _Document:
-    document = _Document()
+    document = _Document(len(html))
     document.feed(html)
     document.close()
     return document
 
 
+def _number(attribute: str | None) -> int:
+    """What an attribute says, of nine digits at most; else 1."""
+    found = _NUMBER.match(attribute or "")
+    return int(found[1]) if found else 1
+
+
 class _Document(HTMLParser):
     """Collects finished blocks of Markdown while the tags go by."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._in_title = False
@@ -126,6 +133,10 @@ class _Document(HTMLParser):
         self._item = ""  # the mark of the list item that the next block begins
         self._row: list[str] | None = None  # the finished cells of the open row of data
         self._in_cell = False
+        self._span = 1, 1  # how many columns and rows the open cell takes
+        self._row_number = 0
+        self._free_from: dict[int, int] = {}  # columns that cells reach down into: the first row below
+        self._empty_cells = _LARGEST_SPAN + length  # that spans may still add: in proportion to the file
 
     def text(self) -> str:
         """The whole document; call after `close`."""
@@ -180,20 +191,27 @@ class _Document(HTMLParser):
         elif tag in _CELLS:
             self._end_cell()
             self._in_cell = self._row is not None
+            given = dict(attrs)
+            # No rows at all are all of the group.
+            columns, rows = _number(given.get("colspan")), _number(given.get("rowspan")) or _LARGEST_SPAN
+            self._span = min(max(1, columns), _LARGEST_SPAN), min(max(1, rows), _LARGEST_SPAN)
         elif tag == "tr":
             self._end_row()
             self._end_block()
             if not self._pre:
                 self._row = []
+                self._row_number += 1
         elif tag in _BLOCKS:
             self._start_block(tag)
 
     def _start_block(self, tag: str) -> None:
         if self._row is not None and tag not in _LAYOUT:
-            self._line.append(" ")  # a paragraph in a cell of data stays on the row's line
+            self._line.append(" ")  # a paragraph or list in a cell of data stays on the row's line
             return
         self._end_row()
         self._end_block()
+        if tag in _ROW_GROUPS:
+            self._free_from.clear()
         if tag in _LISTS:
             self._lists.append(1 if tag == "ol" else 0)
         elif tag == "li":
@@ -216,6 +234,8 @@ class _Document(HTMLParser):
             return
         self._end_row()
         self._end_block()
+        if tag in _ROW_GROUPS:
+            self._free_from.clear()
         if tag in _LISTS and self._lists:
             self._lists.pop()
         elif tag == "li":
@@ -258,8 +278,21 @@ class _Document(HTMLParser):
         cell = " ".join("".join(self._line).split())
         self._line.clear()
         if self._in_cell or cell:
-            self._row.append(cell)
+            self._add_cell(self._row, cell)
         self._in_cell = False
+        self._span = 1, 1
+
+    def _add_cell(self, row: list[str], cell: str) -> None:
+        """Beside the columns that cells above reach down into, and with the columns that it spans."""
+        while self._empty_cells and self._free_from.get(len(row), 0) > self._row_number:
+            row.append("")
+            self._empty_cells -= 1
+        columns, rows = self._span
+        column, further = len(row), min(columns - 1, self._empty_cells)
+        row += [cell, *[""] * further]
+        self._empty_cells -= further
+        if rows > 1:
+            self._free_from |= dict.fromkeys(range(column, len(row)), self._row_number + rows)
 
     def _end_row(self) -> None:
         if self._row is None:

@@ -13,7 +13,8 @@ from kb_readers.markdown import headings
 SOUP = [
     "<p>", "</p>", "<h1>", "</h1>", "<table>", "<tr>", "<td>", "</td>", "</tr>", "</table>", "<br>", "<hr>",
     "<ul>", "<li>", "</ul>", "<ol>", "<pre>", "</pre>", "<title>", "</title>", "<script>", "</script>",
-    "<template>", "</template>", "<![", "<!--", "-->", "</", "<", ">", "&", "word", "#", "```", "---",
+    "<td colspan=3 rowspan=2>", "<th rowspan=0>", "<tbody>", "<template>", "</template>",
+    "<![", "<!--", "-->", "</", "<", ">", "&", "word", "#", "```", "---",
 ]  # fmt: skip
 
 
@@ -36,6 +37,26 @@ def text_of(html: str) -> str:
         ("<table><tr><th>a<th>b<tr><td>1|2<td></table>", "| a | b |\n| --- | --- |\n| 1\\|2 |  |"),
         ("<tr><td><p>a</p><p>b</p><td>c</tr>", "| a b | c |\n| --- | --- |"),
         ("<table><tr><td>alone</table>", "alone"),
+        (
+            "<tr><td colspan=2>a<td>b<tr><td>1<td>2<td>3",
+            "| a |  | b |\n| --- | --- | --- |\n| 1 | 2 | 3 |",
+        ),
+        (
+            "<tr><th rowspan=2>a<th colspan=2>b<th rowspan=2>c<tr><th>d<th>e<tr><td>1<td>2<td>3<td>4",
+            "| a | b |  | c |\n| --- | --- | --- | --- |\n|  | d | e |\n| 1 | 2 | 3 | 4 |",
+        ),
+        (
+            "<table><tr><td>a<td>b<tbody><tr><td rowspan=0>1<td>2<tr><td>3<tbody><tr><td>4<td>5</table>",
+            "| a | b |\n| --- | --- |\n| 1 | 2 |\n|  | 3 |\n| 4 | 5 |",
+        ),
+        (
+            "<table><tr><td rowspan=9>a<td>b</table><table><tr><td>c<td rowspan=-1 colspan=x>d<tr><td>e<td>f",
+            "| a | b |\n| --- | --- |\n\n| c | d |\n| --- | --- |\n| e | f |",
+        ),
+        (
+            "<tr><td><ul><li>a</li><li>b</li></ul><ol><li>c</ol><td>d<br>e<tr><td>f<td><div>g</div>h",
+            "| a b c | d e |\n| --- | --- |\n| f | g h |",
+        ),
         ("<table><tr><td><h2>T</h2>x<td>y</table>", "## T\n\nx\n\ny"),
         ("<p># no</p><p>```</p><p>x<br>---</p>", "\\# no\n\n\\```\n\nx\n\\---"),
         ("&lt;p&gt; &amp;amp; &#x41; &nbsp; &copy;", "<p> &amp; A ©"),
@@ -73,6 +94,12 @@ def test_the_title_is_the_pages_own_or_its_first_heading(html: str, title: str |
 def test_no_nesting_is_too_deep(tag: str) -> None:
     """A tree would run out of stack; what is below would be lost."""
     assert "the bottom" in text_of(f"<{tag}>" * 20_000 + "the bottom")
+
+
+@pytest.mark.parametrize("cell", ["<td colspan=9999999>x", "<td colspan=1000 rowspan=0>x<tr><td>y"])
+def test_merged_cells_make_a_text_in_proportion_to_the_file(cell: str) -> None:
+    html = f"<tr>{cell}" * 20_000
+    assert len(text_of(html)) < 10 * len(html)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ _BLOCKS = frozenset(
     figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu nav ol option p
     pre search section select summary table tbody tfoot thead tr ul""".split()  # noqa: SIM905 - read as words
 )
+_ANNOTATIONS = frozenset(["rt", "rp", "rtc"])  # how the words before are pronounced
+_ENDS_OF_ANNOTATIONS = _ANNOTATIONS | _BLOCKS | _CELLS | frozenset(["rb", "ruby"])
 # A table cell with one of these lays out a page; it is no cell of data.
 _LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "article", *_HEADINGS])
 
@@ -122,6 +124,7 @@ class _Document(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._in_title = False
+        self._in_annotation = False
         self._hidden = ""  # the open element whose text nobody sees, and how many of it are open
         self._hidden_depth = 0
         self._parts: list[str] = []  # finished blocks, each behind its separator
@@ -155,6 +158,8 @@ class _Document(HTMLParser):
             self._in_title = True
         else:
             self._in_title = self._in_title and tag not in _BLOCKS
+            if tag in _ENDS_OF_ANNOTATIONS:
+                self._in_annotation = tag in _ANNOTATIONS
             self._start_visible(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
@@ -162,7 +167,10 @@ class _Document(HTMLParser):
             self._hidden_depth -= tag == self._hidden
             if not self._hidden_depth:
                 self._hidden = ""
-        elif tag == "title":
+            return
+        if tag in _ENDS_OF_ANNOTATIONS:
+            self._in_annotation = False
+        if tag == "title":
             self._in_title = False
         elif tag in _CELLS:
             self._end_cell()
@@ -174,7 +182,7 @@ class _Document(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._in_title:
             self.title = (self.title + data)[:_LONGEST_TITLE]
-        elif not self._hidden:
+        elif not (self._hidden or self._in_annotation):
             self._line.append(data if self._pre else data.replace("\n", " "))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:

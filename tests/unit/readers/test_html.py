@@ -13,7 +13,7 @@ from kb_readers.markdown import headings
 SOUP = [
     "<p>", "</p>", "<h1>", "</h1>", "<table>", "<tr>", "<td>", "</td>", "</tr>", "</table>", "<br>", "<hr>",
     "<ul>", "<li>", "</ul>", "<ol>", "<pre>", "</pre>", "<title>", "</title>", "<script>", "</script>",
-    "<td colspan=3 rowspan=2>", "<th rowspan=0>", "<tbody>", "<template>", "</template>",
+    "<td colspan=3 rowspan=2>", "<th rowspan=0>", "<tbody>", "<rt>", "<template>", "</template>",
     "<![", "<!--", "-->", "</", "<", ">", "&", "word", "#", "```", "---",
 ]  # fmt: skip
 
@@ -59,6 +59,9 @@ def text_of(html: str) -> str:
         ),
         ("<table><tr><td><h2>T</h2>x<td>y</table>", "## T\n\nx\n\ny"),
         ("<p># no</p><p>```</p><p>x<br>---</p>", "\\# no\n\n\\```\n\nx\n\\---"),
+        ("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</rt></ruby>で", "漢字で"),
+        ("<ruby>漢<rp>(<rt>かん<rp>)<rb>字<rt>じ</ruby>で<p><ruby>本<rt>ほん<p>の", "漢字で\n\n本\n\nの"),
+        ("<tr><td><ruby>本<rt>ほん<td>の<tr><td>a<td>b", "| 本 | の |\n| --- | --- |\n| a | b |"),
         ("&lt;p&gt; &amp;amp; &#x41; &nbsp; &copy;", "<p> &amp; A ©"),
         ("<script>x='<p>no'</script><style>p{}</style><template>no</template><noscript>no</noscript>y", "y"),
         ("<img alt='a cat' src=x><a href='http://e.com'>link</a>", "a cat link"),

@@ -111,10 +111,10 @@ def _read(html: str) -> _Document:
     return document
 
 
-def _number(attribute: str | None) -> int:
-    """What an attribute says, of nine digits at most; else 1."""
+def _number(attribute: str | None, default: int = 1) -> int:
+    """What an attribute says, of nine digits at most."""
     found = _NUMBER.match(attribute or "")
-    return int(found[1]) if found else 1
+    return int(found[1]) if found else default
 
 
 class _Document(HTMLParser):
@@ -132,7 +132,7 @@ class _Document(HTMLParser):
         self._line: list[str] = []  # the block that is being written
         self._level = 0  # of the open heading
         self._pre = 0  # how many are open
-        self._lists: list[int] = []  # the open lists: the number of the next item, 0 for a bullet
+        self._lists: list[int | None] = []  # the open lists: the number of the next item, None for a bullet
         self._item = ""  # the mark of the list item that the next block begins
         self._row: list[str] | None = None  # the finished cells of the open row of data
         self._in_cell = False
@@ -210,9 +210,9 @@ class _Document(HTMLParser):
                 self._row = []
                 self._row_number += 1
         elif tag in _BLOCKS:
-            self._start_block(tag)
+            self._start_block(tag, dict(attrs))
 
-    def _start_block(self, tag: str) -> None:
+    def _start_block(self, tag: str, attrs: dict[str, str | None]) -> None:
         if self._row is not None and tag not in _LAYOUT:
             self._line.append(" ")  # a paragraph or list in a cell of data stays on the row's line
             return
@@ -221,12 +221,13 @@ class _Document(HTMLParser):
         if tag in _ROW_GROUPS:
             self._free_from.clear()
         if tag in _LISTS:
-            self._lists.append(1 if tag == "ol" else 0)
+            self._lists.append(_number(attrs.get("start")) if tag == "ol" else None)
         elif tag == "li":
             self._item = f"{'  ' * min(max(0, len(self._lists) - 1), _DEEPEST_INDENT)}- "
-            if self._lists and self._lists[-1]:
-                self._item = f"{self._item[:-2]}{self._lists[-1]}. "
-                self._lists[-1] += 1
+            if self._lists and (following := self._lists[-1]) is not None:
+                number = _number(attrs.get("value"), following)
+                self._item = f"{self._item[:-2]}{number}. "
+                self._lists[-1] = number + 1
         elif tag == "table":
             self._last_kind = ""
         elif tag == "pre":

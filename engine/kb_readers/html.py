@@ -61,6 +61,9 @@ _ENDS_OF_ANNOTATIONS = _ANNOTATIONS | _BLOCKS | _CELLS | frozenset(["rb", "ruby"
 _LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "article", *_HEADINGS])
 
 _BACKTICKS = re.compile(r"`{3,}")
+# A letter alone may be a power. Several, and those that are left out, are of an ordinal or an abbreviation:
+# 21st, XXe, no.
+_EXPONENT = re.compile(r"[\d+\-\N{MINUS SIGN}]|(?![aeorAEOR])[^\W\d_](?![^\W\d_])")
 _NUMBER = re.compile(r"\s*([+-]?\d{1,9})(?!\d)", re.ASCII)
 
 
@@ -130,6 +133,8 @@ class _Document(HTMLParser):
         self._parts: list[str] = []  # finished blocks, each behind its separator
         self._last_kind = ""
         self._line: list[str] = []  # the block that is being written
+        self._may_be_exponent = False  # what comes next: it is set high directly after a letter or digit
+        self._begins_link = False
         self._level = 0  # of the open heading
         self._pre = 0  # how many are open
         self._lists: list[int | None] = []  # the open lists: the number of the next item, None for a bullet
@@ -176,6 +181,10 @@ class _Document(HTMLParser):
             self._end_cell()
         elif tag == "tr":
             self._end_row()
+        elif tag == "sup":
+            self._may_be_exponent = False
+        elif tag == "a":
+            self._begins_link = False
         elif tag in _BLOCKS:
             self._close_block(tag)
 
@@ -183,6 +192,9 @@ class _Document(HTMLParser):
         if self._in_title:
             self.title = (self.title + data)[:_LONGEST_TITLE]
         elif not (self._hidden or self._in_annotation):
+            if self._may_be_exponent and _EXPONENT.match(data):
+                self._line.append("^")
+            self._may_be_exponent = self._begins_link = False
             self._line.append(data if self._pre else data.replace("\n", " "))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
@@ -196,6 +208,11 @@ class _Document(HTMLParser):
             self._line.append("\n")
         elif tag == "img":
             self._line.append(f" {dict(attrs).get('alt') or ''} ")
+        elif tag == "sup":
+            # One in a link, or with a link in it, refers to a footnote.
+            self._may_be_exponent = not self._begins_link and "".join(self._line[-1:])[-1:].isalnum()
+        elif tag == "a":
+            self._may_be_exponent, self._begins_link = False, True
         elif tag in _CELLS:
             self._end_cell()
             self._in_cell = self._row is not None

@@ -25,10 +25,12 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 # As browsers do: what says that it is Latin 1 or ASCII is Windows 1252, what names an encoding of East Asia
-# may have the characters that were added to it later, and what says in ASCII that it is UTF-16 is not.
+# may have the characters that were added to it later, and what says in ASCII that it is UTF-16 is not. The
+# last ones are labels that Python does not know.
 _READ_AS = {
     "iso8859-1": "cp1252",
     "ascii": "cp1252",
+    "big5": "big5hkscs",
     "gb2312": "gb18030",
     "gbk": "gb18030",
     "shift_jis": "cp932",
@@ -36,9 +38,13 @@ _READ_AS = {
     "utf-16": "utf-8",
     "utf-16-le": "utf-8",
     "utf-16-be": "utf-8",
+    "x-gbk": "gb18030",
+    "x-sjis": "cp932",
+    "windows-31j": "cp932",
+    "iso-8859-8-i": "iso8859-8",
 }
 _TAKEN = frozenset(
-    ["utf-8", "cp1252", "gb18030", "big5", "big5hkscs", "cp932", "euc_jp"]
+    ["utf-8", "cp1252", "gb18030", "big5hkscs", "cp932", "euc_jp"]
     + ["iso2022_jp", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp874", "tis-620"]
     + [f"cp125{n}" for n in range(9)]
     + [f"iso8859-{n}" for n in range(2, 17)]
@@ -96,7 +102,7 @@ def find_encoding(data: bytes) -> str:
 
 def encoding_named(label: str, where: str) -> str:
     """What a declaration means to browsers. Raises ExtractionFailed "undecodable_text": it is not read."""
-    name = codec_named(label)
+    name = codec_named(label) or label.lower()
     name = _READ_AS.get(name, name)
     if name not in _TAKEN:
         raise ExtractionFailed(

@@ -126,6 +126,11 @@ def test_merged_cells_make_a_text_in_proportion_to_the_file(cell: str) -> None:
         ('<meta charset="utf-16"><p>Grüße</p>', "utf-8"),
         ("<meta charset=gb2312><p>镕</p>", "gbk"),
         ("<meta charset=shift_jis><p>①</p>", "cp932"),
+        ("<meta charset=big5><p>這裏是香港</p>", "cp950"),
+        ("<meta charset=X-SJIS><p>①</p>", "cp932"),
+        ("<meta charset=windows-31j><p>①</p>", "cp932"),
+        ("<meta charset=x-gbk><p>镕</p>", "gbk"),
+        ("<meta charset=iso-8859-8-i><p>שלום</p>", "iso8859-8"),
         ("<meta charset=ks_c_5601-1987><p>똠</p>", "cp949"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -21,6 +22,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_JIS = {"euc_jp": 0xA0, "iso2022_jp": 0x20}
+"""Encodings of JIS X 0208, and what their bytes are more than its rows and cells."""
+_ADDING = "kb_readers.additions_to_jis"
 
 
 def encoding_by_mark(data: bytes) -> str | None:
@@ -38,8 +42,10 @@ def codec_named(label: str) -> str:
 
 def decode(data: bytes, encoding: str) -> str:
     """The text, or ExtractionFailed "undecodable_text". Text with a NUL character is not text."""
+    if encoding in _JIS:
+        codecs.register_error(_ADDING, _add)
     try:
-        text = data.decode(encoding)
+        text = data.decode(encoding, _ADDING if encoding in _JIS else "strict")
     except UnicodeDecodeError as error:
         raise ExtractionFailed(
             "undecodable_text",
@@ -53,6 +59,26 @@ def decode(data: bytes, encoding: str) -> str:
             "Save it as UTF-8 text and try again.",
         )
     return text
+
+
+@cache
+def _additions(offset: int) -> dict[bytes, str]:
+    """What Windows, and so browsers, have in the rows 13 and 89 to 92 of JIS X 0208, such as ① and ㈱."""
+    trails = [*range(0x40, 0x7F), *range(0x80, 0xFD)]
+    found = {}
+    for row, lead in ((13, 0x87), (89, 0xED), (91, 0xEE)):  # a lead of Shift JIS is two rows
+        for place, trail in enumerate(trails):
+            pair = bytes([offset + row + place // 94, offset + 1 + place % 94])
+            found[pair] = bytes([lead, trail]).decode("cp932", "replace")
+    return {pair: text for pair, text in found.items() if "\N{REPLACEMENT CHARACTER}" not in text}
+
+
+def _add(error: UnicodeError) -> tuple[str, int]:
+    if isinstance(error, UnicodeDecodeError):
+        end = error.start + 2
+        if added := _additions(_JIS[error.encoding]).get(error.object[error.start : end]):
+            return added, end
+    raise error
 
 
 def read_text(data: bytes, mime_type: str) -> Extraction:

@@ -141,8 +141,27 @@ def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows_and_cells", "words"),
+    [([13, 1, 13, 74, 27, 19], "①㈱山"), ([89, 1, 90, 63, 90, 64, 92, 94], "纊泚洄＂")],
+)
+def test_japanese_has_what_windows_added_to_its_characters(rows_and_cells: list[int], words: str) -> None:
+    """As browsers and mail programs write it, in either encoding that is not Shift JIS."""
+    euc = bytes(number + 0xA0 for number in rows_and_cells)
+    jis = b"\x1b$B" + bytes(number + 0x20 for number in rows_and_cells) + b"\x1b(B"
+    assert read_html(b"<meta charset=euc-jp>" + euc).pages[0].text == words
+    assert read_html(b"<meta charset=iso-2022-jp>" + jis).pages[0].text == words
+
+
+@pytest.mark.parametrize(
     "data",
     [
+        b"<meta charset=euc-jp>\xad",
+        b"<meta charset=euc-jp>\xad\xff",
+        b"<meta charset=euc-jp>\xad!",
+        b"<meta charset=euc-jp>\xa9\xa1",
+        b"<meta charset=iso-2022-jp>\xad\xa1",
+        b"<meta charset=iso-2022-jp>\x1b$B)!",
+        b"<meta charset=iso-2022-jp>\x1b$B-",
         "<p>Grüße</p>".encode("cp1252"),
         b"<meta charset=utf-7><p>x</p>",
         b"<meta charset=no-such><p>x</p>",

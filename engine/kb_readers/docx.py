@@ -101,7 +101,7 @@ def _text_of_page(data: bytes) -> str:
 
 
 def _plain_text(data: bytes) -> str:
-    lines = read_text(data, PLAIN_TEXT).pages[0].text.splitlines()
+    lines = read_text(data, PLAIN_TEXT).pages[0].text.strip().splitlines()
     return "\n".join(map(escaped, lines))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
@@ -26,6 +27,11 @@ _SEGMENT_CHARS = 16_000
 _CHUNKS_A_SEGMENT = 8
 _SHORT = 10  # a passage under this part of the capacity is short
 
+# The line below the header row of a table, if it has bars and dashes; and the first line behind the table.
+_RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
+_NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
+_LONGEST_COLUMNS = 200
+
 # Where something begins on its page and where it ends; where it begins and what it says; and its tokens.
 _Span: TypeAlias = tuple[int, int]
 _Passage: TypeAlias = tuple[int, str]
@@ -44,7 +50,11 @@ class Chunk(msgspec.Struct, frozen=True):
     """Never blank; without blanks at its ends."""
     page: int | None
     heading: str | None
-    """The headings above it, outermost first, as in "Guide > Install"; its own, when it begins with one."""
+    """The headings above it, outermost first, as in "Guide > Install"; its own, when it begins with one.
+
+    Where it begins in a table below the header row, the last one is the names of the columns, as in
+    "Accounts > No | Name".
+    """
     start: int
     """In code points from the beginning of the document's text."""
     end: int
@@ -72,12 +82,22 @@ def chunks(
     page_start = 0
     for page in extraction.pages:
         found = list(headings(page.text)) if extraction.is_markdown else []
+        tables = list(_tables(page.text)) if extraction.is_markdown else []
         trail.turn_to(page.text, found)
-        passages = _with_short_ones_joined(_passages(page.text, splitter, segment), found, capacity)
+        passages = _passages(page.text, splitter, segment)
+        passages = _with_short_ones_joined(passages, page.text, found, tables, capacity)
         for start, end in passages:
-            for place, piece, tokens in _fitting(start, page.text[start:end], count_tokens, max_tokens):
-                at = page_start + place
+            last = _table_at(tables, end - 1)
+            spare = count_tokens(last.columns) if count_tokens and last else 0
+            parts = _fitting(start, page.text[start:end], count_tokens, max_tokens, spare)
+            for place, piece, tokens in parts:
+                if _is_empty(page.text, place, place + len(piece), tables):
+                    continue
                 heading = trail.at(place, place + len(piece))
+                table = _table_at(tables, place)
+                if table and table.columns and place >= table.rule:
+                    heading = f"{heading}{_BREADCRUMB}{table.columns}" if heading else table.columns
+                at = page_start + place
                 yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
         page_start += len(page.text) + len(PAGE_BREAK)
 
@@ -97,9 +117,10 @@ def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int
 
 
 def _with_short_ones_joined(
-    passages: Iterator[_Span], found: list[Heading], capacity: int
+    passages: Iterator[_Span], text: str, found: list[Heading], tables: Sequence[_Table], capacity: int
 ) -> Iterator[_Span]:
-    """The passages, a heading alone and a line such as a page's head joined to what follows them.
+    """The passages, a heading alone and a line such as a page's head joined to what follows them, and what
+    is empty of a table, as its rule, to what stands beside it.
 
     A heading alone would be found and say nothing.
     """
@@ -115,7 +136,8 @@ def _with_short_ones_joined(
         if waiting is not None:
             headed = in_heading(waiting[1] - 1)
             alone = waiting[1] - waiting[0] < short and not in_heading(start)
-            if (headed or alone) and end - waiting[0] <= most:
+            empty = _is_empty(text, *waiting, tables) or _is_empty(text, start, end, tables)
+            if (headed or alone or empty) and end - waiting[0] <= most:
                 waiting = waiting[0], end
                 continue
             yield waiting
@@ -125,9 +147,13 @@ def _with_short_ones_joined(
 
 
 def _fitting(
-    start: int, text: str, count_tokens: Callable[[str], int] | None, max_tokens: int
+    start: int, text: str, count_tokens: Callable[[str], int] | None, max_tokens: int, spare: int
 ) -> Iterator[_Counted]:
-    """The passage, or the parts of it that have few enough tokens; a single character is never cut."""
+    """The passage, or the parts of it that have few enough tokens; a single character is never cut.
+
+    Parts leave room for `spare` tokens of context, if that is no more than a quarter of all.
+    """
+    room = max_tokens - min(spare, max_tokens // 4)
     waiting = [(start, text)]
     while waiting:
         start, text = waiting.pop()
@@ -136,7 +162,7 @@ def _fitting(
             yield start, text, tokens
             continue
         # A tenth less than in proportion, since tokens are not spread evenly.
-        smaller = max(1, min(len(text) - 1, len(text) * max_tokens * 9 // (tokens * 10)))
+        smaller = max(1, min(len(text) - 1, len(text) * room * 9 // (tokens * 10)))
         parts = list(_stripped(TextSplitter(smaller).chunk_indices(text)))
         waiting.extend((start + place, part) for place, part in reversed(parts))
 
@@ -146,6 +172,50 @@ def _stripped(passages: list[_Passage]) -> Iterator[_Passage]:
     for place, passage in passages:
         if body := passage.strip():
             yield place + passage.index(body[0]), body
+
+
+class _Table(NamedTuple):
+    """A table of a page, from its header row on."""
+
+    start: int
+    rule: int
+    """Where the line below the header row begins."""
+    end: int
+    columns: str
+    """Their names, as the header row has them; cut at a bound, and empty where it is."""
+
+
+def _tables(text: str) -> Iterator[_Table]:
+    """The tables of a page in order. Linear in the length of the text."""
+    end = 0
+    for rule in _RULE.finditer(text):
+        if rule.start() <= end or "|" not in rule[0] or "-" not in rule[0]:
+            continue
+        start = text.rfind("\n", end, rule.start() - 1) + 1 or end
+        header = text[start : rule.start() - 1]
+        if "|" not in header:
+            continue
+        behind = _NO_ROW.search(text, rule.end() + 1)
+        end = behind.start() if behind else len(text)
+        yield _Table(start, rule.start(), end, _columns(header))
+
+
+def _columns(header: str) -> str:
+    names = " ".join(header.strip().strip("|")[: 2 * _LONGEST_COLUMNS].split())
+    if not names.strip("|:- "):
+        return ""
+    return names if len(names) <= _LONGEST_COLUMNS else names[: _LONGEST_COLUMNS - 1] + "…"
+
+
+def _table_at(tables: Sequence[_Table], place: int) -> _Table | None:
+    """The table that the place lies in."""
+    last = bisect_right(tables, place, key=lambda table: table.start) - 1
+    return tables[last] if last >= 0 and place < tables[last].end else None
+
+
+def _is_empty(text: str, start: int, end: int, tables: Sequence[_Table]) -> bool:
+    """Whether a passage has nothing but bars and dashes of a table, as its rule has."""
+    return not text[start:end].strip("|:- \t\r\n") and _table_at(tables, end - 1) is not None
 
 
 class _Trail:

@@ -18,7 +18,7 @@ PLAIN, MARKDOWN = "text/plain", "text/markdown"
 PIECES = st.sampled_from([
     "word ", "longword" * 12, "日本語のテキスト。", "한국어 ", "👨\u200d👩\u200d👦", "e\u0301",
     "\n", "\n\n", "\r\n", "# h\n", "## h2\r\n", "```\n", "- item\n", "| a | b |\n", "---\n", "*x*",
-    " ", "\t", "\u00a0", "\u2003", "\x1c", "\u3000", "\ufeff",
+    "| --- | --- |\n", " ", "\t", "\u00a0", "\u2003", "\x1c", "\u3000", "\ufeff",
 ])  # fmt: skip
 TEXTS = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=80).map("".join))
 
@@ -42,7 +42,9 @@ def chunked(extraction: Extraction, **options: Any) -> list[Chunk]:
 def test_every_offset_points_at_its_text(
     pages: list[str], mime_type: str, capacity: int, max_tokens: int
 ) -> None:
-    """In order, never blank, on one page, within capacity and tokens, and nothing is lost or doubled."""
+    """In order, never blank, on one page, within capacity and tokens; nothing is doubled, nor lost but the
+    rules of tables.
+    """
     extraction = made(*pages, mime_type=mime_type)
     chunks = chunked(extraction, capacity=capacity, count_tokens=len, max_tokens=max_tokens)
     text = PAGE_BREAK.join(pages)
@@ -55,8 +57,11 @@ def test_every_offset_points_at_its_text(
         page = next(n for n in range(len(pages), 0, -1) if starts[n - 1] <= each.start)
         assert each.end <= starts[page - 1] + len(pages[page - 1])
         assert each.page == (page if len(pages) > 1 else None)
-    kept = "".join("".join(each.text.split()) for each in chunks)
-    assert kept == "".join(text.split())
+    assert without_rules("".join(each.text for each in chunks)) == without_rules(text)
+
+
+def without_rules(text: str) -> str:
+    return "".join(text.translate(dict.fromkeys(map(ord, "|:-"))).split())
 
 
 def page_starts(pages: list[str]) -> list[int]:
@@ -121,6 +126,72 @@ def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
     assert max(len(each.heading or "") for each in chunked(made(text))) < 1300
 
 
+ACCOUNTS = "| No | Name | Opening | Closing |\n| --- | --- | --- | --- |\n"
+ROWS = "".join(f"| {number} | Customer {number} | {3 * number} | {5 * number} |\n" for number in range(1, 60))
+
+
+def test_a_passage_within_a_table_has_the_names_of_its_columns_in_its_heading() -> None:
+    """Also where the table ends in it, and not where the names stand in it, or behind the table."""
+    after = "word " * 30
+    chunks = chunked(made(f"# Accounts\n\n{ACCOUNTS}{ROWS}\n{after}\n\n## More\n\n{after}"), capacity=200)
+    headings = [each.heading for each in chunks]
+    rows = sum(each.text.startswith("|") for each in chunks)
+    assert rows > 8
+    assert headings[0] == "Accounts"
+    assert set(headings[1 : rows + 1]) == {"Accounts > No | Name | Opening | Closing"}
+    assert headings[rows + 1 :] == ["Accounts", "Accounts > More"]
+
+
+@pytest.mark.parametrize(
+    ("header", "heading"),
+    [
+        pytest.param("| a\\|b |  | c |", "a\\|b | | c", id="an escaped bar and no name"),
+        pytest.param("a | b", "a | b", id="no bars at the ends"),
+        pytest.param("|  |  |", None, id="no names"),
+        pytest.param(f"| {'long ' * 100} | b |", f"{'long ' * 39}long…", id="cut at a bound"),
+    ],
+)
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_the_names_of_columns_are_those_above_the_rule(
+    header: str, heading: str | None, line_break: str
+) -> None:
+    text = line_break.join(["text", "", header, "|:--|--:|", *ROWS.splitlines()])
+    assert chunked(made(text), capacity=200)[-1].heading == heading
+
+
+def test_each_table_has_names_of_its_own() -> None:
+    text = f"{ACCOUNTS}{ROWS}\n| Town | Size |\n| --- | --- |\n{ROWS}"
+    chunks = chunked(made(text), capacity=200)
+    names = list(dict.fromkeys(each.heading for each in chunks if each.text.startswith("| ")))
+    assert names == [None, "No | Name | Opening | Closing", "Town | Size"]
+
+
+def test_a_row_of_dashes_is_no_rule_below_another_row() -> None:
+    text = f"{ACCOUNTS}| 1 | Customer 1 | 3 | 5 |\n| - | - | - | - |\n{ROWS}"
+    assert chunked(made(text), capacity=200)[-1].heading == "No | Name | Opening | Closing"
+
+
+def test_plain_text_has_no_tables() -> None:
+    assert {each.heading for each in chunked(made(ACCOUNTS + ROWS, mime_type=PLAIN), capacity=200)} == {None}
+
+
+def test_the_rule_of_a_table_is_no_passage_of_its_own() -> None:
+    """It goes with what stands beside it, or is left out."""
+    header = " | ".join(f"Result number {column}" for column in range(40))
+    row = " | ".join(f"{column} mmol" for column in range(40))
+    for columns in (12, 40, 400):
+        text = f"| {header} |\n|{' --- |' * columns}\n| {row} |\n"
+        chunks = chunked(made(text), capacity=200, count_tokens=len, max_tokens=150)
+        assert all(each.text.strip("|- ") for each in chunks)
+        assert without_rules("".join(each.text for each in chunks)) == without_rules(text)
+
+
+def test_a_part_of_a_table_leaves_room_for_the_names_of_its_columns() -> None:
+    chunks = chunked(made(ACCOUNTS + ROWS), count_tokens=len, max_tokens=200)
+    assert {each.tokens + len(each.heading or "") <= 200 for each in chunks} == {True}
+    assert [each.heading for each in chunks].count(None) == 1
+
+
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 def test_prose_fills_its_chunks(mime_type: str) -> None:
     """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
@@ -163,6 +234,9 @@ LARGE: dict[str, Callable[[int], str]] = {
     "fences": lambda n: "```\n" * n,
     "bullets": lambda n: "- " * n,
     "runs of newlines": lambda n: "".join("\n" * (i % 40) + "x" for i in range(n // 4)),
+    "tables": lambda n: "| a | b |\n| - | - |\n\n" * (n // 4),
+    "rows of dashes": lambda n: "| a |\n" + "| - |\n" * n,
+    "a wide table": lambda n: f"|{' a |' * n}\n|{' - |' * n}\n|{' b |' * n}",
     "front matter": lambda n: "---\n" + "a: b\n" * n,
 }
 

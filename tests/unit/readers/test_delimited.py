@@ -50,6 +50,11 @@ def test_rows_are_a_table_whatever_separates_their_values(separator: str, line_b
         pytest.param(
             b'a,b\n"one, ""two""\nthree",4', '| a | b |\n| --- | --- |\n| one, "two" three | 4 |', id="quoted"
         ),
+        pytest.param(
+            b'a, b\n1, "one, two"\n2, "three ""3"""',
+            '| a | b |\n| --- | --- |\n| 1 | one, two |\n| 2 | three "3" |',
+            id="quoted after a blank",
+        ),
         pytest.param(b"a,b,,\n,2,,\n", "| a | b |\n| --- | --- |\n|  | 2 |", id="empty values"),
         pytest.param(b"Report of May\n\na,b\n1,2\n\nc,d\n3,4", TWO_TABLES, id="two tables"),
         pytest.param(b"a,b|c\n1,2", "| a | b\\|c |\n| --- | --- |\n| 1 | 2 |", id="a bar in a value"),
@@ -60,6 +65,12 @@ def test_rows_are_a_table_whatever_separates_their_values(separator: str, line_b
 )
 def test_the_text_of_a_file(data: bytes, expected: str) -> None:
     assert text(data) == expected
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_comma_separates_least_of_equals(separator: str) -> None:
+    lines = [f"Oslo, Norway{separator}1,5", f"Lima, Peru{separator}2,5"]
+    assert separator_of("\n".join(f"{line}{separator}3" for line in lines)) == separator
 
 
 @pytest.mark.parametrize("data", [b"a,b\n\xff,2", b"a,b\n\0,2"])

@@ -1,8 +1,8 @@
 """XLSX sheet by sheet: its name as heading, each row with a value as a line of a table.
 
-Values stand as a reader of the workbook sees them: dates as dates, the results of formulas. What is hidden is
-taken in; a hidden sheet says so in its heading. Empty rows and columns cost nothing, whatever size a sheet
-declares.
+Values stand as a reader of the workbook sees them: dates as dates, the results of formulas, numbers with
+their unit and codes with their zeros; but no digit is rounded away. What is hidden is taken in; a hidden
+sheet says so in its heading. Empty rows and columns cost nothing, whatever size a sheet declares.
 """
 
 from __future__ import annotations
@@ -40,6 +40,17 @@ _LITERAL = re.compile(r'"[^"]*"|\\.|[_*].|\[(?!(?:h+|m+|s+)\])[^\]]*\]|general|s
 _ELAPSED = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
 _TIME = re.compile(r"[dmyhs]", re.IGNORECASE)
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
+
+# What a format code consists of. What has no other sense here counts as digits that make no number.
+_PART = re.compile(
+    r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|[_*].|\[\$(?P<currency>[^\]-]*)[^\]]*\]|\[[^\]<=>]*\]'
+    r"|(?P<shown>[-() $€£¥₩₹₽])|(?P<end>;)|(?P<digits>[0#?.,]+|general|standard|.)",
+    re.IGNORECASE | re.DOTALL,
+)
+# A comma behind the last digit divides by a thousand.
+_DIGITS = re.compile(r"[0#?](?:[0#?,]*[0#?])?(?:\.[0#?]*)?|general|standard", re.IGNORECASE)
+_NO_SIGNS = dict.fromkeys(map(ord, "-() "))
+_LONGEST_CODE = 255  # that Excel takes
 
 # The formats that have a number and no code.
 _PERCENTAGES = frozenset([9, 10])
@@ -278,6 +289,8 @@ def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
 
     Days are counted from 1900, or from 1904 as some workbooks do.
     """
+    if len(code) > _LONGEST_CODE:
+        return plain
     first_section = _LITERAL.sub("", code).partition(";")[0]
     if number in _DURATIONS if not code else _ELAPSED.search(first_section):
         return _duration
@@ -285,12 +298,77 @@ def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
         return partial(_moment, from_1904=from_1904)
     if number in _PERCENTAGES if not code else "%" in first_section:
         return lambda raw: f"{float(raw) * 100:.15g}%"
-    return plain
+    return _with_literals(code)
 
 
 def plain(raw: str) -> str:
     """A number with the 15 digits that a workbook keeps."""
     return raw if _WHOLE.fullmatch(raw) else f"{float(raw):.15g}"
+
+
+class _Section(NamedTuple):
+    """Of a format code: its runs of digits, and what is put out before, between and behind them."""
+
+    literals: list[str]
+    """One more than runs."""
+    digits: list[str]
+
+    @property
+    def unit(self) -> str:
+        """What it puts out but for signs."""
+        return "".join(self.literals).translate(_NO_SIGNS)
+
+
+def _sections(code: str) -> list[_Section]:
+    sections = [_Section([""], [])]
+    for part in _PART.finditer(code):
+        kind = part.lastgroup
+        if kind == "end":
+            sections.append(_Section([""], []))
+        elif kind == "digits":
+            sections[-1].digits.append(part[0])
+            sections[-1].literals.append("")
+        elif kind:
+            sections[-1].literals[-1] += part[kind]
+    return sections
+
+
+def _with_literals(code: str) -> Formatter:
+    """What a code puts out beside the number, as a unit, and the zeros of one that is all zeros.
+
+    The number itself stays as `plain` has it.
+    """
+    first, *others = _sections(code)
+    zeros = "".join(first.digits).count("0") if set("".join(first.digits)) == {"0"} else 0
+    is_number = len(first.digits) == 1 and _DIGITS.fullmatch(first.digits[0]) is not None
+    if not (zeros or is_number) or (zeros < 2 and not first.unit):
+        return plain
+    is_for_negative = not others or others[0].unit == first.unit
+
+    def put_out(raw: str) -> str:
+        value = plain(raw)
+        sign, number = ("-", value[1:]) if value.startswith("-") else ("", value)
+        if (sign and not is_for_negative) or (number == "0" and len(others) > 1):
+            return value
+        if zeros and _WHOLE.fullmatch(number):
+            return one_line(sign + _filled(first, number.zfill(zeros), zeros))
+        if not is_number:
+            return value
+        before, after = first.literals
+        return one_line(f"{sign}{before.lstrip()}{number}{after}")
+
+    return put_out
+
+
+def _filled(section: _Section, number: str, zeros: int) -> str:
+    """The digits in the places of the zeros; what is more stands at the first one."""
+    pieces = [section.literals[0].lstrip()]
+    at = 0
+    for run, literal in zip(section.digits, section.literals[1:], strict=True):
+        end = at + len(run) + (0 if at else len(number) - zeros)
+        pieces += [number[at:end], literal]
+        at = end
+    return "".join(pieces)
 
 
 def _duration(raw: str) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openpyxl import Workbook
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
@@ -121,10 +123,10 @@ def test_values_are_shown_as_their_reader_sees_them() -> None:
         (10, "", "0.125", "12.5%"),
         (164, "[$-409]d. mmm yyyy;@", "45429", "2024-05-17"),
         (164, "[h]:mm", "1.25", "30:00:00"),
-        (164, '"day" 0', "45429", "45429"),
+        (164, '"day" 0', "45429", "day 45429"),
         (164, "[Red]0.00;[Black]0.00", "45429", "45429"),
         (164, "General", "45429", "45429"),
-        (164, r"\d0_d", "45429", "45429"),
+        (164, r"\d0_d", "45429", "d45429"),
         (164, "0.00E+00", "1e100", "1e+100"),
         (14, "", "1", "1900-01-01"),
         (14, "", "59", "1900-02-28"),
@@ -138,6 +140,55 @@ def test_values_are_shown_as_their_reader_sees_them() -> None:
 def test_the_number_format_says_what_a_number_is(number: int, code: str, raw: str, shown: str) -> None:
     """By its code where it has one, else by its number; what is no day stays a number."""
     assert formatter(number, code, from_1904=False)(raw) == shown
+
+
+ACCOUNTING = r'_("$"* #,##0.00_);_("$"* \(#,##0.00\);_("$"* "-"??_);_(@_)'
+
+
+@pytest.mark.parametrize(
+    ("code", "raw", "shown"),
+    [
+        ("00000", "1234", "01234"),
+        ("00000", "1234.5", "1234.5"),
+        ("00000", "123456", "123456"),
+        ('"INV-"0000', "42", "INV-0042"),
+        ('"INV-"0000', "-42", "-INV-0042"),
+        ("000-00-0000", "12345678", "012-34-5678"),
+        ("000-00-0000", "0.5", "0.5"),
+        ("(000) 000-0000", "5551234567", "(555) 123-4567"),
+        ("(000) 000-0000", "15551234567", "(1555) 123-4567"),
+        (r"0\.000\.000", "1234567", "1.234.567"),
+        ('#,##0.00 "kg"', "1234.5", "1234.5 kg"),
+        ('General" kg"', "1234.5", "1234.5 kg"),
+        ('0 "kg"', "12.5", "12.5 kg"),
+        ('"$"#,##0.00', "1234.5", "$1234.5"),
+        ('"$"#,##0.00', "-1234.5", "-$1234.5"),
+        ("$#,##0", "7", "$7"),
+        (r"#,##0.00\ [$€-407];[Red]\-#,##0.00\ [$€-407]", "-5", "-5 €"),
+        ("[$-407]#,##0.00", "5", "5"),
+        (ACCOUNTING, "5", "$5"),
+        (ACCOUNTING, "-5", "-$5"),
+        (ACCOUNTING, "0", "0"),
+        ('"a;b"0', "7", "a;b7"),
+        ('"debit" 0;"credit" 0', "-7", "-7"),
+        ('"Yes";;"No"', "1", "1"),
+        ('0.0,,"M"', "1200000", "1200000"),
+        ("[<=9999999]000-0000;(000) 000-0000", "5551234567", "5551234567"),
+        ("# ?/?", "3.5", "3.5"),
+        ("0 kg", "5", "5"),
+        ("0" * 256, "7", "7"),
+        ('"', "7", "7"),
+        ("[$", "7", "7"),
+    ],
+)
+def test_the_zeros_of_a_code_and_the_unit_of_a_number_are_kept(code: str, raw: str, shown: str) -> None:
+    """What a number format does otherwise, or for some numbers alone, is left."""
+    assert formatter(164, code, from_1904=False)(raw) == shown
+
+
+@given(st.text(st.sampled_from('0#?.,;"\\_*[]$€- ()<%dkEGeneral'), max_size=40), st.floats())
+def test_any_number_format_puts_out_any_number(code: str, number: float) -> None:
+    assert formatter(164, code, from_1904=False)(repr(number)).strip()
 
 
 def test_days_may_be_counted_from_1904() -> None:

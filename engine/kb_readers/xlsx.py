@@ -28,6 +28,7 @@ MOST_CELLS = 1_000_000
 _FORMAT = FORMATS["xlsx"]
 _MOST_COLUMNS = 16_384
 _WIDEST_GAP = 8  # empty cells in a row that are written out
+_LONGEST_NAME = 40  # of a column, where it stands before a value
 _PLACE = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 _CONTROL = re.compile(r"_x00[01][0-9A-Fa-f]_")  # how Office writes a control character in XML
 
@@ -169,6 +170,7 @@ class _Text:
         self.lines: list[str] = []
         self._heading = ""
         self._last_row = 0
+        self._header: dict[int, tuple[int, str]] = {}  # of the open table: where its cells stand, and names
         self._cells = 0
         self._budget = TextBudget()
 
@@ -177,24 +179,35 @@ class _Text:
         self._heading = f"# {sheet.name}{' (hidden sheet)' if sheet.is_hidden else ''}"
 
     def add(self, row: int, values: Mapping[int, str]) -> None:
-        """A row, its values by their columns from 1; after an empty row another table begins."""
+        """A row, its values by their columns from 1; after an empty row another table begins.
+
+        Very many empty cells become one. A value that therefore does not stand below the name of its column
+        has it before it.
+        """
         self._cells += len(values)
         if self._cells > MOST_CELLS:
             raise unsafe(_FORMAT.label, f"more than {MOST_CELLS:,} cells")
+        begins = bool(self._heading) or row != self._last_row + 1
+        header = {} if begins else self._header
+        places: dict[int, tuple[int, str]] = {}
         cells: list[str] = []
         last = 0
-        for column in sorted(values):  # a mark stands for very many empty cells
+        for column in sorted(values):
             gap = column - last - 1
-            cells += ["…"] if gap > _WIDEST_GAP else [""] * gap
-            cells.append(values[column])
+            cells += [f"… {gap} empty …"] if gap > _WIDEST_GAP else [""] * gap
+            place, value = len(cells), values[column]
+            below, name = header.get(column, (place, ""))
+            cells.append(value if below == place else f"{name}: {value}")
+            places[column] = place, value[:_LONGEST_NAME]
             last = column
         line = table_row(cells)
         self._budget.spend(line)
-        begins = bool(self._heading) or row != self._last_row + 1
         if self._heading:
             self.lines += ["", self._heading] if self.lines else [self._heading]
             self._heading = ""
         self.lines += ["", line, table_rule(len(cells))] if begins else [line]
+        if begins:
+            self._header = places
         self._last_row = row
 
 

@@ -238,8 +238,28 @@ def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
         '<dimension ref="A1:XFD1048576"/>',
     )
     began = time.process_time()
-    assert rows(data) == ["| 1 |  |  | 4 |", "| 5 | … | 6 |"]
+    assert rows(data) == ["| 1 |  |  | 4 |", "| 5 | … 16382 empty … | 6 |"]
     assert time.process_time() - began < 2
+
+
+def test_values_that_do_not_stand_below_the_names_of_their_columns_have_them() -> None:
+    """Rows that differ in the columns alone are different lines."""
+    empty = [None] * 9
+    data = book_of(
+        ["Name", *empty, "Q10", "Q11", *empty, "x" * 50],
+        ["Ann", *empty, "yes", "no"],
+        ["Bob", *empty, None, "yes", *empty, "no"],
+        ["Cy", *empty, None, None, None, "yes"],
+        [],
+        ["Dee", *empty, "yes"],
+    )
+    assert rows(data) == [
+        f"| Name | … 9 empty … | Q10 | Q11 | … 9 empty … | {'x' * 50} |",
+        "| Ann | … 9 empty … | yes | no |",
+        f"| Bob | … 10 empty … | Q11: yes | … 9 empty … | {'x' * 40}: no |",
+        "| Cy | … 12 empty … | yes |",
+        "| Dee | … 9 empty … | yes |",
+    ]
 
 
 def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -30,6 +30,7 @@ _SHORT = 10  # a passage under this part of the capacity is short
 # The line below the header row of a table, if it has bars and dashes; and the first line behind the table.
 _RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
 _NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
+_BAR = re.compile(r"(?<!\\)\|")
 _LONGEST_COLUMNS = 200
 
 # Where something begins on its page and where it ends; where it begins and what it says; and its tokens.
@@ -53,7 +54,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """The headings above it, outermost first, as in "Guide > Install"; its own, when it begins with one.
 
     Where it begins in a table below the header row, the last one is the names of the columns, as in
-    "Accounts > No | Name".
+    "Accounts > No | Name", from that one on in which it begins.
     """
     start: int
     """In code points from the beginning of the document's text."""
@@ -88,15 +89,14 @@ def chunks(
         passages = _with_short_ones_joined(passages, page.text, found, tables, capacity)
         for start, end in passages:
             last = _table_at(tables, end - 1)
-            spare = count_tokens(last.columns) if count_tokens and last else 0
+            spare = count_tokens(_columns(page.text, last)) if count_tokens and last else 0
             parts = _fitting(start, page.text[start:end], count_tokens, max_tokens, spare)
             for place, piece, tokens in parts:
                 if _is_empty(page.text, place, place + len(piece), tables):
                     continue
                 heading = trail.at(place, place + len(piece))
-                table = _table_at(tables, place)
-                if table and table.columns and place >= table.rule:
-                    heading = f"{heading}{_BREADCRUMB}{table.columns}" if heading else table.columns
+                if columns := _columns_at(page.text, place, tables):
+                    heading = f"{heading}{_BREADCRUMB}{columns}" if heading else columns
                 at = page_start + place
                 yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
         page_start += len(page.text) + len(PAGE_BREAK)
@@ -181,8 +181,6 @@ class _Table(NamedTuple):
     rule: int
     """Where the line below the header row begins."""
     end: int
-    columns: str
-    """Their names, as the header row has them; cut at a bound, and empty where it is."""
 
 
 def _tables(text: str) -> Iterator[_Table]:
@@ -192,25 +190,47 @@ def _tables(text: str) -> Iterator[_Table]:
         if rule.start() <= end or "|" not in rule[0] or "-" not in rule[0]:
             continue
         start = text.rfind("\n", end, rule.start() - 1) + 1 or end
-        header = text[start : rule.start() - 1]
-        if "|" not in header:
+        if "|" not in text[start : rule.start()]:
             continue
         behind = _NO_ROW.search(text, rule.end() + 1)
         end = behind.start() if behind else len(text)
-        yield _Table(start, rule.start(), end, _columns(header))
-
-
-def _columns(header: str) -> str:
-    names = " ".join(header.strip().strip("|")[: 2 * _LONGEST_COLUMNS].split())
-    if not names.strip("|:- "):
-        return ""
-    return names if len(names) <= _LONGEST_COLUMNS else names[: _LONGEST_COLUMNS - 1] + "…"
+        yield _Table(start, rule.start(), end)
 
 
 def _table_at(tables: Sequence[_Table], place: int) -> _Table | None:
     """The table that the place lies in."""
     last = bisect_right(tables, place, key=lambda table: table.start) - 1
     return tables[last] if last >= 0 and place < tables[last].end else None
+
+
+def _columns_at(text: str, place: int, tables: Sequence[_Table]) -> str:
+    """The names of the columns of a passage that begins there, if that is below a header row.
+
+    Of a passage that begins far behind the beginning of its row it is not known which they are.
+    """
+    table = _table_at(tables, place)
+    if table is None or place < table.rule:
+        return ""
+    row = text.rfind("\n", max(0, place - _SEGMENT_CHARS), place) + 1
+    if not row:
+        return ""
+    if row in (place, table.rule):
+        return _columns(text, table)
+    bars = text.count("|", row, place + 1) - text.count("\\|", row, place + 1)
+    return _columns(text, table, bars - 1 if text[row] == "|" else bars)
+
+
+def _columns(text: str, table: _Table, first: int = 0) -> str:
+    """The names of the columns from this one on, as the header row has them, cut at a bound."""
+    header = text[table.start : min(table.rule, table.start + _SEGMENT_CHARS)].strip()
+    header = header.removeprefix("|").removesuffix("|")
+    if first:
+        bar = next(islice(_BAR.finditer(header), first - 1, None), None)
+        header = header[bar.end() :] if bar else ""
+    names = " ".join(header[: 2 * _LONGEST_COLUMNS].split())
+    if not names.strip("|:- "):
+        return ""
+    return names if len(names) <= _LONGEST_COLUMNS else names[: _LONGEST_COLUMNS - 1] + "…"
 
 
 def _is_empty(text: str, start: int, end: int, tables: Sequence[_Table]) -> bool:

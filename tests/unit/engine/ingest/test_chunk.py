@@ -159,6 +159,26 @@ def test_the_names_of_columns_are_those_above_the_rule(
     assert chunked(made(text), capacity=200)[-1].heading == heading
 
 
+def test_a_passage_within_a_row_has_the_names_from_its_column_on() -> None:
+    names = " | ".join(f"name {column}" for column in range(40))
+    values = " | ".join(f"value\\|{column}" for column in range(40))
+    for lead in ("", "| "):
+        rows = names, "|".join(["---"] * 40), values
+        chunks = chunked(made("\n".join(f"{lead}{row}" for row in rows)), capacity=150)
+        begin = [each for each in chunks if each.text.lstrip("| ").startswith("value")]
+        assert len(begin) > 3
+        for each in begin:
+            column = each.text.split()[each.text.startswith("|")].partition("|")[2]
+            assert (each.heading or "").startswith(f"name {column} | ")
+
+
+def test_of_a_passage_far_within_a_row_the_columns_are_not_known() -> None:
+    text = f"{ACCOUNTS}| {'word ' * 10_000} | last |"
+    headings = [each.heading for each in chunked(made(text))]
+    assert headings[1:3] == ["No | Name | Opening | Closing"] * 2
+    assert headings[-1] is None
+
+
 def test_each_table_has_names_of_its_own() -> None:
     text = f"{ACCOUNTS}{ROWS}\n| Town | Size |\n| --- | --- |\n{ROWS}"
     chunks = chunked(made(text), capacity=200)

@@ -63,7 +63,7 @@ class JobTasks:
         return self._services.engine
 
     async def get(self, task_id: str, wait: float = 0.0) -> Task:
-        return _task(await self._job(task_id, wait))
+        return task_of(await self._job(task_id, wait))
 
     async def result(self, task_id: str) -> ToolOutcome:
         job = await self._job(task_id)
@@ -77,12 +77,12 @@ class JobTasks:
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
         offset = offset_of(cursor)
         found = await self._engine.call(LIST_JOBS, query=JobsQuery(offset=offset, limit=_PAGE))
-        return [_task(job) for job in found.jobs], next_cursor(offset, len(found.jobs), found.total)
+        return [task_of(job) for job in found.jobs], next_cursor(offset, len(found.jobs), found.total)
 
     async def cancel(self, task_id: str) -> Task:
         place = {"job_id": self._job_id(task_id)}
         try:
-            return _task(await self._engine.call(CANCEL_JOB, path=place))
+            return task_of(await self._engine.call(CANCEL_JOB, path=place))
         except EngineFault as fault:
             raise tool_error(fault, self._words, task_id=task_id) from fault
 
@@ -102,7 +102,8 @@ class JobTasks:
         raise tool_error(absent, self._words, task_id=task_id[:_MOST_QUOTED])
 
 
-def _task(job: m.Job) -> Task:
+def task_of(job: m.Job) -> Task:
+    """A job as a task."""
     return Task(
         id=job.id,
         status=_STATUS[job.status],

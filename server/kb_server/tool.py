@@ -21,7 +21,7 @@ import msgspec
 from kb_contracts.access.reach import Right
 from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.document_marks import DocumentMark
-from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
+from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Task, Tasks
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -101,11 +101,11 @@ class Annotations:
 
 
 class DeferredCall(Exception):
-    """The call goes on as the task of this id: raised by a tool in place of waiting (`Call.defers`)."""
+    """The call goes on as this task: raised by a tool in place of waiting (`Call.defer`)."""
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(f"it goes on as task {task_id}")
-        self.task_id = task_id
+    def __init__(self, task: Task) -> None:
+        super().__init__(f"it goes on as task {task.id}")
+        self.task = task
 
 
 @dataclass(slots=True)
@@ -132,14 +132,14 @@ class Call:
     log: dict[str, Any] = field(default_factory=dict)
     """Fields a tool adds to the one log line of its call. No secret, no document text."""
 
-    def defer(self, task_id: str, *, waits: bool) -> None:
+    def defer(self, task: Task, *, waits: bool) -> None:
         """Let the call go on as a task where the client wants that; `waits`: it would have to be waited for.
 
         Raises:
             DeferredCall: let it out.
         """
         if self.deferral == "always" or (self.deferral == "waiting" and waits):
-            raise DeferredCall(task_id)
+            raise DeferredCall(task)
 
 
 class Tool(ABC, Generic[A, R]):

@@ -203,6 +203,17 @@ async def test_cancelling_a_task_needs_the_right_to_write(house: House) -> None:
     assert found["error"]["data"]["error_type"] == "task_not_found"
 
 
+async def test_a_call_that_becomes_a_task_needs_no_more_than_the_call(house: House) -> None:
+    """Its job is queued: an answer that says otherwise has it sent again."""
+    robot = house.key("robot", "write")
+    last = house.key("last", "read write", quotas=Quotas(calls_per_minute=1))
+    for token in (robot, last):
+        params = {"name": "kb_addnote", "arguments": {"text": token}, "task": {}}
+        found = await house.ask(token, "tools/call", params, era=LATEST_HANDSHAKE)
+        task_id = found["result"]["task"]["taskId"]
+        assert house.engine.state.job(task_id).id == task_id
+
+
 async def test_a_rotated_key_ends_at_once_or_after_its_grace(house: House) -> None:
     old = house.key()
     _, new = house.keys.rotate("ci", timedelta(minutes=5))

@@ -341,7 +341,7 @@ class Calls:
             call.log["asked"] = True
             raise
         except DeferredCall as deferred:
-            call.log["task_id"] = deferred.task_id
+            call.log["task_id"] = deferred.task.id
             raise
         except asyncio.CancelledError:
             error_type = CANCELLED

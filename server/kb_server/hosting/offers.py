@@ -210,7 +210,7 @@ class HostedTasks:
         self._toolset = toolset
 
     async def state(self, context: Context, task_id: str, wait: float = 0.0) -> TaskState:
-        return _state(await answered(context, lambda: self._tasks.get(task_id, wait), self._toolset))
+        return state_of(await answered(context, lambda: self._tasks.get(task_id, wait), self._toolset))
 
     async def result(self, context: Context, task_id: str) -> dict[str, Any]:
         outcome = await answered(context, lambda: self._tasks.result(task_id), self._toolset)
@@ -218,13 +218,14 @@ class HostedTasks:
 
     async def page(self, context: Context, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
         found, following = await answered(context, lambda: self._tasks.page(cursor), self._toolset)
-        return [_state(task) for task in found], following
+        return [state_of(task) for task in found], following
 
     async def cancel(self, context: Context, task_id: str) -> TaskState:
-        return _state(await answered(context, lambda: self._tasks.cancel(task_id), self._toolset))
+        return state_of(await answered(context, lambda: self._tasks.cancel(task_id), self._toolset))
 
 
-def _state(task: Task) -> TaskState:
+def state_of(task: Task) -> TaskState:
+    """A toolset's task as the protocol's."""
     return TaskState(task.id, task.status, task.created_at, task.changed_at, task.message)
 
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from kb_server.hosting.calls import MAX_AGENT, Calls, admit, new_call, on_behalf_of
-from kb_server.hosting.offers import HostedResources, HostedTasks, add_offers, code_of
+from kb_server.hosting.offers import HostedResources, HostedTasks, add_offers, code_of, state_of
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import CANCEL, INVALID, OFFERS, TASKS, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
@@ -111,8 +111,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         except InputRequired as first:
             return first.result
         except DeferredCall as deferred:
-            assert tasks is not None, "no call of this toolset may be deferred"
-            return created(context, await tasks.state(context, deferred.task_id))
+            # As the tool has it: its caller may not be one that reads tasks, nor have another call free.
+            return created(context, state_of(deferred.task))
         if task_wanted:  # its client waits for a task, and reads no result
             assert outcome.is_error, "a tool that may be a task defers what it accepts"
             failed = msgspec.json.decode(outcome.encoded)

@@ -27,7 +27,7 @@ from kb_server import collection_moves
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
-from kb_server.job_tasks import JobTasks
+from kb_server.job_tasks import JobTasks, task_of
 from kb_server.offers import ResourceLink
 from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, ToolError
@@ -86,7 +86,7 @@ class _SubmittingTool(KbTool[A, S]):
 
         A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
         """
-        call.defer(job.id, waits=wait > 0 and job.status not in m.FINAL_STATUSES)
+        call.defer(task_of(job), waits=wait > 0 and job.status not in m.FINAL_STATUSES)
         document, hint = None, ""
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:

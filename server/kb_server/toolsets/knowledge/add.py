@@ -17,7 +17,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.collection_tags import tags_for_submission, validate_tags
 from kb_server.engine_client.errors import EngineFault
-from kb_server.job_tasks import JobTasks
+from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge import ENGINE_WORDS, KnowledgeTool, Success, name_of
@@ -128,7 +128,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             except OSError as error:
                 raise unreadable(path, error) from error
         call.log["job_id"] = job.id
-        call.defer(job.id, waits=not arguments.async_ and job.status not in m.FINAL_STATUSES)
+        call.defer(task_of(job), waits=not arguments.async_ and job.status not in m.FINAL_STATUSES)
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
             await call.progress(job.progress, 1.0, _step(job))

@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import HttpVersion11, hdrs, web
+from msgspec.structs import replace
 
 from mcp_aiohttp.authentication import METADATA, SingleKey, TokenCheck, WrongTokens, credential
 from mcp_aiohttp.options import HostingOptions
@@ -226,7 +227,8 @@ class Gate:
         Raises:
             Refusal: as for a request that comes now.
         """
-        return self._caller(request, await self.tokens.require(request))
+        caller = self._caller(request, await self.tokens.require(request))
+        return replace(caller, recheck=partial(self.caller_of, request))
 
     def _caller(self, request: web.Request, identity: Identity) -> Caller:
         return Caller(credential(request), request.headers, self.address_of(request), identity)

@@ -14,12 +14,17 @@ import pytest
 from mcp import Client
 from mcp.client.subscriptions import ResourceUpdated
 
-from kb_server.hosting.toolset_server import hosted
+from kb_contracts.access.key_file import KeyFile, rights_of
+from kb_server.hosting.http import build_app
+from kb_server.hosting.toolset_server import hosted, mount
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from mcp_aiohttp.authentication import Authenticator, AuthenticatorUnavailable
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.caller import Identity
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits
-from tests.protocol.conftest import BOUND, Serve, Served, Start, stdio_environment
+from tests.protocol.conftest import BOUND, Serve, Served, Start, serving, stdio_environment
 from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import over_websocket
@@ -205,8 +210,10 @@ async def test_over_http_there_is_nothing_that_could_carry_a_notification(
 
 
 @asynccontextmanager
-async def listening(served: Served, message: dict[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-    headers = modern_headers(message)
+async def listening(
+    served: Served, message: dict[str, Any], headers: dict[str, str] | None = None
+) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    headers = headers or modern_headers(message)
     async with served.http.stream("POST", PATH, json=message, headers=headers) as response:
         assert response.status_code == 200
 
@@ -297,6 +304,144 @@ async def test_a_stream_runs_beside_calls_on_a_websocket(
     served.stop.set()
     assert (await wire.receive())["id"] == 3
     assert await wire.closed() == 1001
+
+
+# --- keys: what is seen later is what counts ----------------------------------------------------------
+
+
+@pytest.fixture
+async def keys(tmp_path: Path) -> KeyFile:
+    return KeyFile(ServerSettings(home=tmp_path).keys_file)
+
+
+def reader(keys: KeyFile, name: str, *collections: str) -> str:
+    """The token of a new key that reads `collections`, or everything."""
+    return keys.create(name, rights=rights_of(["read"]), collections=collections or None)[1]
+
+
+@asynccontextmanager
+async def guarded(
+    engine: SimulatedEngine, home: Path, authenticator: Authenticator | None = None
+) -> AsyncIterator[Served]:
+    """A server whose callers `authenticator` knows; without one the file of keys."""
+    async with Services(ServerSettings(engine_url=engine.url, home=home)) as services:
+        watched = hosted(build_toolset("kb", services), subscription_limits=LIMITS)
+        options = HostingOptions(authenticator=authenticator or services.callers)
+        mounts = mount([build_toolset("textfile", services)], ["textfile"])
+        app = build_app(services.settings, mounts, servers={PATH: watched}, options=options)
+        async with serving(app) as served:
+            yield served
+
+
+@pytest.fixture
+async def keyed(keys: KeyFile, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
+    async with guarded(engine, tmp_path) as served:
+        yield served
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def move(engine: SimulatedEngine, uri: str, collection: str) -> None:
+    engine.namespace.clock.advance(1)
+    engine.set_tags(f"collection:{collection}", document_id=int(uri.rpartition("/")[2]))
+
+
+async def watching(connect: Connect, served: Served, token: str, *uris: str) -> Wire:
+    wire = await connect(served, path=PATH, headers=bearer(token))
+    await wire.greet(LATEST_HANDSHAKE)
+    for uri in uris:
+        assert "result" in await wire.ask(subscribe(uri))
+    return wire
+
+
+async def test_what_leaves_the_reach_of_a_key_is_gone_for_it(
+    keyed: Served, keys: KeyFile, engine: SimulatedEngine, connect: Connect
+) -> None:
+    leaving, staying = note(engine), note(engine, "Chalk is not.")
+    narrow = reader(keys, "narrow", "memory")
+    wide = await watching(connect, keyed, reader(keys, "wide"), leaving)
+    wire = await watching(connect, keyed, narrow, leaving, staying)
+    headers = bearer(narrow) | modern_headers(listen(leaving, staying))
+    async with asyncio.timeout(BOUND), listening(keyed, listen(leaving, staying), headers) as frames:
+        await anext(frames)
+        move(engine, leaving, "secret")
+        for told in (await wire.receive(), await anext(frames), await wide.receive()):
+            assert told["params"]["uri"] == leaving
+        edit(engine, leaving, "Secret")
+        assert (await wide.receive())["params"]["uri"] == leaving
+        edit(engine, staying, "Chalk")
+        assert (await wire.receive())["params"]["uri"] == staying
+        assert (await anext(frames))["params"]["uri"] == staying
+
+
+@pytest.mark.parametrize("end", ["revoked", "may not read"])
+async def test_a_key_that_opens_nothing_any_more_is_sent_nothing(
+    keyed: Served, keys: KeyFile, engine: SimulatedEngine, connect: Connect, end: str
+) -> None:
+    uri = note(engine)
+    token = reader(keys, "ci")
+    wide = await watching(connect, keyed, reader(keys, "wide"), uri)
+    wire = await watching(connect, keyed, token, uri)
+    headers = bearer(token) | modern_headers(listen(uri))
+    async with asyncio.timeout(BOUND), listening(keyed, listen(uri), headers) as frames:
+        await anext(frames)
+        if end == "revoked":
+            keys.revoke("ci")
+        else:
+            file = keys.path
+            await asyncio.to_thread(file.write_text, file.read_text().replace('"read"', '"write"', 1))
+        edit(engine, uri, "Stones")
+        assert (await wide.receive())["params"]["uri"] == uri
+        rest = [frame async for frame in frames]
+        assert [frame["id"] for frame in rest] == ["l"], "it ends with its answer"
+    if end == "revoked":
+        await wire.send(request("ping"))
+        assert await wire.closed() == 1008
+    else:
+        assert (await wire.ask(request("ping")))["id"] == "1"
+
+
+class Outage:
+    """An authenticator that cannot say at times who somebody is."""
+
+    name = "token"
+    is_needed = True
+    is_out = False
+
+    async def authenticate(self, token: str) -> Identity:
+        if self.is_out:
+            raise AuthenticatorUnavailable("The issuer is out of reach.", retry_after=1.0)
+        return Identity(token)
+
+
+async def test_a_change_is_reported_later_where_nobody_can_say_now_who_watches(
+    engine: SimulatedEngine, tmp_path: Path, connect: Connect
+) -> None:
+    authenticator, uri = Outage(), note(engine)
+    async with guarded(engine, tmp_path, authenticator) as served:
+        wire = await watching(connect, served, "me", uri)
+        await looked(engine)
+        authenticator.is_out = True
+        edit(engine, uri, "Stones")
+        await looked(engine)
+        authenticator.is_out = False
+        assert (await wire.receive())["params"]["uri"] == uri
+
+
+async def test_keys_of_one_reach_cost_one_look(
+    keyed: Served, keys: KeyFile, engine: SimulatedEngine, connect: Connect
+) -> None:
+    uri = note(engine)
+    tokens = [reader(keys, name, "memory") for name in ("a", "b", "c")]
+    wires = [await watching(connect, keyed, token, uri) for token in tokens]
+    await looked(engine)
+    before = len(engine.journal.requests("getDocument"))
+    edit(engine, uri, "Stones")
+    for wire in wires:
+        assert (await wire.receive())["params"]["uri"] == uri
+    assert len(engine.journal.requests("getDocument")) == before + 1
 
 
 @pytest.mark.process

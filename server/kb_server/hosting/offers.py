@@ -11,7 +11,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
-from kb_server.access.grants import grant_of
+from kb_contracts.access.keys import ANYBODY
+from kb_contracts.access.reach import Access, Reach
+from kb_server.access.grants import EVERYBODY, GRANT, Grant, grant_of
 from kb_server.document_marks import META
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
@@ -180,7 +182,7 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: s
 
 
 class HostedResources:
-    """`WatchedResources` of a toolset: one look for all, and a first one on behalf of who subscribes."""
+    """`WatchedResources` of a toolset: callers of the same reach see the same."""
 
     def __init__(self, resources: Resources, toolset: str) -> None:
         """`toolset` is the one whose resources they are."""
@@ -190,15 +192,27 @@ class HostedResources:
     async def state(self) -> Hashable:
         return await self._resources.state()
 
-    async def version(self, uri: str) -> Hashable | None:
-        return await self._resources.version(uri)
+    def view(self, caller: Caller) -> Reach | None:
+        grant = grant_of(caller.identity)
+        if words := grant.refusal("read", self._toolset):
+            raise MCPError(SERVER_ERROR, words, {"error_type": "forbidden"})
+        return grant.access.reach
 
-    async def required(self, context: Context, uri: str) -> None:
-        async def look() -> None:
-            if await self._resources.version(uri) is None:
+    async def version(self, uri: str, view: Reach | None) -> Hashable | None:
+        token = GRANT.set(EVERYBODY if view is None else Grant(Access(ANYBODY, reach=view)))
+        try:
+            return await self._resources.version(uri)
+        finally:
+            GRANT.reset(token)
+
+    async def required(self, context: Context, uri: str) -> Hashable:
+        async def look() -> Hashable:
+            version = await self._resources.version(uri)
+            if version is None:
                 raise ToolError("resource_not_found", f"There is no resource {uri[:200]}.", uri=uri[:2_000])
+            return version
 
-        await answered(context, look, self._toolset)
+        return await answered(context, look, self._toolset)
 
 
 class HostedTasks:

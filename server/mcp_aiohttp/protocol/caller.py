@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -53,6 +53,9 @@ class Caller(msgspec.Struct, frozen=True):
     identity: Identity = NOBODY
     connection: Connected | None = None
     """None over HTTP, where every request comes on its own."""
+    recheck: Callable[[], Awaitable[Caller]] | None = None
+    """Finds out again who it is, for what lasts longer than its request; raises `Refusal` where its token
+    opens nothing any more. None where nothing lasts, and on stdio."""
 
 
 @lru_cache(maxsize=256)

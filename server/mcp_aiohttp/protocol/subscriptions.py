@@ -9,15 +9,19 @@
 While somebody watches something, the source is asked from time to time whether anything changed at all, and
 only then about each resource that is watched. A notification says that a resource is worth reading again, so
 that several changes may make one, and a client that reads slowly misses none in the end.
+
+A subscription outlives the check of its request: before anything is reported its caller is checked again, and
+what counts is what that caller sees. One look at a resource is for all who see the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,11 +34,18 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_aiohttp.protocol.caller import Caller, Connected
-from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS, SERVER_ERROR
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR, Refusal
 
 log = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any, Any]
+
+_Versions = dict[tuple[str, Hashable], Hashable | None]
+"""What was found in one look, by URI and view."""
+_UNKNOWN: Hashable = object()
+"""The version of a resource that was not looked at yet, or could not be."""
+_UNAVAILABLE = 503
+"""The status of a refusal that says nothing of the caller: who it is cannot be found out now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,14 @@ class WatchedResources(Protocol):
     async def state(self) -> Hashable:
         """Another value whenever any resource may have changed, come or gone."""
 
-    async def version(self, uri: str) -> Hashable | None:
-        """Another value whenever this resource changed; None where there is none."""
+    def view(self, caller: Caller) -> Hashable:
+        """The same value for callers who see the same; raises `MCPError` for one who may see nothing."""
 
-    async def required(self, context: Context, uri: str) -> None:
-        """Raise `MCPError` where there is no such resource for the caller."""
+    async def version(self, uri: str, view: Any) -> Hashable | None:
+        """Another value whenever this resource changed in a caller's view; None where it is not in it."""
+
+    async def required(self, context: Context, uri: str) -> Hashable:
+        """The version in the caller's view. Raises `MCPError` where there is no such resource in it."""
 
 
 class Subscriptions:
@@ -69,12 +83,10 @@ class Subscriptions:
         self._source = source
         self._limits = limits or SubscriptionLimits()
         self._watched: Counter[str] = Counter()
-        self._versions: dict[str, Hashable | None] = {}
         self._state: Hashable = object()
         self._any = asyncio.Event()
-        self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(self._bus, max_subscriptions=self._limits.streams)
         self._clients: dict[Connected, _Client] = {}
+        self._streams: set[_Stream] = set()
 
     def add_to(self, server: Server[Any]) -> None:
         """Serve the methods on `server`, and announce them; changes of lists are not reported."""
@@ -110,25 +122,30 @@ class Subscriptions:
 
     def end_streams(self) -> None:
         """Let every stream end with its answer."""
-        self._listen.close()
+        for stream in self._streams:
+            stream.handler.close()
 
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         wanted = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))
         if len(wanted) > self._limits.of_client:
-            raise _too_many(self._limits.of_client)
-        uris = [uri for uri in wanted if await self._is_there(context, uri)]
-        only = types.SubscriptionFilter(resource_subscriptions=uris)
-        with self._watching(uris):
-            await self._note(uris)
-            return await self._listen(context, params.model_copy(update={"notifications": only}))
+            raise _TooMany(self._limits.of_client)
+        if len(self._streams) >= self._limits.streams:
+            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
+        stream = _Stream(_caller_of(context), self)
+        self._streams.add(stream)
+        try:
+            for uri in wanted:
+                await self._begin_if_there(context, stream, uri)
+            only = types.SubscriptionFilter(resource_subscriptions=list(stream.versions))
+            return await stream.handler(context, params.model_copy(update={"notifications": only}))
+        finally:
+            self._streams.discard(stream)
+            stream.drop()
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        client = self._client(context)
-        await self._source.required(context, params.uri)
-        client.add(params.uri, self._limits.of_client)
-        await self._note([params.uri])
+        await self._begin(context, self._client(context), params.uri)
         return types.EmptyResult()
 
     async def unsubscribe(
@@ -137,15 +154,31 @@ class Subscriptions:
         self._client(context).remove(params.uri)
         return types.EmptyResult()
 
-    async def _is_there(self, context: Context, uri: str) -> bool:
-        """Whether the caller has such a resource; the acknowledgement leaves the others out."""
+    async def _begin(self, context: Context, watcher: _Watcher, uri: str) -> None:
+        """Report changes of `uri` to `watcher` from now on.
+
+        Raises:
+            MCPError: the caller has no such resource, or too much is watched.
+        """
+        is_new = uri not in watcher.versions
+        if is_new:
+            watcher.add(uri, self._limits.of_client)
         try:
-            await self._source.required(context, uri)
+            version = await self._source.required(context, uri)
+        except BaseException:
+            if is_new:
+                watcher.remove(uri)
+            raise
+        if watcher.versions.get(uri) is _UNKNOWN:
+            watcher.versions[uri] = version
+
+    async def _begin_if_there(self, context: Context, stream: _Stream, uri: str) -> None:
+        """As `_begin`; the acknowledgement leaves out what the caller does not have."""
+        try:
+            await self._begin(context, stream, uri)
         except MCPError as error:
-            if error.error.code != INVALID_PARAMS:
+            if isinstance(error, _TooMany) or error.error.code != INVALID_PARAMS:
                 raise
-            return False
-        return True
 
     def _client(self, context: Context) -> _Client:
         """The client at the connection of a request.
@@ -153,14 +186,14 @@ class Subscriptions:
         Raises:
             MCPError: the request came on its own.
         """
-        caller = context.request
-        connection = caller.connection if isinstance(caller, Caller) else None
+        caller = _caller_of(context)
+        connection = caller.connection
         if connection is None:
             words = "No connection lasts here that could carry a notification: use stdio or a WebSocket."
             raise MCPError(SERVER_ERROR, words, {"error_type": "no_subscriptions"})
         client = self._clients.get(connection)
         if client is None:
-            client = self._clients[connection] = _Client(context.session, self)
+            client = self._clients[connection] = _Client(caller, self, context.session)
 
             def end() -> None:
                 del self._clients[connection]
@@ -169,22 +202,10 @@ class Subscriptions:
             connection.on_end(end)
         return client
 
-    @contextmanager
-    def _watching(self, uris: Iterable[str]) -> Iterator[None]:
-        watched: list[str] = []
-        try:
-            for uri in uris:
-                self.watch(uri)
-                watched.append(uri)
-            yield
-        finally:
-            for uri in watched:
-                self.leave(uri)
-
     def watch(self, uri: str) -> None:
         """Count one more that watches `uri`. Raises `MCPError` where too much is watched."""
         if uri not in self._watched and len(self._watched) >= self._limits.resources:
-            raise _too_many(self._limits.resources)
+            raise _TooMany(self._limits.resources)
         self._watched[uri] += 1
         self._any.set()
 
@@ -193,24 +214,8 @@ class Subscriptions:
         self._watched[uri] -= 1
         if not self._watched[uri]:
             del self._watched[uri]
-            self._versions.pop(uri, None)
             if not self._watched:
                 self._any.clear()
-
-    async def _note(self, uris: Iterable[str]) -> None:
-        """Keep what the resources are like now, from which on changes are reported."""
-        for uri in uris:
-            if uri not in self._versions:
-                version = await self._version(uri)
-                if uri in self._watched:
-                    self._versions.setdefault(uri, version)
-
-    async def _version(self, uri: str) -> Hashable | None:
-        try:
-            return await self._source.version(uri)
-        except Exception:  # the boundary: whatever the source met, it is asked again
-            log.warning("A resource that is watched cannot be looked at", exc_info=True)
-            return _UNKNOWN
 
     async def _look(self) -> None:
         while True:
@@ -224,61 +229,123 @@ class Subscriptions:
             if state == self._state:
                 continue
             self._state = state
-            for uri in list(self._watched):
-                await self._compare(uri)
+            versions: _Versions = {}
+            for watcher in (*self._clients.values(), *self._streams):
+                try:
+                    await self._report(watcher, versions)
+                except Exception:  # the boundary: one subscriber must not hold up the others
+                    log.warning("A subscriber cannot be notified", exc_info=True)
+                    self._look_again()
 
-    async def _compare(self, uri: str) -> None:
-        version = await self._version(uri)
-        if version is _UNKNOWN:
-            self._state = object()  # look again, whether or not anything else changes
+    async def _report(self, watcher: _Watcher, versions: _Versions) -> None:
+        """Report what has changed for a watcher; one whose caller may see nothing any more is dropped."""
+        try:
+            view = await self._view_of(watcher.caller)
+        except (Refusal, MCPError) as refused:
+            if isinstance(refused, Refusal) and refused.status == _UNAVAILABLE:
+                self._look_again()
+            else:
+                log.info("Subscriptions ended: their caller may no longer read")
+                watcher.drop()
             return
-        before = self._versions.get(uri, version)
-        if uri not in self._watched:
-            return
-        self._versions[uri] = version
-        if version == before or before is _UNKNOWN:
-            return
-        await self._bus.publish(ResourceUpdated(uri))
-        for client in list(self._clients.values()):
-            client.report(uri)
+        for uri in list(watcher.versions):
+            if (uri, view) not in versions:
+                versions[uri, view] = await self._version(uri, view)
+            version, before = versions[uri, view], watcher.versions.get(uri, _UNKNOWN)
+            if version is _UNKNOWN or uri not in watcher.versions:
+                continue
+            watcher.versions[uri] = version
+            if before is not _UNKNOWN and version != before:
+                await watcher.report(uri)
+
+    async def _view_of(self, caller: Caller) -> Hashable:
+        return self._source.view(caller if caller.recheck is None else await caller.recheck())
+
+    async def _version(self, uri: str, view: Hashable) -> Hashable | None:
+        try:
+            return await self._source.version(uri, view)
+        except Exception:  # the boundary: whatever the source met, it is asked again
+            log.warning("A resource that is watched cannot be looked at", exc_info=True)
+            self._look_again()
+            return _UNKNOWN
+
+    def _look_again(self) -> None:
+        """Look at all again soon, whether or not anything else changes."""
+        self._state = object()
 
 
-def _too_many(limit: int) -> MCPError:
-    words = f"{limit} resources are watched already, as many as may be. Watch fewer, or try again later."
-    return MCPError(INVALID_PARAMS, words, {"error_type": "too_many_subscriptions", "limit": limit})
+def _caller_of(context: Context) -> Caller:
+    return context.request if isinstance(context.request, Caller) else Caller()
 
 
-_UNKNOWN: Hashable = object()
-"""The version of a resource that could not be looked at."""
+class _TooMany(MCPError):
+    def __init__(self, limit: int) -> None:
+        words = f"{limit} resources are watched already, as many as may be. Watch fewer, or try again later."
+        super().__init__(INVALID_PARAMS, words, {"error_type": "too_many_subscriptions", "limit": limit})
 
 
 @dataclass(eq=False)
-class _Client:
+class _Watcher(ABC):
+    """A connection or a stream with subscriptions."""
+
+    caller: Caller
+    """As it was when it came."""
+    subscriptions: Subscriptions
+    versions: dict[str, Hashable | None] = field(default_factory=dict, init=False)
+    """Of what it watches, as it was last reported."""
+
+    def add(self, uri: str, limit: int) -> None:
+        if len(self.versions) >= limit:
+            raise _TooMany(limit)
+        self.subscriptions.watch(uri)
+        self.versions[uri] = _UNKNOWN
+
+    def remove(self, uri: str) -> None:
+        if uri in self.versions:
+            del self.versions[uri]
+            self.subscriptions.leave(uri)
+
+    def drop(self) -> None:
+        """Report nothing any more."""
+        for uri in list(self.versions):
+            self.remove(uri)
+
+    @abstractmethod
+    async def report(self, uri: str) -> None:
+        """Notify of a change."""
+
+
+@dataclass(eq=False)
+class _Stream(_Watcher):
+    """A stream, with a bus of its own: what goes to one must not go to all."""
+
+    bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus, init=False)
+    handler: ListenHandler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.handler = ListenHandler(self.bus)
+
+    def drop(self) -> None:
+        super().drop()
+        self.handler.close()
+
+    async def report(self, uri: str) -> None:
+        await self.bus.publish(ResourceUpdated(uri))
+
+
+@dataclass(eq=False)
+class _Client(_Watcher):
     """A connection with subscriptions: its notifications leave one by one, and hold up nobody else's."""
 
     session: ServerSession
-    subscriptions: Subscriptions
-    uris: set[str] = field(default_factory=set)
-    due: dict[str, None] = field(default_factory=dict)
-    sending: asyncio.Task[None] | None = None
-
-    def add(self, uri: str, limit: int) -> None:
-        if uri in self.uris:
-            return
-        if len(self.uris) >= limit:
-            raise _too_many(limit)
-        self.subscriptions.watch(uri)
-        self.uris.add(uri)
+    due: dict[str, None] = field(default_factory=dict, init=False)
+    sending: asyncio.Task[None] | None = field(default=None, init=False)
 
     def remove(self, uri: str) -> None:
-        if uri in self.uris:
-            self.uris.discard(uri)
-            self.due.pop(uri, None)
-            self.subscriptions.leave(uri)
+        super().remove(uri)
+        self.due.pop(uri, None)
 
-    def report(self, uri: str) -> None:
-        if uri not in self.uris:
-            return
+    async def report(self, uri: str) -> None:
         self.due[uri] = None
         if self.sending is None or self.sending.done():
             self.sending = asyncio.create_task(self._send())
@@ -290,7 +357,6 @@ class _Client:
             await self.session.send_resource_updated(uri)
 
     def end(self) -> None:
-        for uri in list(self.uris):
-            self.remove(uri)
+        self.drop()
         if self.sending is not None:
             self.sending.cancel()

@@ -83,8 +83,9 @@ class McpEndpoint:
         places: SocketPlaces,
         caller_of: Callable[[web.Request], Awaitable[Caller]],
     ) -> None:
-        """`caller_of` finds out again who opened a connection, for each message on it."""
+        """`caller_of` finds out again who sent a request, for what lasts longer than it."""
         self._server = server
+        self._caller_of = caller_of
         self._sockets = WebSockets(server, options.sockets, places, caller_of)
         self._limits = options.body
         self._keep_alive = options.keep_alive
@@ -175,10 +176,11 @@ class McpEndpoint:
             if request.method == _LISTEN and not isinstance(era, str) and not _accepts(_accept_of(http))[1]:
                 words = "Accept `text/event-stream`: the answer is a stream."
                 raise Refusal(406, INVALID_REQUEST, "not_acceptable", words)
+            caller = await self._caller_of(http) if request.method == _LISTEN else http[CALLER]
         except Refusal as refusal:
             body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
-        exchange = Exchange(http, request, self._keep_alive)
+        exchange = Exchange(http, request, caller, self._keep_alive)
         work = self._by_kernel(era, exchange, request)
         return await (self._detach(work) if isinstance(era, str) else work)
 
@@ -258,7 +260,7 @@ class McpEndpoint:
                 raise InvalidRequestError("`initialize` must not be part of a batch", message.id)
         except InvalidRequestError as error:
             return _invalid(error)
-        exchange = Exchange(http, message, self._keep_alive, streaming=False)
+        exchange = Exchange(http, message, http[CALLER], self._keep_alive, streaming=False)
         try:
             connection = Connection.from_envelope(BATCH_VERSION, None, None)
             return (await self._server.respond(connection, exchange, message, exchange.caller))[0]
@@ -344,10 +346,16 @@ class Exchange(Channel):
     can_send_request = False  # stateless: a client's reply would have nowhere to arrive
 
     def __init__(
-        self, http: web.Request, request: Request, keep_alive: float, *, streaming: bool = True
+        self,
+        http: web.Request,
+        request: Request,
+        caller: Caller,
+        keep_alive: float,
+        *,
+        streaming: bool = True,
     ) -> None:
         super().__init__(http, keep_alive, streaming=streaming)
-        self.caller = caller = http[CALLER]
+        self.caller = caller
         self.request_id = request.id
         self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
         self.transport = TransportContext(

@@ -279,6 +279,20 @@ async def test_a_key_with_a_reach_adds_nothing_to_a_collection_outside_and_learn
         assert "refused" not in await house.call(token, tool, **arguments, collection="team-a")
 
 
+async def test_a_key_that_may_not_add_files_learns_of_none(opened: Open, tmp_path: Path) -> None:
+    house = await opened(file_roots=[str(tmp_path)])
+    token = house.key("team", "read write", collections=("memory",))
+    there = tmp_path / "there.html"
+    there.write_text("<p>words</p>")
+    refused = [
+        (await house.call(token, "knowledge-add", file_path=str(path)))["refused"]
+        for path in (there, tmp_path / "absent.html", tmp_path.parent / "outside.html")
+    ]
+    assert refused[0]["error"] == "forbidden"
+    assert refused[1:] == refused[:1] * 2
+    assert house.engine.journal.requests("createJob") == []
+
+
 # --- quotas --------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
-from kb_server.collection_tags import tags_for_submission, validate_tags
+from kb_server.collection_tags import PREFIX, tags_for_submission, validate_tags
 from kb_server.engine_client.errors import EngineFault
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
@@ -121,6 +121,10 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             dedup_scope=tags[0],
             force_ocr=arguments.force_ocr and can_force,
         )
+        if not call.grant.may_give(tags[0]):  # before it is known whether there is such a file
+            collection = tags[0].removeprefix(PREFIX)
+            words = f"This key may not add to the collection {collection!r}, where this tool puts all files."
+            raise ToolError("forbidden", words)
         with await asyncio.to_thread(open_below, settings.file_roots, path) as file:
             sent = source(file, PurePath(path).name, settings.max_upload_bytes)
             try:

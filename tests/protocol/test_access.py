@@ -108,7 +108,8 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
                 }
             )
             services = await stack.enter_async_context(Services(configured))
-            mounts = mount([build_toolset(name, services) for name in NAMES], configured.toolsets)
+            toolsets = [build_toolset(name, services) for name in (*NAMES, "textfile")]
+            mounts = mount(toolsets, configured.toolsets)
             services.paths = [each.path for each in mounts]
             pages = Pages(services)
             app = build_app(
@@ -176,6 +177,16 @@ async def test_a_tool_that_a_key_may_not_use_is_refused_and_asks_nobody(house: H
     assert refused["message"] == "This key is not for the toolset knowledge. Ask for one that is."
     assert house.engine.journal.requests() == []
     assert "refused" not in await house.call(reader, "kb_status")
+
+
+async def test_the_text_file_is_in_no_collection_and_is_for_keys_that_name_it(house: House) -> None:
+    path, tool = "/mcp/textfile", "get_kb_content"
+    for token in (house.key("all"), house.key("named", collections=("memory",), toolsets=("textfile",))):
+        assert tool in await house.tools(token, path=path)
+        assert "refused" not in await house.call(token, tool, path)
+    narrow = house.key("narrow", collections=("memory",))
+    assert await house.tools(narrow, path=path) == set()
+    assert (await house.call(narrow, tool, path))["refused"]["error"] == "forbidden"
 
 
 async def test_resources_and_prompts_are_those_of_their_toolset(house: House) -> None:

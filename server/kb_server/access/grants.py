@@ -18,6 +18,9 @@ from kb_contracts.access.reach import Access, Right
 from kb_server.engine_client.errors import EngineFault
 from mcp_aiohttp.protocol.caller import Identity
 
+_OUT_OF_REACH = frozenset({"textfile"})
+"""Toolsets whose content is in no collection: callers with a reach use one where their key names it."""
+
 
 class Meter(Protocol):
     """Counts what callers do, by their names. All raise ToolError, and then have counted nothing."""
@@ -34,7 +37,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     access: Access = Access(ANYBODY)
     toolsets: frozenset[str] | None = None
-    """None: all that are served."""
+    """None: all that are served, but for those that the reach leaves out."""
     quotas: Quotas = Quotas()
     meter: Meter | None = None
     is_one_caller: bool = False
@@ -47,7 +50,9 @@ class Grant(msgspec.Struct, frozen=True):
 
     def may_use(self, toolset: str) -> bool:
         """Whether the caller may use tools of this toolset at all."""
-        return self.toolsets is None or toolset in self.toolsets
+        if self.toolsets is None:
+            return self.access.reach is None or toolset not in _OUT_OF_REACH
+        return toolset in self.toolsets
 
     def refusal(self, right: Right, toolset: str) -> str:
         """Why the caller may not use a tool of this toolset that needs this right; empty where it may."""

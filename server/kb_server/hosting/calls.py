@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
-from kb_contracts.access.reach import Access, Right
+from kb_contracts.access.reach import Access, Reach, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
 from kb_server.document_marks import MEMBER, meta_of, opening
 from kb_server.engine_client.errors import EngineFault, Refused
@@ -272,10 +272,12 @@ class Calls:
     def view(self, caller: Caller) -> frozenset[str]:
         """The tools that a caller may use, which are all that its list has."""
         grant = grant_of(caller.identity)
-        return self._views(grant.access.rights, grant.toolsets)
+        return self._views(grant.access.rights, grant.access.reach, grant.toolsets)
 
-    def _visible(self, rights: frozenset[Right], toolsets: frozenset[str] | None) -> frozenset[str]:
-        grant = Grant(Access(rights=rights), toolsets)
+    def _visible(
+        self, rights: frozenset[Right], reach: Reach | None, toolsets: frozenset[str] | None
+    ) -> frozenset[str]:
+        grant = Grant(Access(rights=rights, reach=reach), toolsets)
         return frozenset(
             name for name, each in self._tools.items() if not grant.refusal(each.right, each.toolset)
         )

@@ -6,7 +6,8 @@ reaches is not decided here: its access goes with each request to the engine, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -82,13 +83,17 @@ class Grant(msgspec.Struct, frozen=True):
         self.give_back(documents, size)
 
     @contextmanager
-    def adding(self, documents: int, size: int) -> Iterator[None]:
-        """Count what is sent to the engine meanwhile, unless that does not take it. Raises as `take`."""
+    def adding(self, documents: int, size: int, has_left: Callable[[], bool]) -> Iterator[None]:
+        """Count what is sent to the engine meanwhile, unless that does not take it. Raises as `take`.
+
+        `has_left`: whether a request that is cancelled may have been taken all the same.
+        """
         self.take(documents, size)
         try:
             yield
-        except EngineFault:
-            self.give_back(documents, size)
+        except (EngineFault, asyncio.CancelledError) as ended:
+            if isinstance(ended, EngineFault) or not has_left():
+                self.give_back(documents, size)
             raise
 
     def give_back(self, documents: int, size: int) -> None:

@@ -149,7 +149,8 @@ class HttpEngine:
         if grant.meter is None or not isinstance(body, m.NoteRequest | m.NotePatch):
             return await self._answer(operation, request)
         documents, text = (1 if isinstance(body, m.NoteRequest) else 0), body.text or ""
-        with grant.adding(documents, len(text.encode(errors="replace"))):
+        size = len(text.encode(errors="replace"))
+        with grant.adding(documents, size, lambda: request.has_left):
             return await self._answer(operation, request)
 
     async def send_file(
@@ -159,7 +160,7 @@ class HttpEngine:
         request = self._request(
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
-        with GRANT.get().adding(1, file.size):
+        with GRANT.get().adding(1, file.size, lambda: request.has_left):
             return await self._answer(CREATE_JOB, request)
 
     async def _answer(self, operation: Operation[Any, R], request: EngineRequest) -> R:

@@ -39,6 +39,7 @@ class DirectExchange:
             EngineUnreachable: the engine has stopped.
             OSError: of the file.
         """
+        request.has_left = True
         if request.file is None:
             call = self._begin(request)
             if not (await asyncio.wait((call,), timeout=request.silence))[0]:

@@ -56,6 +56,8 @@ class EngineRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: BodyStream | None = None
     """Where the body of a success goes that is not read whole; then it is sent once."""
+    has_left: bool = False
+    """Whether some of it may have reached the engine."""
 
     @property
     def head(self) -> bytes:
@@ -219,6 +221,7 @@ class Pool:
             self._places.release()
 
     async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
+        request.has_left = True
         response = await connection.exchange(request.head, request.rest(), request.silence, request.stream)
         if connection.is_open:
             self._idle[connection] = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,8 +17,11 @@ from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_TAGS, TagsQ
 from kb_server.access.grants import GRANT, Grant
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
+from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler_http import HttpRagler
+from kb_server.engine_client.transport import EngineRequest
 from kb_server.tool import ToolError
+from tests.support.eventually import eventually_async
 
 READ = frozenset({"read"})
 TEAM = Access("team", READ, Reach(frozenset({"collection:a"})))
@@ -30,6 +34,11 @@ class Foreign:
     features: list[str] | None = None
     requests: list[web.Request] = field(default_factory=list)
     url: str = ""
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether it answers what it does not know."""
+
+    def __post_init__(self) -> None:
+        self.answers.set()
 
     async def answer(self, request: web.Request) -> web.Response:
         self.requests.append(request)
@@ -40,6 +49,7 @@ class Foreign:
             return web.json_response({"tags": [], "total": 0, "offset": 0, "limit": 1})
         if request.path == "/collections":
             return web.json_response({"collections": []})
+        await self.answers.wait()
         problem = {"type": "x", "title": "x", "status": 403, "code": "forbidden", "detail": "Not for you."}
         return web.json_response(problem, status=403, content_type="application/problem+json")
 
@@ -168,3 +178,40 @@ async def test_what_the_engine_does_not_take_is_given_back(foreign: Foreign, cli
         with pytest.raises(ToolError):
             await client.call(CREATE_JOB, body=m.NoteRequest(text="x" * 11))
         assert len(foreign.requests) == before
+
+
+class Unconnected:
+    """An exchange that finds no connection."""
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+async def cancelled(client: HttpEngine, begun: Callable[[], bool], meter: Counted) -> None:
+    """Add a note, and give the call up once it has `begun`."""
+    with on_behalf(Grant(Access("ci"), meter=meter)):
+        adding = asyncio.create_task(client.call(CREATE_JOB, body=m.NoteRequest(text="x")))
+    await eventually_async(begun)
+    adding.cancel()
+    await asyncio.wait([adding])
+
+
+async def test_what_had_not_left_when_a_call_is_cancelled_is_given_back(foreign: Foreign) -> None:
+    client, meter = HttpEngine(foreign.url, exchange=Unconnected()), Counted(10)
+    await cancelled(client, lambda: bool(meter.taken), meter)
+    assert meter.taken == [(1, 1), (-1, -1)]
+    await client.close()
+
+
+async def test_what_had_left_when_a_call_is_cancelled_may_be_taken_and_counts(
+    foreign: Foreign, client: HttpEngine
+) -> None:
+    meter = Counted(10)
+    foreign.answers.clear()
+    await cancelled(client, lambda: "/api/v1/jobs" in [each.path for each in foreign.requests], meter)
+    assert meter.taken == [(1, 1)]
+    foreign.answers.set()

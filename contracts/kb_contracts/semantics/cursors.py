@@ -69,6 +69,12 @@ def places_of(results: Sequence[m.SearchResult]) -> list[list[Place]]:
     ]
 
 
+def places_after(places: Sequence[list[Place]], page: Sequence[m.SearchResult]) -> list[list[Place]]:
+    """The places that a page leaves, at least all but the first: first what was merged and had no room."""
+    lost = [row[1:] for row, result in zip(places, page, strict=False) if not (result.before or result.after)]
+    return [*filter(None, lost), *places[max(1, len(page)) :]]
+
+
 def cursor_after(
     request: m.SearchRequest,
     answer: m.SearchResponse,

@@ -107,7 +107,7 @@ def longest_prefix(items: Sequence[T], size: Callable[[T], int], budget: int) ->
 def presented(
     results: Sequence[SearchResult], request: SearchRequest, count_tokens: CountTokens = len
 ) -> tuple[list[SearchResult], int]:
-    """The results with as much of their text as is wanted, and how many were left out for that.
+    """The results with as much of their text as is wanted, and how many texts were left out for that.
 
     `count_tokens` is called only where `max_tokens` bounds texts.
     """
@@ -126,28 +126,31 @@ def within_budget(
 ) -> tuple[list[SearchResult], int]:
     """The results whose text fits into both bounds, and how many were left out; None: no such bound.
 
-    The best come first and take what they need. One that does not fit whole loses its neighbours, then
-    the end of its text, and is marked as truncated; when no room is left, the rest is left out.
-    `count_tokens` is called only where there is a bound on tokens.
+    The best come first and take what they need. One that does not fit whole loses its neighbours, which are
+    counted as left out, then the end of its text, and is marked as truncated; when no room is left, the rest
+    is left out. `count_tokens` is called only where there is a bound on tokens.
     """
     bounds = [(len, max_chars), (count_tokens, max_tokens)]
     measures = [(measure, most) for measure, most in bounds if most is not None]
     left = [most for _, most in measures]
     kept: list[SearchResult] = []
+    neighbors = 0
     for result in results:
         sizes = _sizes(result, measures)
         if any(size > room for size, room in zip(sizes, left, strict=True)):
-            text = result.chunk.text
+            text = whole = result.chunk.text
             for (measure, _), room in zip(measures, left, strict=True):
                 text = _beginning(text, measure, room)
             if not text:
                 break
+            neighbors += len(result.before) + len(result.after)
             chunk = msgspec.structs.replace(result.chunk, text=text)
-            result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)
+            truncated = result.truncated or text != whole
+            result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=truncated)
             sizes = _sizes(result, measures)
         kept.append(result)
         left = [room - size for size, room in zip(sizes, left, strict=True)]
-    return kept, len(results) - len(kept)
+    return kept, len(results) - len(kept) + neighbors
 
 
 def _sizes(result: SearchResult, measures: Iterable[tuple[CountTokens, int]]) -> list[int]:

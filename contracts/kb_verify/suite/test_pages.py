@@ -69,6 +69,19 @@ def test_what_had_no_room_on_a_page_is_on_the_next(kb: Client) -> None:
     assert (len(documents), set(documents)) == (5, notes)
 
 
+def test_what_had_no_room_beside_a_result_is_on_a_later_page(kb: Client) -> None:
+    """A passage that was merged is found as well, and a result that lost it alone is not cut."""
+    kb.note("\n\n".join(f"Granite ledger {number} was copied by the archivist." for number in range(90)))
+    texts = {
+        result.chunk.id: result.chunk.text for result in kb.search("granite", mode="fts", top=100).results
+    }
+    assert len(texts) > 1
+    answers = pages(kb, "granite", top=5, collapse=True, max_chars=max(map(len, texts.values())))
+    assert sorted(chunks(answers)) == sorted(texts)
+    for result in (result for answer in answers for result in answer.results):
+        assert result.truncated == (result.chunk.text != texts[result.chunk.id])
+
+
 def test_pages_say_much_each(kb: Client) -> None:
     """Near duplicates are results on no page, and one document has so much of each."""
     report = (

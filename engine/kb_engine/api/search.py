@@ -13,7 +13,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
-from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
+from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import (
@@ -78,7 +78,7 @@ class SearchApi:
         else:
             present = partial(presented, results, request)
             answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
-        if rest := places[max(1, len(answer.results)) :]:
+        if rest := places_after(places, answer.results):
             answer.next_cursor = cursor_after(request, answer, rest, reach)
         answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
         return answer

@@ -21,7 +21,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
-from kb_contracts.semantics.cursors import cursor_after, opened, places_of, results_at
+from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
@@ -168,7 +168,7 @@ def _page(
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
     answer.results, answer.omitted = presented(results, request, estimated_tokens)
-    if rest := places[max(1, len(answer.results)) :]:
+    if rest := places_after(places, answer.results):
         answer.next_cursor = cursor_after(request, answer, rest, reach)
     return answer
 

@@ -6,6 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.cursors import Place, cursor_after, opened
+from kb_contracts.semantics.cursors import Place, cursor_after, opened, places_after
 
 REQUEST = m.SearchRequest(query="granite", pages=True)
 ids = st.integers(1, m.MAX_INTEGER)
@@ -51,6 +52,20 @@ def test_the_rest_of_a_ranking_comes_back(rest: list[Place], exact: bool) -> Non
     assert found == rest
     assert (after.total, after.mode, after.weak, after.total_exact) == (7, "fts", False, total_exact)
     assert (after.reranked, after.rerank_failure) == (False, "it was away")
+
+
+def test_what_was_merged_and_had_no_room_comes_first() -> None:
+    """On a page that has the first result whole, the second alone, and the third not at all."""
+    document = m.DocumentSummary(
+        id=1, uid="d", title="t", doc_type="note", format=None, filename=None, source_path=None, metadata={},
+        version=1, created_at="2026-01-01", updated_at="2026-01-02",
+    )  # fmt: skip
+    chunk = m.Chunk(id=1, uid="c", index=0, text="x", page=None, heading=None, start=0, end=1)
+    alone = m.SearchResult(chunk=chunk, score=0.5, document=document, tags=[])
+    rows = [[Place(3 * row + place, 0.5) for place in (1, 2, 3)] for row in range(3)]
+    page = [msgspec.structs.replace(alone, after=[chunk]), alone]
+    assert places_after(rows, page) == [rows[1][1:], rows[2]]
+    assert places_after(rows, []) == rows[1:]
 
 
 def test_what_was_made_here_is_read() -> None:

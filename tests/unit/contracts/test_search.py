@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -135,6 +136,12 @@ def size(one: m.SearchResult) -> int:
     return sum(len(piece.text) for piece in (one.chunk, *one.before, *one.after))
 
 
+def left_out(found: Sequence[m.SearchResult], kept: Sequence[m.SearchResult]) -> int:
+    """How many results, and how many neighbours of those that were kept."""
+    beside = [sum(len(one.before) + len(one.after) for one in some[: len(kept)]) for some in (found, kept)]
+    return len(found) - len(kept) + beside[0] - beside[1]
+
+
 results = st.lists(
     st.builds(result, st.integers(1, 300), st.integers(0, 300), st.integers(0, 300)), max_size=8
 )
@@ -146,9 +153,16 @@ def test_without_a_budget_nothing_is_left_out() -> None:
 
 
 def test_neighbours_go_before_the_text_itself() -> None:
-    """The passage that was found is what counts."""
-    (kept,), omitted = within_budget([result(80, before=50)], 100)
-    assert (len(kept.chunk.text), kept.before, kept.truncated, omitted) == (80, [], True, 0)
+    """The passage that was found is what counts: it is not cut, and they are left out."""
+    (kept,), omitted = within_budget([result(80, before=50, after=50)], 100)
+    assert (len(kept.chunk.text), kept.before, kept.after) == (80, [], [])
+    assert (kept.truncated, omitted) == (False, 2)
+
+
+def test_what_was_cut_before_stays_marked() -> None:
+    cut = msgspec.structs.replace(result(80, before=50), truncated=True)
+    (kept,), _ = within_budget([cut], 100)
+    assert (len(kept.chunk.text), kept.truncated) == (80, True)
 
 
 def test_a_first_result_over_the_budget_is_cut_and_not_left_out() -> None:
@@ -161,9 +175,9 @@ def test_a_first_result_over_the_budget_is_cut_and_not_left_out() -> None:
 def test_the_budget_holds_and_nothing_is_cut_in_silence(found: list[m.SearchResult], budget: int) -> None:
     kept, omitted = within_budget(found, budget)
     assert sum(size(one) for one in kept) <= budget
-    assert len(kept) + omitted == len(found)
+    assert omitted == left_out(found, kept)
     for one, original in zip(kept, found, strict=False):
-        assert one.truncated == (size(one) < size(original))
+        assert one.truncated == (one.chunk.text != original.chunk.text)
 
 
 def tokens_of(text: str) -> int:
@@ -179,7 +193,7 @@ def test_both_budgets_hold_and_the_first_result_is_never_left_out(
     texts = [piece.text for one in kept for piece in (one.chunk, *one.before, *one.after)]
     assert sum(map(tokens_of, texts)) <= tokens
     assert chars is None or sum(map(len, texts)) <= chars
-    assert len(kept) + omitted == len(found)
+    assert omitted == left_out(found, kept)
     assert bool(kept) == bool(found)
     assert all(one.chunk.text for one in kept)
 

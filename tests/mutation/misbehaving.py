@@ -35,6 +35,7 @@ from kb_simulator.engine.versions import History, Past
 from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
+_TESTS = search._tests
 
 
 def half_of_the_file(answer: FileContent) -> dict[str, Any]:
@@ -171,6 +172,11 @@ def ranked_anew(documents: Documents, request: m.SearchRequest, _reach: Reach | 
     answer = search._search(documents, request, query_of(request.query), 0)
     answer.results = answer.results[request.top :]
     return answer
+
+
+def tests_of_first_pages(request: m.SearchRequest) -> list[search.Test]:
+    """None for the pages after a cursor."""
+    return [] if request.cursor else _TESTS(request)
 
 
 def places_behind_the_page(results: Sequence[m.SearchResult]) -> list[list[Place]]:

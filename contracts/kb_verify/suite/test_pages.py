@@ -60,6 +60,18 @@ def test_the_next_page_is_of_the_same_ranking_whatever_happened_since(kb: Client
     assert chunks([kb.search("granite", cursor=first.next_cursor, **body)]) == left[:4]
 
 
+@pytest.mark.parametrize("filters", [{"tags": ["draft"]}, {"tags_any": ["draft", "x"]}])
+def test_what_no_longer_passes_the_filters_is_left_out(kb: Client, filters: dict[str, Any]) -> None:
+    for text in TEXTS[:6]:
+        kb.note(text, tags=["draft"])
+    body = {"mode": "fts", "pages": True, "top": 2, **filters}
+    ranked = kb.search("granite", mode="fts", top=100).results
+    first = kb.search("granite", **body)
+    kb.call(ops.REMOVE_TAG, ranked[3].document.id, "draft")
+    second = kb.search("granite", cursor=first.next_cursor, **body)
+    assert chunks([second]) == [ranked[place].chunk.id for place in (2, 4)]
+
+
 def test_what_had_no_room_on_a_page_is_on_the_next(kb: Client) -> None:
     notes = {kb.note(f"Granite of quarry {number}: {'x' * 60}") for number in range(5)}
     answers = pages(kb, "granite", top=5, max_chars=200)

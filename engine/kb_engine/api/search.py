@@ -86,7 +86,8 @@ class SearchApi:
     async def _after_cursor(self, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:
         """What is left of a ranking."""
         answer, places = opened(request, reach)
-        there = await self._store.read(search_rows.at, [place.chunk_id for place in places])
+        chunk_ids = [place.chunk_id for place in places]
+        there = await self._store.read(search_rows.at, chunk_ids, selection_of(request))
         answer.results = results_at(places, there)
         if request.collapse:
             answer.results = merge_neighbors(answer.results, request.top)
@@ -94,19 +95,7 @@ class SearchApi:
 
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
         """All that the page, and those after it, are made of."""
-        filters = request.filters or m.Filters()
-        date_from, date_to = date_window(filters) if request.filters else (None, None)
-        selection = Selection(
-            tags=request.tags,
-            tags_any=request.tags_any,
-            doc_type=request.doc_type,
-            formats=[form.lower() for form in filters.format or ()],
-            source_types=filters.source_type or (),
-            source_path_prefix=filters.source_path_prefix,
-            date_field=filters.date_field,
-            date_from=date_from,
-            date_to=date_to,
-        )
+        selection = selection_of(request)
         ranking = request.ranking or self._ranking.for_all
         plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
         reranker = None if request.rerank is False else self._reranker
@@ -232,6 +221,23 @@ async def _in_final_order(
 ) -> list[m.SearchResult]:
     votes = await store.read(feedback.votes, [result.document.id for result in results])
     return in_final_order(results, votes, plan, utc_now())
+
+
+def selection_of(request: m.SearchRequest) -> Selection:
+    """Which documents may answer. Raises EngineError as `date_window`."""
+    filters = request.filters or m.Filters()
+    date_from, date_to = date_window(filters)
+    return Selection(
+        tags=request.tags,
+        tags_any=request.tags_any,
+        doc_type=request.doc_type,
+        formats=[form.lower() for form in filters.format or ()],
+        source_types=filters.source_type or (),
+        source_path_prefix=filters.source_path_prefix,
+        date_field=filters.date_field,
+        date_from=date_from,
+        date_to=date_to,
+    )
 
 
 def vector_selection_of(filters: r.VectorFilters, collection: str | None) -> Selection:

@@ -148,12 +148,13 @@ def _search(
 
 def _after_cursor(documents: Documents, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:
     answer, places = opened(request, reach)
-    found = {}
+    found, tests = {}, _tests(request)
     for key in [place.chunk_id for place in places if place.chunk_id in documents.owners]:
         stored, chunk = documents.chunk(key)
-        found[key] = m.SearchResult(
-            chunk=chunk, score=0.0, document=stored.summary, tags=stored.document.tags
-        )
+        if all(test(stored) for test in tests):
+            found[key] = m.SearchResult(
+                chunk=chunk, score=0.0, document=stored.summary, tags=stored.document.tags
+            )
     answer.results, answer.took_ms = results_at(places, found), TOOK_MS
     if request.collapse:
         answer.results = merge_neighbors(answer.results, request.top)

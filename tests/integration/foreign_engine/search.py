@@ -79,7 +79,9 @@ class Search:
         asked, facts, rest = self._rest.get(body["cursor"], (None, {}, []))
         if asked != {**body, "cursor": None}:
             raise Refused("page_not_found", "No such cursor of this request.")
-        return facts, [each for each in rest if self._documents.chunks.has(each[1]["id"])]
+        numbers = {document["id"] for document in self._chosen(body)}
+        has = self._documents.chunks.has
+        return facts, [each for each in rest if each[1]["document"] in numbers and has(each[1]["id"])]
 
     def _best(self, body: Row, mode: str) -> tuple[Row, list[Scored]]:
         """The candidates of all pages, and what is said of the whole."""

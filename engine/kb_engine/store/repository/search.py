@@ -113,21 +113,25 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact)
 
 
-async def at(read: Read, chunk_ids: Sequence[int]) -> dict[int, m.SearchResult]:
+async def at(
+    read: Read, chunk_ids: Sequence[int], selection: Selection | None = None
+) -> dict[int, m.SearchResult]:
     """Results without a score, those of these chunks that are there, by their ids.
 
     A cursor may name any chunk, and an index of its own may not know yet where a document has gone: what
-    is out of reach by now is left out here.
+    is out of reach by now is left out here, as is what does not meet the selection any more.
     """
     if not chunk_ids:
         return {}
     within, reached = read.within("d.id")
+    where, selected = condition(selection or Selection())
+    # CROSS JOIN: SQLite looks the chunks up first, and not all that documents of the selection have.
     sql = (
-        f"SELECT {_RESULT_COLUMNS}, {read.tags} "  # noqa: S608
-        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}{within}"
+        f"SELECT {_RESULT_COLUMNS}, {read.tags} FROM chunks c CROSS JOIN documents d "  # noqa: S608
+        f"WHERE d.id = c.document_id AND c.id {read.among}{within} AND {where or 'true'}"
     )
     results = {}
-    for row in await read.rows(sql, (read.list_value(list(chunk_ids)), *reached)):
+    for row in await read.rows(sql, (read.list_value(list(chunk_ids)), *reached, *selected)):
         fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         results[row[0]] = m.SearchResult(

@@ -392,6 +392,8 @@ _CONTEXT = [
     _m("what had no room beside a result is lost", PAGES,
        "what_had_no_room_beside_a_result_is_on_a_later_page",
        replaced(search, "places_after", lambda places, page: places[max(1, len(page)) :])),
+    _m("a page goes on where the last was cut", PAGES, "documents_share_pages_that_were_cut",
+       replaced(search, "in_pages", lambda results, _request: results)),
     _m("the next page passes all filters", PAGES, "what_no_longer_passes_the_filters_is_left_out[filters0]",
        replaced(search, "_tests", mis.tests_of_first_pages)),
     _m("duplicates are results of the next page", PAGES, "pages_say_much_each",

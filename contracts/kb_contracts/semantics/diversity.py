@@ -43,9 +43,17 @@ def pool_for(request: m.SearchRequest) -> int:
 
 def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:
     """The candidates in the order in which pages give them, `top` a page; best first within each page."""
-    ordered = list(results)
+    return in_pages(collapse_duplicates(results) if request.collapse else results, request)
+
+
+def in_pages(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:
+    """As `diverse`, of results among which are no near duplicates, such as those that a cursor holds.
+
+    They come in the order of their pages, which one that was cut has made another one for what is left.
+    """
+    ordered = sorted(results, key=lambda result: -result.score)
     if request.collapse:
-        ordered = merge_neighbors(collapse_duplicates(ordered), request.top)
+        ordered = merge_neighbors(ordered, request.top)
     if request.per_document is not None:
         ordered = limit_documents(ordered, request.top, request.per_document)
     return ordered

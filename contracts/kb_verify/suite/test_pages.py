@@ -94,6 +94,22 @@ def test_what_had_no_room_beside_a_result_is_on_a_later_page(kb: Client) -> None
         assert result.truncated == (result.chunk.text != texts[result.chunk.id])
 
 
+def test_documents_share_pages_that_were_cut(kb: Client) -> None:
+    """What had no room on a page is ranked with the rest: each is best first, and no document fills one."""
+    for often in (1, 2, 3):
+        stone = " ".join(often * ["granite"])
+        kb.note("\n\n".join(f"{stone} {number} was cut in the quarry by the river." for number in range(90)))
+    length = len(kb.search("granite", mode="fts", top=1).results[0].chunk.text)
+    answers = pages(kb, "granite", top=3, collapse=True, per_document=1, max_chars=100 + length)
+    assert any(answer.omitted for answer in answers)
+    rows = [[result.document.id for result in answer.results] for answer in answers]
+    for page, answer in enumerate(answers):
+        scores = [result.score for result in answer.results]
+        assert scores == sorted(scores, reverse=True)
+        if len(set().union(*rows[page:])) == 3:
+            assert len(set(rows[page])) == len(rows[page])
+
+
 def test_pages_say_much_each(kb: Client) -> None:
     """Near duplicates are results on no page, and one document has so much of each."""
     report = (

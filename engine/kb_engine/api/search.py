@@ -14,7 +14,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
-from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
+from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import (
     NO_RERANKER,
@@ -88,9 +88,7 @@ class SearchApi:
         answer, places = opened(request, reach)
         chunk_ids = [place.chunk_id for place in places]
         there = await self._store.read(search_rows.at, chunk_ids, selection_of(request))
-        answer.results = results_at(places, there)
-        if request.collapse:
-            answer.results = merge_neighbors(answer.results, request.top)
+        answer.results = in_pages(results_at(places, there), request)
         return answer
 
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:

@@ -22,7 +22,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
-from kb_contracts.semantics.diversity import diverse, merge_neighbors, pool_for
+from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
@@ -155,9 +155,7 @@ def _after_cursor(documents: Documents, request: m.SearchRequest, reach: Reach |
             found[key] = m.SearchResult(
                 chunk=chunk, score=0.0, document=stored.summary, tags=stored.document.tags
             )
-    answer.results, answer.took_ms = results_at(places, found), TOOK_MS
-    if request.collapse:
-        answer.results = merge_neighbors(answer.results, request.top)
+    answer.results, answer.took_ms = in_pages(results_at(places, found), request), TOOK_MS
     return answer
 
 

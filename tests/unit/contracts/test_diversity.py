@@ -11,6 +11,7 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.diversity import (
     collapse_duplicates,
     diverse,
+    in_pages,
     limit_documents,
     merge_neighbors,
     pool_for,
@@ -185,6 +186,25 @@ def test_more_of_a_document_than_its_share_are_there_only_where_nothing_else_com
     if any(count > per_document for count in counts.values()):
         left = [each for each in found if each not in page and each.score >= found[0].score / 2]
         assert all(counts[each.document.id] >= per_document for each in left)
+
+
+@given(found=ranked, top=st.integers(1, 8), per_document=st.integers(1, 4))
+def test_the_pages_of_what_is_left_are_those_that_were_to_come(
+    found: list[m.SearchResult], top: int, per_document: int
+) -> None:
+    request = m.SearchRequest(query="x", top=top, per_document=per_document)
+    ordered = diverse(found, request)
+    assert in_pages(ordered[top:], request) == ordered[top:]
+
+
+def test_what_a_page_had_no_room_for_is_ranked_with_the_rest() -> None:
+    """The first page was to have the first passage of each document, and had one."""
+    one, two, three = (
+        [result(number, index, score=1 - number / 10) for index in (0, 5)] for number in (1, 2, 3)
+    )
+    left = [two[0], three[0], one[1], two[1], three[1]]
+    request = m.SearchRequest(query="x", top=3, per_document=1)
+    assert in_pages(left, request) == [one[1], two[0], three[0], two[1], three[1]]
 
 
 @given(found=ranked)

@@ -378,7 +378,7 @@ def one_scope(*_: Any) -> str:
     return ""
 
 
-def scope_as_sent(dedup_scope: str, _tags: Any) -> str:
+def scope_as_sent(dedup_scope: str, *_tags: Any) -> str:
     return dedup_scope
 
 

@@ -87,6 +87,12 @@ def scope_after_tags(dedup_scope: str, added: Sequence[str]) -> str:
     return source_scope(added, dedup_scope) if dedup_scope.startswith(PREFIX) else dedup_scope
 
 
+def scope_after_removal(dedup_scope: str, removed: str, left: Sequence[str]) -> str:
+    """The `dedup_scope` of a document that a tag was removed from: a collection it is still in, if any."""
+    is_left = dedup_scope == removed and removed.startswith(PREFIX)
+    return source_scope(left, dedup_scope) if is_left else dedup_scope
+
+
 def left_out(
     document: Document, title: str | None, tags: Sequence[str], metadata: Mapping[str, Any]
 ) -> list[LeftOut]:

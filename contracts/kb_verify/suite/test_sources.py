@@ -116,6 +116,17 @@ def test_a_source_moves_with_its_document(kb: Client) -> None:
     assert new.document_id != document
 
 
+def test_a_document_taken_out_of_a_second_collection_is_not_doubled_in_the_first(kb: Client) -> None:
+    """With the tag of the first put on in the same request, or without it."""
+    for text, query in (("granite", {}), ("basalt", {"add": "collection:documents"})):
+        document = sent(kb, text, None).document_id
+        assert document is not None
+        kb.call(ops.ADD_TAGS, document, json={"tags": ["collection:memory"]})
+        kb.call(ops.REMOVE_TAG, document, "collection:memory", params=query)
+        again = sent(kb, text, None)
+        assert (again.document_id, again.deduplicated) == (document, True)
+
+
 def test_of_a_source_that_met_another_by_a_move_one_document_stays(kb: Client) -> None:
     standing = sent(kb, "granite", "a.md", **MEMORY).document_id
     arrived = sent(kb, "basalt", "a.md").document_id

@@ -25,10 +25,7 @@ from kb_contracts.semantics.documents import (
     tag_not_found,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
-from kb_contracts.semantics.sources import (
-    scope_after_tags,
-    source_not_found,
-)
+from kb_contracts.semantics.sources import scope_after_removal, scope_after_tags, source_not_found
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index
 from kb_simulator.engine.stored import DedupKey, Stored
@@ -165,7 +162,9 @@ class Documents:
         if tag not in stored.document.tags:
             raise tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
-        removed = self.change(stored, stored, now, tags=kept)
+        kind, sha256, scope = stored.dedup_key
+        new = replace(stored, dedup_key=(kind, sha256, scope_after_removal(scope, tag, [*kept, *added])))
+        removed = self.change(stored, new, now, tags=kept)
         return self._add_tags(removed, added, now)
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:

@@ -6,7 +6,14 @@ import pytest
 
 from kb_contracts.api.models import MAX_TAGS
 from kb_contracts.semantics.documents import tags_to_unite
-from kb_contracts.semantics.sources import Holder, Plan, plan, scope_after_tags, source_scope
+from kb_contracts.semantics.sources import (
+    Holder,
+    Plan,
+    plan,
+    scope_after_removal,
+    scope_after_tags,
+    source_scope,
+)
 
 ALONE, OTHER = Holder(1, ["p"], unsourced=False), Holder(2, ["p"], unsourced=False)
 SHARED, CLAIMED = Holder(3, ["q", "p"], unsourced=False), Holder(4, ["p"], unsourced=True)
@@ -51,6 +58,10 @@ def test_the_scope_of_a_collection_follows_its_document() -> None:
     assert scope_after_tags("collection:x", ["a", "collection:y"]) == "collection:y"
     assert scope_after_tags("collection:x", ["a"]) == "collection:x"
     assert scope_after_tags("s", ["collection:y"]) == "s"
+    assert scope_after_removal("collection:y", "collection:y", ["collection:x", "a"]) == "collection:x"
+    assert scope_after_removal("collection:y", "collection:y", ["a"]) == "collection:y"
+    assert scope_after_removal("collection:y", "a", ["collection:x", "collection:y"]) == "collection:y"
+    assert scope_after_removal("s", "s", ["collection:x"]) == "s"
 
 
 def test_tags_are_united_up_to_as_many_as_one_submission_may_have() -> None:

@@ -26,7 +26,7 @@ from kb_contracts.semantics.documents import (
     tags_to_unite,
     text_digest,
 )
-from kb_contracts.semantics.sources import left_out, scope_after_tags, source_not_found
+from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, originals, sources, versions
 from kb_engine.store.repository.content import (
@@ -485,10 +485,14 @@ async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: 
 async def _add_tags(write: Write, document_id: int, present: Sequence[str], tags: Sequence[str]) -> None:
     if not await _tag(write, document_id, tags):
         return
-    scope = str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (document_id,)))
+    scope = await _scope(write, document_id)
     further = [tag for tag in tags if tag not in present]
     await assign(write, document_id, {"dedup_scope": scope_after_tags(scope, further)})
     await raise_version(write, document_id)
+
+
+async def _scope(write: Write, document_id: int) -> str:
+    return str(await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (document_id,)))
 
 
 async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
@@ -517,6 +521,8 @@ async def remove_tag(
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
         raise tag_not_found(tag)
+    scope = scope_after_removal(await _scope(write, standing.id), tag, [*left, *added])
+    await assign(write, standing.id, {"dedup_scope": scope})
     await raise_version(write, standing.id)
     await _add_tags(write, standing.id, left, added)
     return await find(write, standing.id)

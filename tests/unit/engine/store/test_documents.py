@@ -379,6 +379,15 @@ async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Bas
     assert (await again(base, "same", **scope)).document_id == 2
 
 
+async def test_a_document_taken_out_of_a_second_collection_is_the_duplicate_in_the_first(base: Base) -> None:
+    scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
+    standing = await base.note("same", **scope)
+    for add in (None, "collection:a"):
+        await base.store.once(None, documents.add_tags, standing.id, ["collection:b"], None)
+        await base.store.once(None, documents.remove_tag, standing.id, "collection:b", None, add)
+        assert (await again(base, "same", **scope)).document_id == standing.id
+
+
 async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> None:
     """So that its work can be spared."""
     document = await base.note("same")

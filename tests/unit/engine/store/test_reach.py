@@ -42,7 +42,7 @@ UNBOUNDED = {
     "documents.raise_version": "of a document that is held",
     "documents._remove": "of a document that is held",
     "documents.clear": "nobody's reach is bounded (`check_whole`)",
-    "documents._add_tags": "of a document that is held",
+    "documents._scope": "of a document that is held",
     "documents._tag": "of a document that is held",
     "documents.remove_tag": "of a document that is held",
     "estimates.measure": "of the job that ends; how long work takes is known to all",

@@ -678,6 +678,12 @@ _VERSIONS = [
         answers("restoreVersion", lambda a: {"version": a.version + 1}),
     ),
     _m(
+        "what has the same bytes is not restored",
+        VERSIONS,
+        "a_note_that_became_a_file_of_the_same_bytes_is_a_note_again",
+        replaced(arrivals, "_stands", lambda one, other: one.document.sha256 == other.document.sha256),
+    ),
+    _m(
         "a restored file has one passage",
         VERSIONS,
         "a_file_is_restored_as_it_was_read",

@@ -107,6 +107,16 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     assert kb.found("granite") == [document]
 
 
+def test_a_note_that_became_a_file_of_the_same_bytes_is_a_note_again(kb: Client) -> None:
+    text = "granite quarry"
+    note = kb.stored_note(text, title="a.md", source_path="a.md", **SOURCE)
+    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
+    assert kb.file("a.md", text.encode(), source_path="a.md", title="a.md", **fields) == note.id
+    after = restored(kb, note.id, note.version)
+    assert (after.doc_type, after.format, after.filename) == ("note", note.format, note.filename)
+    assert text_of(kb, note.id) == text
+
+
 def test_a_removed_document_is_brought_back(kb: Client) -> None:
     """Under its number and uid, with its tags, metadata and source; until then it is found by nothing."""
     note = {**SOURCE, "source_path": "a.md", "metadata": {"n": 1}}

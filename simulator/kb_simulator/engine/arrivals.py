@@ -41,14 +41,20 @@ def restore(
     chunks = _again(documents, past, last + 1)
     if standing is None:
         return _brought_back(documents, replace(past, chunks=chunks), last, now, reach)
-    was = past.document
-    if (standing.document.sha256, standing.document.title) == (was.sha256, was.title):
+    if _stands(standing, past):
         return standing
     documents.history.keep(standing, now)
     key_then = (past.dedup_key[0], past.dedup_key[1], standing.dedup_key[2])
     new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then, original=past.original)
-    content = {name: getattr(was, name) for name in _OF_CONTENT}
+    content = {name: getattr(past.document, name) for name in _OF_CONTENT}
     return documents.change(standing, new, now, **content)
+
+
+def _stands(standing: Stored, past: Stored) -> bool:
+    """Whether a document has the content of a version."""
+    names = [name for name in _OF_CONTENT if name != "original"]
+    is_same = all(getattr(standing.document, name) == getattr(past.document, name) for name in names)
+    return is_same and [each.text for each in standing.chunks] == [each.text for each in past.chunks]
 
 
 def _brought_back(documents: Documents, past: Stored, last: int, now: int, reach: Reach | None) -> Stored:

@@ -14,9 +14,11 @@ from kb_contracts.semantics.documents import check_version
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.port import Arrival, NewJob, Prepared
 from kb_engine.store.repository import documents, originals, sources, versions
-from kb_engine.store.repository.content import assign, describe
-from kb_engine.store.repository.transaction import Write, stamp
+from kb_engine.store.repository.content import assign, describe, passages
+from kb_engine.store.repository.transaction import Read, Write, stamp
 from kb_engine.store.repository.versions import Past
+
+_OF_CONTENT = ("sha256", "title", "doc_type", "format", "filename", "extraction_method")
 
 
 class VectorsMissing(Exception):
@@ -104,7 +106,7 @@ async def restore(
         check_version(await versions.last(write, past.document_id), if_match)
         return await _bring_back(write, past, _prepared(past, vectors))
     standing = await documents.hold_version(write, past.document_id, if_match)
-    if (standing.sha256, standing.title) == (past.members.sha256, past.members.title):
+    if await _stands(write, standing, past):
         return standing
     prepared = _prepared(past, vectors)
     scope = await write.value("SELECT dedup_scope FROM documents WHERE id = ?", (standing.id,))
@@ -114,6 +116,15 @@ async def restore(
     await originals.release(write, [standing.sha256])
     await documents.raise_version(write, standing.id)
     return await documents.find(write, standing.id)
+
+
+async def _stands(read: Read, standing: m.Document, past: Past) -> bool:
+    """Whether a document has the content of a version, of a file also as it was read."""
+    if any(getattr(standing, name) != getattr(past.members, name) for name in _OF_CONTENT):
+        return False
+    return past.members.kind == "note" or await passages(read, standing.id) == [
+        each.text for each in past.chunks
+    ]
 
 
 async def _bring_back(write: Write, past: Past, prepared: Prepared) -> m.Document:

@@ -43,6 +43,12 @@ async def note_text(read: Read, document_id: int) -> str | None:
     return None if text is None else str(text)
 
 
+async def passages(read: Read, document_id: int) -> list[str]:
+    """The texts of the chunks of a document, in order."""
+    sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position"
+    return [text for (text,) in await read.rows(sql, (document_id,))]
+
+
 async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
     """Set columns of a document."""
     assignments = ", ".join(f"{name} = ?" for name in columns)

@@ -29,6 +29,7 @@ UNBOUNDED = {
     "collections._description": "the name is held against the reach",
     "collections.put": "an id is looked up that belongs to this name, or nobody's reach is bounded",
     "content.note_text": "of a document that was found",
+    "content.passages": "of a document that is held",
     "content.assign": "of a document that was found",
     "content.ids_after": "the engine's own care of a base",
     "content.keep_text": "of a document that is held",

@@ -18,6 +18,7 @@ from tests.support.stores import (
     direct,
     key,
     meaning,
+    new_file,
     new_note,
     opened,
     prepared,
@@ -94,6 +95,25 @@ async def test_a_document_is_found_again_as_it_was(base: Base) -> None:
     assert [(each.start, each.end, each.page) for each in after.chunks] == [
         (each.start, each.end, each.page) for each in before.chunks
     ]
+
+
+async def test_a_file_is_restored_as_it_was_read_before(base: Base) -> None:
+    """Also where the file and its title are the same; one that is as it was then changes not at all."""
+    method = {"extraction_method": "text_extraction"}
+    scan = {"source_path": "/scan.pdf", "filename": "scan.pdf"}
+    read = await base.ingest(new_file("scan", **scan), prepared("granite", **method))
+    number = read.document_id
+    assert number is not None
+    ocr = {"extraction_method": "image_analysis"}
+    await base.ingest(new_file("scan", force_ocr=True, **scan), prepared("gran1te", **ocr))
+    for _ in range(2):
+        restored = await base.store.write(arrivals.restore, number, 1, None)
+        assert (restored.version, restored.extraction_method) == (3, "text_extraction")
+    assert [each.text for each in (await base.detail(number)).chunks] == ["granite"]
+    renewed = await base.ingest(new_file("scan", force_ocr=True, **scan), prepared("granitc", **ocr))
+    assert renewed.document_id == number
+    assert (await base.store.write(arrivals.restore, number, 2, None)).version == 5
+    assert [each.text for each in (await base.detail(number)).chunks] == ["gran1te"]
 
 
 async def test_an_empty_document_is_brought_back(base: Base) -> None:

@@ -30,7 +30,6 @@ _MEMBERS = (
 _LISTED = "document_id, uid, version, removed, kept_at, expires_at, members"
 _VECTOR_TYPE = "<f4"
 _BREAK = "\n"
-_LAST_CHARACTER = 2**31 - 2
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,18 +131,17 @@ async def detail(
     document_id = await _document(read, key)
     await _check_kept(read, document_id, version)
     row = await read.row(
-        f"SELECT {_LISTED}, substr(text, CAST(? AS integer), CAST(? AS integer)), length(text) "  # noqa: S608
-        "FROM versions WHERE document_id = ? AND version = ?",
-        (min(text_offset, _LAST_CHARACTER) + 1, text_limit, document_id, version),
+        f"SELECT {_LISTED}, text FROM versions WHERE document_id = ? AND version = ?",  # noqa: S608
+        (document_id, version),
     )
     assert row is not None, "it is kept"
-    *listed, text, length = row
+    *listed, text = row  # whole: SQL counts the characters up to a NUL, or those that stand for it
     return m.PastVersionDetail(
         **_listed(listed),
         metadata=msgspec.json.decode(listed[-1], type=Members).metadata,
-        text=text,
+        text=text[text_offset : text_offset + text_limit],
         text_offset=text_offset,
-        text_length=length,
+        text_length=len(text),
     )
 
 

@@ -116,6 +116,16 @@ async def test_a_file_is_restored_as_it_was_read_before(base: Base) -> None:
     assert [each.text for each in (await base.detail(number)).chunks] == ["gran1te"]
 
 
+async def test_a_text_with_control_characters_is_read_as_it_was(base: Base) -> None:
+    text = "a\0b\x01c"
+    note = await base.note(text)
+    await rewritten(base, note.id, "granite")
+    whole = await base.store.read(versions.detail, note.id, 1, 0, 100)
+    assert (whole.text, whole.text_length) == (text, len(text))
+    part = await base.store.read(versions.detail, note.id, 1, 2, 2)
+    assert (part.text, part.text_offset) == ("b\x01", 2)
+
+
 async def test_an_empty_document_is_brought_back(base: Base) -> None:
     before = await base.note("granite")
     await base.update(before.id, " ", prepared())

@@ -231,18 +231,20 @@ def remove(options: argparse.Namespace, out: Output) -> int:
     removed: list[m.Removed] = []
     failures: list[CliError] = []
     with engine(options) as client:
-        for key in options.documents:
+        for place, key in enumerate(options.documents, 1):
             try:
                 if options.yes or _confirmed(client, key):
                     query = DeleteQuery(purge=options.purge)
                     removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}, query=query))
             except CliError as error:
                 failures.append(error)
+                out.note(f"kb rm: {error.message}")
                 if error.status is not Exit.NOT_FOUND:
+                    if untried := options.documents[place:]:
+                        out.note(f"kb rm: not tried: {', '.join(untried)}")
                     break
-                out.note(error.message)
     if failures and not removed:
-        raise failures[-1]
+        return failures[-1].status
     total = m.Removed(
         documents=sum(one.documents for one in removed),
         chunks=sum(one.chunks for one in removed),

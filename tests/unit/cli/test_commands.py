@@ -269,7 +269,18 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
     status, out, err = kb("rm", "999999", str(document), "--yes")
     assert (status, out) == (Exit.PARTLY, "Removed 1 documents with 1 chunks.\n")
     assert "999999" in err
-    assert kb("rm", "999999", "--yes")[0] == Exit.NOT_FOUND
+    status, _, err = kb("rm", "999999", "--yes")
+    assert (status, err.count("\n")) == (Exit.NOT_FOUND, 1)
+
+
+@pytest.mark.parametrize("further", [(), ("--json",)])
+def test_rm_that_stops_says_why_and_what_it_did_not_try(kb: Kb, further: tuple[str, ...]) -> None:
+    first, last = kb.note("Removed before the failure"), kb.note("Not tried after it")
+    status, out, err = kb("rm", str(first), "abc", str(last), "--yes", *further)
+    assert (status, bool(out)) == (Exit.PARTLY, True)
+    assert err.splitlines()[0].endswith("number or its uid.")
+    assert err.splitlines()[1] == f"kb rm: not tried: {last}"
+    kb("rm", str(last), "--yes")
 
 
 @pytest.mark.process

@@ -35,6 +35,10 @@ WAIT_SECONDS = 20.0
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _PAUSE_SECONDS = 0.5
+_IDS = {
+    "document_id": "a document's ID is its number or its uid; `kb get` lists them",
+    "job_id": "a job's ID is its UUID; `kb jobs` lists them",
+}
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -191,6 +195,8 @@ class EngineClient:
                 return CliError(
                     Exit.FAILED, "the engine refuses the key; set KB_API_KEY (or --api-key) to its own"
                 )
+            case "invalid_parameter" if problem.parameter in _IDS:
+                return CliError(Exit.USAGE, _IDS[problem.parameter])
             case code if code.endswith("_not_found"):
                 return CliError(Exit.NOT_FOUND, problem.detail)
             case _:

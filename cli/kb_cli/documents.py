@@ -99,7 +99,7 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
 
 def search(options: argparse.Namespace, out: Output) -> None:
     """Passages that answer, best first."""
-    if not options.query:
+    if not options.query.strip():
         raise CliError(Exit.USAGE, "a search needs words or a question")
     if options.fts_only and options.mode not in (None, "fts"):
         raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
@@ -181,6 +181,11 @@ def get(options: argparse.Namespace, out: Output) -> None:
         )
         document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
         if options.original is not None:
+            if document.doc_type == "note":
+                raise CliError(
+                    Exit.FAILED,
+                    f"document {document.id} was sent as text, no file; see it with kb get {document.id}",
+                )
             save_original(client, document, Path(options.original).expanduser())
     if out.answered(document):
         return

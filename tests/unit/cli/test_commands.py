@@ -62,12 +62,14 @@ def _read(descriptor: int) -> bytes:
         (("updatenote", "1", ""), Exit.USAGE, "a note "),
         (("updatenote", "999999", "text"), Exit.NOT_FOUND, "document"),
         (("search", ""), Exit.USAGE, "words or a question"),
+        (("search", "  \u2003"), Exit.USAGE, "words or a question"),
         (("search", "words", "--mode", "vector", "--fts-only"), Exit.USAGE, "exclude each other"),
         (("get", "1", "--source-path", "x"), Exit.USAGE, "not both"),
         (("get", "1", "--collection", "shelf"), Exit.USAGE, "not both"),
-        (("get", "abc"), Exit.FAILED, "takes the "),
-        (("get", "99999999999999999999"), Exit.FAILED, "takes the "),
-        (("jobs", "123"), Exit.FAILED, "takes the "),
+        (("get", "abc"), Exit.USAGE, "its number or its uid"),
+        (("get", "99999999999999999999"), Exit.USAGE, "its number or its uid"),
+        (("get", "{document}", "--original", "x"), Exit.FAILED, "see it with kb get "),
+        (("jobs", "123"), Exit.USAGE, "its UUID"),
         (("jobs", "--retry"), Exit.USAGE, "ID"),
         (("move", "999999", "memory"), Exit.NOT_FOUND, "999999"),
         (("move", "{document}", "No Name"), Exit.USAGE, "collection"),
@@ -278,7 +280,7 @@ def test_rm_that_stops_says_why_and_what_it_did_not_try(kb: Kb, further: tuple[s
     first, last = kb.note("Removed before the failure"), kb.note("Not tried after it")
     status, out, err = kb("rm", str(first), "abc", str(last), "--yes", *further)
     assert (status, bool(out)) == (Exit.PARTLY, True)
-    assert err.splitlines()[0].endswith("number or its uid.")
+    assert err.splitlines()[0].endswith("number or its uid; `kb get` lists them")
     assert err.splitlines()[1] == f"kb rm: not tried: {last}"
     kb("rm", str(last), "--yes")
 

@@ -357,6 +357,12 @@ UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'k
 CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
 """
 
+# A path of 1,000 characters may be too long for a B-tree; a hash of it never is.
+_VERSION_14 = """
+DROP INDEX jobs_by_source;
+CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at IS NULL;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -372,6 +378,7 @@ MIGRATIONS: Sequence[str] = (
     'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
     _VERSION_12,
     _VERSION_13,
+    _VERSION_14,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -134,3 +134,11 @@ async def test_a_base_of_the_layout_before_knows_its_sources(tmp_path: Path) -> 
         migrate(db, path)
         found = db.execute("SELECT id, dedup_scope, unsourced FROM documents ORDER BY id").fetchall()
     assert found == [(1, "collection:b", 0), (2, "collection:a", 1)]
+
+
+async def test_a_source_path_of_any_script_is_as_long_as_it_may_be(base: Base) -> None:
+    path = "".join(chr(0x4E00 + 7919 * number % 20_000) for number in range(1_000))
+    for text in ("granite", "basalt"):
+        await base.note(text, source_path=path)
+    (standing,) = (await all_documents(base)).documents
+    assert standing.source_paths == [path]

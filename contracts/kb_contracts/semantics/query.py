@@ -71,7 +71,7 @@ def words_of(text: str) -> list[str]:
 
 def _folded(text: str) -> str:
     letters = _NOT_COMPARED.sub("", unicodedata.normalize("NFKD", text)).casefold()
-    return unicodedata.normalize("NFKC", letters)
+    return unicodedata.normalize("NFKC", letters).replace("ı", "i")  # I is the capital of both
 
 
 class Wording:

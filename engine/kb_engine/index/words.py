@@ -66,6 +66,8 @@ _UNSPACED_RUN = re.compile(f"[{_CJK}{_UNSPACED}]+")
 _WITH_MARKS = ("unicode61", ["remove_diacritics", "0", "categories", "L* N* Co Mn Mc"])
 """Of languages that are stemmed: their rules know accents, and words of Hindi are not cut at vowel signs."""
 
+_TURKISH = "tr"
+
 TITLE_WEIGHT = 2
 """Of a word in the title; in heading and text it is one."""
 LONGEST_TERM = 200
@@ -222,6 +224,10 @@ class Analyser:
     def _forms(self, token: str, languages: Sequence[str]) -> Word:
         plain = self._tokens(token, apsw.FTS5_TOKENIZE_QUERY)
         stems = [stemmer(language)([token])[0] for language in languages]
+        if _TURKISH in languages:
+            # In lower case a capital I is an i to the tokenizer, and an ı in Turkish: Işık, IŞIK, ışık.
+            first = {"ı": "i", "i": "ı"}.get(token[0], token[0])
+            stems += stemmer(_TURKISH)([first + token[1:], token.replace("ı", "i")])
         return tuple(dict.fromkeys(map(_bounded, [*plain, *stems])))
 
     def _pairs(self, run: str) -> list[Word]:

@@ -118,6 +118,7 @@ def test_a_passage_holds_what_is_cut_out_of_it(words: list[str], data: st.DataOb
         ("Straße", "STRASSE"),
         ("strasse", "Straße"),
         ("cafe", "café"),
+        ("ışık kirliliği", "Işık kirliliği"),
         ("café", "cafe\u0301"),
         ("file", "ﬁle"),
         ("full", "ｆｕｌｌ"),

@@ -49,6 +49,23 @@ async def test_a_word_as_it_stands_is_found_whatever_the_languages(base: Base, l
         assert texts.count(TEXTS[language]) == 2, word
 
 
+@pytest.mark.parametrize("query", ["ışık", "Işık"])
+@pytest.mark.parametrize("text", ["Işık yıldızdan gelir.", "Bu ışık yıldızdan gelir."])
+def test_a_capital_i_is_that_of_turkish_too(text: str, query: str) -> None:
+    """To the tokenizer it is an i in lower case, whatever the language."""
+    analyser = Analyser()
+    (word,) = analyser.words_of(query, ["tr"])
+    (chunk,) = analyser.chunks("", [(None, text)], "tr")
+    assert set(word) & set(chunk.terms)
+
+
+def test_a_word_in_turkish_capitals_is_found() -> None:
+    analyser = Analyser()
+    (word,) = analyser.words_of("ışık", ["tr"])
+    (chunk,) = analyser.chunks("", [(None, "IŞIK")], "tr")
+    assert set(word) & set(chunk.terms)
+
+
 async def test_a_verbatim_question_scores_the_same_in_every_language(base: Base) -> None:
     for one, text in TEXTS.items():
         await add(base, one, text)

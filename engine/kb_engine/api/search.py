@@ -78,7 +78,7 @@ class SearchApi:
         else:
             present = partial(presented, results, request)
             answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
-        if rest := places_after(places, answer.results):
+        if places and (rest := places_after(places, answer.results)):
             answer.next_cursor = cursor_after(request, answer, rest, reach)
         answer.took_ms = round((time.perf_counter() - started) * 1000, 3)
         return answer
@@ -224,7 +224,7 @@ async def _in_final_order(
 def selection_of(request: m.SearchRequest) -> Selection:
     """Which documents may answer. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters)
+    date_from, date_to = date_window(filters) if request.filters else (None, None)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,

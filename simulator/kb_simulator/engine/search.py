@@ -167,7 +167,7 @@ def _page(
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
     answer.results, answer.omitted = presented(results, request, estimated_tokens)
-    if rest := places_after(places, answer.results):
+    if places and (rest := places_after(places, answer.results)):
         answer.next_cursor = cursor_after(request, answer, rest, reach)
     return answer
 

@@ -124,7 +124,7 @@ async def at(
     if not chunk_ids:
         return {}
     within, reached = read.within("d.id")
-    where, selected = condition(selection or Selection())
+    where, selected = condition(selection) if selection else ("", [])
     # CROSS JOIN: SQLite looks the chunks up first, and not all that documents of the selection have.
     sql = (
         f"SELECT {_RESULT_COLUMNS}, {read.tags} FROM chunks c CROSS JOIN documents d "  # noqa: S608

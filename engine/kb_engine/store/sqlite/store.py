@@ -395,7 +395,7 @@ class SqliteStore(Store):
             words: Sequence[Word] = ()
             required: Sequence[Word] = ()
             if query.mode != "vector" or query.required:
-                languages = run_to_end(search.languages(read))
+                languages = [one for (one,) in db.execute(*search.languages_within(reach))]
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
             lookup = Lookup(state, words, documents, query, required, readable)

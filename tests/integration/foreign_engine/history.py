@@ -96,7 +96,7 @@ class History:
             self._bring_back(row, expected)
         else:
             self._documents.expect(number, expected)
-            if (standing["sha256"], standing["title"]) == (before["sha256"], before["title"]):
+            if all(standing[name] == before[name] for name in _CONTENT if name != "titled"):
                 return self._documents.one(number)
             self.keep(number)
             columns = ", ".join(f"{name} = ?" for name in _CONTENT)

@@ -461,6 +461,8 @@ class Documents:
         """
         if not self._db.execute("DELETE FROM tags WHERE document = ? AND tag = ?", number, tag).rowcount:
             raise Refused("tag_not_found", "The document does not carry this tag.")
+        scope = place(self.tags_of(number), tag)
+        self._db.execute("UPDATE documents SET scope = ? WHERE id = ? AND scope = ?", scope, number, tag)
         self.raise_version(number)
 
     def raise_version(self, number: int) -> None:

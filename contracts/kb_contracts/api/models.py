@@ -407,8 +407,10 @@ class SearchResult(Response):
 
 
 class SearchResponse(Response):
-    """`total` counts the chunks that pass the filters and match, however many were asked for; `omitted` the
-    results, and the chunks beside results, that `max_chars` or `max_tokens` left no room for.
+    """`total` counts the chunks that pass the filters and match, however many were asked for.
+
+    `omitted` counts the results, and the chunks beside results, that `max_chars` or `max_tokens` left no
+    room for.
 
     A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near,
     and scores `min_score` at least; the mode says which of the two counts. By meaning something is always

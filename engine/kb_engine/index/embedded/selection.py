@@ -410,16 +410,13 @@ class _Search:
 
     def _promising(self, rows: _Rows, error: float) -> NDArray[np.intp]:
         """Where the score may reach the threshold; the cosines are off by `error` at most."""
-        if self._vector is None:  # then only what holds a word can answer
+        weight = 1.0 if rows.wording is None else self._query.scoring.weight
+        scores = self._scores(rows.cosines, rows.wording)
+        may_reach = scores >= self._threshold - weight * error - 2 * _SLACK
+        if self._vector is None:
             assert rows.holds_word is not None, "a mode asks for one part at least"
-            assert rows.wording is not None
-            return np.flatnonzero(rows.holds_word & (rows.wording >= self._threshold - _SLACK))
-        weight = self._query.scoring.weight if rows.wording is not None else 1.0
-        scores = np.maximum(rows.cosines, 0)
-        if rows.wording is not None:
-            scores *= np.float32(weight)
-            scores += rows.wording
-        return np.flatnonzero(scores >= self._threshold - weight * error - 2 * _SLACK)
+            may_reach &= rows.holds_word  # without vectors only what holds a word can answer
+        return np.flatnonzero(may_reach)
 
     def _count(self, rows: _Rows, error: float) -> None:
         """Count what matches for certain, and note what may match; the cosines are off by `error` at most."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -76,7 +76,7 @@ class OriginCheck:
         self._hosts = {host.strip("[]") if host.endswith("]") else host for host in hosts}
         listens_everywhere = _is_wildcard(options.host)
         self._knows_no_names = not hosts and listens_everywhere
-        self._any_host = ANY in hosts or self._knows_no_names
+        self._any_host = ANY in hosts
         if not listens_everywhere:
             self._hosts.add(options.host.lower().strip("[]"))
         public = _split(options.public_url)
@@ -92,10 +92,8 @@ class OriginCheck:
             Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
-        is_checked = not self._any_host or (is_page and self._knows_no_names)
-        if is_checked and (
-            len(hosts) != 1 or not (self._is_ours(hosts[0]) or (self._knows_no_names and _is_local(hosts[0])))
-        ):
+        any_host = self._any_host or (self._knows_no_names and not is_page)
+        if not any_host and (len(hosts) != 1 or not self._is_ours(hosts[0])):
             raise Refusal(
                 421,
                 HOST_NOT_ALLOWED,
@@ -126,6 +124,8 @@ class OriginCheck:
         if parts is None or "@" in host:
             return False
         name = (parts.hostname or "").rstrip(".")
+        if self._knows_no_names and _is_local(name):
+            return True
         return is_loopback(name) or name in self._hosts or host.lower() in self._hosts
 
 
@@ -147,27 +147,21 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
-def _is_local(host: str) -> bool:
-    """Whether no stranger can have registered this Host: an address, a name without a dot, a local domain."""
-    parts = _split(f"//{host}")
-    if parts is None or "@" in host or not (name := (parts.hostname or "").rstrip(".")):
-        return False
-    return "." not in name or name.endswith(_LOCAL_DOMAINS) or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _is_local(name: str) -> bool:
+    """Whether no stranger can have registered it: an address, a name without a dot, or of a local domain."""
+    return bool(name) and ("." not in name or name.endswith(_LOCAL_DOMAINS) or _address(name) is not None)
 
 
 def _is_wildcard(host: str) -> bool:
+    address = _address(host.strip("[]"))
+    return host == "" or (address is not None and address.is_unspecified)
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        return ip_address(host.strip("[]")).is_unspecified
+        return ip_address(name)
     except ValueError:
-        return host == ""
+        return None
 
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -259,7 +259,9 @@ async def test_streams_end_with_their_client_and_are_bounded(served: Served, eng
         async with listening(served, listen(uri)) as two:
             await anext(two)
             refused = await served.post(listen(uri), path=PATH)
-            assert refused.json()["error"]["message"] == "Subscription limit reached"
+            error = refused.json()["error"]
+            assert (error["data"]["error_type"], error["data"]["limit"]) == ("too_many_streams", 2)
+            assert "End one, or try again later." in error["message"]
     too_many = await served.post(listen(*(f"kb://documents/{number}" for number in range(3))), path=PATH)
     assert too_many.json()["error"]["data"]["error_type"] == "too_many_subscriptions"
 

@@ -132,7 +132,9 @@ class Subscriptions:
         if len(wanted) > self._limits.of_client:
             raise _TooMany(self._limits.of_client)
         if len(self._streams) >= self._limits.streams:
-            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
+            limit = self._limits.streams
+            words = f"{limit} streams are open already, as many as may be. End one, or try again later."
+            raise MCPError(INTERNAL_ERROR, words, {"error_type": "too_many_streams", "limit": limit})
         stream = _Stream(_caller_of(context), self)
         self._streams.add(stream)
         try:

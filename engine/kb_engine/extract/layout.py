@@ -18,9 +18,7 @@ _STANDING = 1.5  # the height of a line that stands, in widths
 _SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
 _WIDEST_GAP = 2.0  # between pieces of one line, in heights
 _PARAGRAPH_GAP = 1.0  # between lines, in heights
-_BELOW = (
-    0.5  # how much of the narrower of two lines must stand below the other where they are of one paragraph
-)
+_BELOW = 0.5  # how much of the narrower of two lines of a paragraph stands below the other
 _LEAST_LINES = 4  # of a paragraph that tells a column
 _FILLED = 0.7  # of its width, what most of its lines take: the cells of a table are of many lengths
 _NARROWEST = 8.0  # its width, in heights of a line

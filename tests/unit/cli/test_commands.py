@@ -276,7 +276,7 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
 
 
 @pytest.mark.parametrize("further", [(), ("--json",)])
-def test_rm_that_stops_says_why_and_what_it_did_not_try(kb: Kb, further: tuple[str, ...]) -> None:
+def test_rm_that_stops_names_the_reason_and_what_is_left(kb: Kb, further: tuple[str, ...]) -> None:
     first, last = kb.note("Removed before the failure"), kb.note("Not tried after it")
     status, out, err = kb("rm", str(first), "abc", str(last), "--yes", *further)
     assert (status, bool(out)) == (Exit.PARTLY, True)

@@ -120,7 +120,7 @@ def test_headings_have_the_numbers_that_their_styles_give_them() -> None:
     )
 
 
-def test_items_have_the_numbers_that_are_shown() -> None:
+def test_items_have_the_numbers_of_their_list() -> None:
     """A level that nothing counted has its start; one without a text shows nothing."""
     levels = [
         level(0, "%1.", start="4"), level(1, "%1.%2"), level(2, "(%3)", "lowerLetter"),
@@ -319,7 +319,7 @@ def run(words: str, align: str = "baseline") -> str:
         (f"{run('note')}<w:r>{RAISED}<w:footnoteReference/></w:r>{run('.')}", "note."),
     ],
 )
-def test_a_superscript_is_told_from_what_it_follows(runs: str, expected: str) -> None:
+def test_a_superscript_follows_a_caret(runs: str, expected: str) -> None:
     assert text(body(f"<w:p>{runs}</w:p>")) == expected
 
 

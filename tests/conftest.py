@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.costs import Costs
+
 # No deadlines: a machine may be busy, and a test that asserts how long something takes says so itself.
 settings.register_profile("everyday", deadline=None, max_examples=50)
 # The same examples on every run, so that what lands does not hang on luck; a failure prints how to repeat it.
@@ -21,6 +23,10 @@ LONGEST = (
     "store/test_migration_kills.py",
 )
 """Files of tests that take a core more than a minute."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

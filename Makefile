@@ -12,7 +12,7 @@ BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-here test-all test-processes conformance mutants check format load contracts site dist lock clean
+.PHONY: help run test test-here test-all test-processes conformance mutants check format load bench contracts site dist lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -50,6 +50,14 @@ format: $(VENV)/.test ## let ruff put the code in order
 
 load: $(VENV)/.load ## a short load test, with a report in out/load
 	@$(BIN)/python -m kb_load.run $(FLAGS)
+
+# Their answers are checked; what they measure in a second or two is no figure to publish.
+bench: $(VENV)/.load ## each benchmark for a second, to see that it runs
+	$(BIN)/kb bench hosts --rounds 1 --seconds 1
+	$(BIN)/kb bench workers --rounds 1 --seconds 1
+	$(BIN)/kb bench single --rounds 1 --seconds 1 --notes 20
+	$(BIN)/kb bench access --rounds 1 --seconds 1 --notes 20
+	$(BIN)/kb bench uploads --rounds 1 --mib 32
 
 contracts: $(VENV)/.test ## write the generated contract documents
 	$(BIN)/python -m kb_contracts.openapi

@@ -1,0 +1,201 @@
+"""Run the tiers that a change can have broken, as `.ci/run` does.
+
+    python -m tests.tiers.run                  tiers whose files differ from those with which they last passed
+    python -m tests.tiers.run --all            every tier, and the rows that only a whole run has
+    python -m tests.tiers.run --list           what would run, and why
+    python -m tests.tiers.run engine faults    these tiers
+    python -m tests.tiers.run --commit-costs   write the processor time of each tier into costs.json
+
+A tier that failed does not stop the next, and none is tried a second time. Exit status 1 if one failed or
+grew beyond its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tests.support.costs import FILE_VARIABLE
+from tests.support.scope import ALL_VARIABLE
+from tests.tiers import budget
+from tests.tiers.preparations import PREPARATIONS
+from tests.tiers.records import Records, records_folder
+from tests.tiers.table import TIERS, Tier, command_of
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = (sys.executable, "-m", "tests.tiers.reference")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Exit status of a command, its wall time, and its processor time with its children's, in seconds."""
+
+    status: int
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tier that ran. `tests`: processor seconds by test, empty if it ran no pytest."""
+
+    tier: Tier
+    usage: Usage
+    tests: Mapping[str, float]
+
+    @property
+    def passed(self) -> bool:
+        return self.usage.status == 0
+
+
+def spend(command: Sequence[str], **environment: str) -> Usage:
+    """Run a command in the checkout to its end."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Usage(process.returncode, time.monotonic() - began, used.ru_utime + used.ru_stime)
+
+
+def run_tier(tier: Tier, folder: Path) -> Result:
+    """Run the command of a tier; `folder` receives the costs of its tests."""
+    costs = folder / f"{tier.name.replace(' ', '-')}.json"
+    usage = spend(command_of(tier), **{FILE_VARIABLE: str(costs)})
+    tests = json.loads(costs.read_text(encoding="utf-8")) if costs.exists() else {}
+    return Result(tier, usage, tests)
+
+
+def chosen(names: Collection[str], *, everything: bool, records: Records) -> Iterator[tuple[Tier, str]]:
+    """Each tier with the reason why it runs; "" if it does not have to."""
+    for tier in TIERS:
+        if names:
+            yield tier, "named" if tier.name in names else ""
+        elif everything or tier.always:
+            yield tier, "all tiers" if everything else "every run"
+        else:
+            at = records.passed_at(tier)
+            yield tier, "" if at else "no record of a pass with these files"
+
+
+class Preparations:
+    """The preparations of some tiers, one after the other beside the tiers."""
+
+    def __init__(self, tiers: Collection[Tier]) -> None:
+        self._executor = ThreadPoolExecutor(1)
+        wanted = {need for tier in tiers for need in tier.needs}
+        self._running: dict[str, Future[None]] = {
+            name: self._executor.submit(prepare) for name, prepare in PREPARATIONS.items() if name in wanted
+        }
+
+    def finish(self, tier: Tier) -> None:
+        """Wait for what a tier needs.
+
+        Raises:
+            Exception: as the preparation ended.
+        """
+        for need in tier.needs:
+            self._running[need].result()
+
+
+@contextmanager
+def folders_in_memory() -> Iterator[Path]:
+    """A folder for temporary files, in memory where there is room: each base of a test syncs its commits."""
+    memory = Path("/dev/shm")
+    room = os.statvfs(memory).f_bavail * os.statvfs(memory).f_frsize if memory.is_dir() else 0
+    with tempfile.TemporaryDirectory(prefix="kb-", dir=memory if room > 6e9 else None) as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the user of a database has to reach its files
+        yield folder
+
+
+def run_all(due: Sequence[Tier], records: Records, folder: Path) -> tuple[list[Result], float]:
+    """Run tiers in their order; the results, and the processor seconds of the reference workload."""
+    results, references = [], []
+    preparations = Preparations(due)
+    for tier in due:
+        references.append(spend(REFERENCE).processor)
+        print(f"\n=== {tier.name}", flush=True)
+        preparations.finish(tier)
+        result = run_tier(tier, folder)
+        results.append(result)
+        if result.passed:
+            records.add(tier)
+    return results, median(references)
+
+
+def report(results: Sequence[Result], reference: float, left_out: Sequence[Tier]) -> Iterator[str]:
+    """Lines of the table at the end."""
+    yield f"\n{'tier':24} {'tests':>6} {'wall s':>8} {'processor s':>12} {'ratio':>8}"
+    for result in results:
+        usage, ratio = result.usage, result.usage.processor / reference
+        row = f"{result.tier.name:24} {len(result.tests):6} {usage.wall:8.0f} {usage.processor:12.0f}"
+        yield f"{row} {ratio:8.1f}{'' if result.passed else f'  FAILED with {usage.status}'}"
+    wall, processor = (sum(getattr(each.usage, name) for each in results) for name in ("wall", "processor"))
+    yield f"{'sum':24} {sum(len(each.tests) for each in results):6} {wall:8.0f} {processor:12.0f}"
+    yield f"reference workload: {reference:.2f} s of processor time"
+    if left_out:
+        yield f"not run: {', '.join(tier.name for tier in left_out)}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tiers.run", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("tiers", nargs="*", metavar="TIER", help=", ".join(tier.name for tier in TIERS))
+    parser.add_argument("--all", action="store_true", help="every tier, with rows that no other run has")
+    parser.add_argument("--list", action="store_true", help="print what would run")
+    parser.add_argument("--commit-costs", action="store_true", help="write the costs into costs.json")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.tiers) - {tier.name for tier in TIERS}:
+        parser.error(f"no tier is called {', '.join(sorted(unknown))}")
+    records = Records(ROOT, records_folder())
+    table = list(chosen(options.tiers, everything=options.all, records=records))
+    if options.list:
+        print("".join(f"{tier.name:24} {reason or 'not run'}\n" for tier, reason in table), end="")
+        return 0
+    os.environ |= {"CI": "true", "KB_REQUIRE_DOCKER": "1"} | ({ALL_VARIABLE: "1"} if options.all else {})
+    # Hundreds of processes are started: without bytecode each would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with folders_in_memory() as folder:
+        os.environ["TMPDIR"] = str(folder)
+        results, reference = run_all([tier for tier, reason in table if reason], records, folder)
+    left_out = [tier for tier, reason in table if not reason]
+    print("\n".join(report(results, reference, left_out)))
+    costs = {
+        f"{result.tier.name} --all" if options.all else result.tier.name: budget.cost_of(
+            result.usage.processor, result.tests, reference
+        )
+        for result in results
+        if result.tier.measured and result.passed
+    }
+    if options.commit_costs:
+        budget.commit(costs)
+    grown = list(budget.growth(costs))
+    print("\n".join(grown))
+    return 0 if not grown and all(result.passed for result in results) else 1
+
+
+def _interrupted(*_: object) -> None:
+    raise SystemExit(143)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
+    sys.exit(main(sys.argv[1:]))

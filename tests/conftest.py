@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.costs import Costs
+from tests.support.patience import TEST_SECONDS
 
 # No deadlines: a machine may be busy, and a test that asserts how long something takes says so itself.
 settings.register_profile("everyday", deadline=None, max_examples=50)
@@ -25,8 +26,12 @@ LONGEST = (
 """Files of tests that take a core more than a minute."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Report costs, and bound each test unless the command line bounds it."""
     config.pluginmanager.register(Costs())
+    if config.option.timeout is None:
+        config.option.timeout = TEST_SECONDS
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -12,13 +12,19 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
+from tests.support.patience import UNTIL_SECONDS
+
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.02
 
 
 def eventually(
-    look: Callable[[], T], holds: Callable[[T], Any] = bool, *, seconds: float = 30, what: str = "it"
+    look: Callable[[], T],
+    holds: Callable[[T], Any] = bool,
+    *,
+    seconds: float = UNTIL_SECONDS,
+    what: str = "it",
 ) -> T:
     """Look again and again until `holds` of what was seen, and return that.
 
@@ -36,7 +42,7 @@ async def eventually_async(
     look: Callable[[], Awaitable[T] | T],
     holds: Callable[[T], Any] = bool,
     *,
-    seconds: float = 30,
+    seconds: float = UNTIL_SECONDS,
     what: str = "it",
 ) -> T:
     """As `eventually`, and the loop is free between two looks; `look` may be a coroutine function."""

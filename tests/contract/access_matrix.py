@@ -28,6 +28,7 @@ from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_verify.client import Client
 from tests.support.engines import API_KEY, engine
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.twins import attempts
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
@@ -247,7 +248,9 @@ def _trials(url: str) -> Iterator[list[Trial]]:
 
         def client(headers: dict[str, str]) -> Client:
             sent = {"Authorization": f"Bearer {API_KEY}", **headers}
-            return Client(stack.enter_context(httpx.Client(base_url=url, headers=sent, timeout=60)))
+            return Client(
+                stack.enter_context(httpx.Client(base_url=url, headers=sent, timeout=ANSWER_SECONDS))
+            )
 
         admin, ids, jobs = client({}), {}, {}
         for place, tags in PLACES.items():

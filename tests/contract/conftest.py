@@ -20,6 +20,7 @@ from kb_engine.settings import EngineSettings
 from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 
 COUNTS = "contract"
 """The property of a test that tells what the suite asked of engine or simulator, and was answered."""
@@ -50,7 +51,9 @@ class Start:
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         port = self._runner.addresses[0][1]
         # Without certificates to load, a client is made in a tenth of the time.
-        self._http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, verify=False)
+        self._http = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS, verify=False
+        )
         return Caller(self._http)
 
     async def stop(self) -> None:
@@ -118,6 +121,6 @@ def kb_verify(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=COMMAND_SECONDS,
         check=False,
     )

@@ -33,7 +33,7 @@ from tests.support.qdrant import qdrant
 from tests.support.qdrant_cores import REAL_URL, EdgeCore
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.process
 
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12

@@ -23,7 +23,7 @@ from kb_engine.store.store import Store
 from tests.contract.test_access import ATTEMPTS, Pair, each_as_built, try_all
 from tests.support.twins import REACHES
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 Breach = Callable[[], AbstractContextManager[Any]]
 

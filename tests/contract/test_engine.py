@@ -17,6 +17,7 @@ from kb_readers.sandbox import Sandboxing
 from kb_verify.files import END, file_part
 from tests.contract.conftest import Raw, Start
 from tests.support.engine_http import LONG, Caller, Json, answered, problem
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import PASSWORD, new_server
 
 
@@ -70,7 +71,7 @@ async def test_a_key_belongs_to_its_credential(kb: Caller) -> None:
 async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> None:
     """The first one's upload is held open; the second is told when to ask again."""
     body = file_part() + END
-    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(20):
+    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(ANSWER_SECONDS):
         await raw.begin(len(body), "Idempotency-Key: key-1", "Connection: close")
         await raw.write(body[:80])
         response = await kb.http.post(JOBS, json={"text": "granite"}, headers=KEY)
@@ -85,7 +86,7 @@ async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
     waiting = asyncio.create_task(kb.job(job["id"], wait=30))
     await kb.started(job)
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(ANSWER_SECONDS):
         assert (await waiting)["status"] == "cancelled"
 
 

@@ -13,6 +13,7 @@ from kb_verify.files import END, MULTIPART, field_part, file_part, part
 from kb_verify.suite.test_uploads import BODIES
 from tests.contract.conftest import Raw, Start
 from tests.support.engine_http import Caller, Json, answered, problem
+from tests.support.patience import ANSWER_SECONDS
 
 
 async def post(kb: Caller, body: bytes) -> httpx.Response:
@@ -25,7 +26,7 @@ def spooled(home: Path) -> list[str]:
 
 async def test_an_unknown_kind_of_file_is_refused_before_it_is_sent(kb: Caller, tmp_path: Path) -> None:
     """The rest of the body is not waited for."""
-    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(20):
+    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(ANSWER_SECONDS):
         await raw.begin(1_000_000)
         await raw.write(file_part(b"MZ", "setup.exe"))
         assert b" 415 " in await raw.reader.readline()

@@ -27,6 +27,7 @@ from tests.parity.comparing import Difference, differences
 from tests.parity.history import PATHS, Step, Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import give_back, new_database
 
 MINE, THEIRS = "collection:memory", "collection:documents"
@@ -39,7 +40,7 @@ _STEPS = 120
 def _caller(url: str, name: str, tag: str) -> httpx.Client:
     access = Access(name, reach=Reach(frozenset([tag]), frozenset([f"{tag}-"])))
     headers = {"Authorization": f"Bearer {API_KEY}", ACCESS: access_header(access)}
-    return httpx.Client(base_url=url, headers=headers, timeout=60)
+    return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS)
 
 
 class Exact(Side):
@@ -208,7 +209,6 @@ def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
         yield start
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_what_is_out_of_reach_is_as_if_it_were_not(
     seed: int, bases: Callable[[str], str], record_property: Callable[[str, object], None]

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from kb_verify import Status, Target, run
 from tests.support.engines import API_KEY, engine
 
 
-@pytest.mark.timeout(300)
 def test_every_promise_is_kept(tmp_path: Path) -> None:
     """A promise that could not be shown, because a job was too fast for instance, is not kept either."""
     with engine(tmp_path) as url:

@@ -14,6 +14,7 @@ from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
 from kb_contracts.api.ragler import SERVICE, USER_ROLE, collection_id
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.engines import API_KEY, engine
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import new_database
 
 PUBLISHED = "guides, public-*"
@@ -36,7 +37,9 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=30) as client:
+    with httpx.Client(
+        base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+    ) as client:
         yield client
         client.delete("/api/v1/documents", params={"confirm": "true", "collections": "true"})
 

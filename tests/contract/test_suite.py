@@ -21,7 +21,7 @@ from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
 from tests.support.qdrant import qdrant
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.process
 
 
 @dataclass(frozen=True)

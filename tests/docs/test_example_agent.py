@@ -13,6 +13,7 @@ import pytest
 
 from kb_load.processes import clean_environment
 from tests.support.documents import large_pdf, sentence_of_page
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -34,7 +35,7 @@ def run(stack: Stack, command: list[str]) -> str:
         env=clean_environment(KB_ENGINE_URL=stack.engine_url, KB_HOME=str(stack.home)),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"

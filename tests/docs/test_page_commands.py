@@ -202,7 +202,6 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
 """What a page takes for granted. `instead` has what is typed in place of a command as it stands there."""
 
 
-@pytest.mark.timeout(300)  # `kb verify --quick` alone takes a minute on a busy machine
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> None:
     if page in PREPARED:

@@ -12,6 +12,7 @@ import httpx
 
 from kb_load.processes import free_port
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
 SECONDS = 100.0
@@ -25,7 +26,7 @@ class Running:
         self.url = f"http://127.0.0.1:{port}"
         settings = {"KB_HOME": str(home), "KB_ENGINE_PORT": str(port), "KB_EMBEDDER": "hash", **environment}
         self.process = Process.start("-m", "kb_engine", **settings)
-        self.http = httpx.Client(base_url=self.url, timeout=60)
+        self.http = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS)
         self.is_killed = False
         wait_until_ready(f"{self.url}/readyz", self.process)
 

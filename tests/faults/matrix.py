@@ -42,6 +42,7 @@ from kb_simulator.harness.app import Simulator, in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.settings import SimulatorSettings
+from tests.support.patience import JOB_SECONDS
 
 EXPECTED = Path(__file__).with_name("matrix.json")
 """The committed matrix."""
@@ -113,7 +114,9 @@ class Trial:
 
 
 def _noted(bench: Bench) -> int:
-    added = bench.client.ok("kb_addnote", text=_OLD, title=_OLD, collection="memory", wait_seconds=5)
+    added = bench.client.ok(
+        "kb_addnote", text=_OLD, title=_OLD, collection="memory", wait_seconds=JOB_SECONDS
+    )
     return int(added["document_id"])
 
 
@@ -131,7 +134,7 @@ def _known_collection(bench: Bench) -> Arguments:
 
 
 def _job(bench: Bench) -> str:
-    return str(bench.client.ok("kb_addnote", text=_OLD, title=_OLD, wait_seconds=5)["job_id"])
+    return str(bench.client.ok("kb_addnote", text=_OLD, title=_OLD, wait_seconds=JOB_SECONDS)["job_id"])
 
 
 def _started(bench: Bench) -> str:

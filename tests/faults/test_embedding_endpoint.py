@@ -105,7 +105,6 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         assert again.get("/documents/1")["version"] == 1
 
 
-@pytest.mark.timeout(300)
 def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     tmp_path: Path, served: EmbeddingEndpoint
 ) -> None:

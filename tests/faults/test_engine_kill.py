@@ -17,6 +17,7 @@ import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
 from tests.support.eventually import eventually
+from tests.support.patience import START_SECONDS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.qdrant import environment_of, qdrant
 from tests.support.stack import Process
@@ -27,7 +28,6 @@ NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
 
 
-@pytest.mark.timeout(300)
 def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
     """Killed while some are done, one runs and others wait; all are found after the next start."""
     engine = Running(tmp_path, KB_INGEST_WORKERS="1")
@@ -113,7 +113,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     give_back(database)
 
 
-@pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
     tmp_path: Path, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
@@ -227,7 +226,7 @@ def test_a_start_that_fails_says_why_in_one_line(
     tmp_path: Path, environment: dict[str, str], status: int, words: tuple[str, ...]
 ) -> None:
     process = Process.start("-m", "kb_engine", **{"KB_HOME": str(tmp_path), **environment})
-    assert process.popen.wait(30) == status
+    assert process.popen.wait(START_SECONDS) == status
     process.stop()
     (line,) = process.output().splitlines()
     assert line.startswith("kb engine: ")
@@ -239,7 +238,7 @@ def test_a_second_engine_on_the_same_home_is_refused_in_one_line(tmp_path: Path)
         second = Process.start(
             "-m", "kb_engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", KB_EMBEDDER="hash"
         )
-        assert second.popen.wait(30) == 1
+        assert second.popen.wait(START_SECONDS) == 1
         second.stop()
         (line,) = second.output().splitlines()
         assert line.startswith("kb engine: ")

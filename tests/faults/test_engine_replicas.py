@@ -23,7 +23,7 @@ from tests.support.postgres import PASSWORD, Database, Server, give_back, new_da
 SUBMITTED = 152
 KILLED_AFTER = 70
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

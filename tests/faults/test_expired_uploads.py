@@ -23,4 +23,4 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
             folder = stack.home / "staging"
             return [path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
 
-        eventually(staged, lambda names: not names, seconds=30, what="sweeping the staged chunks")
+        eventually(staged, lambda names: not names, what="sweeping the staged chunks")

@@ -31,7 +31,6 @@ def exchange(engine: Running, number: int) -> None:
                     engine.http.delete(f"/api/v1/documents/{document['id']}", params={"purge": "true"})
 
 
-@pytest.mark.timeout(200)
 def test_a_kept_file_is_whole_or_not_there(tmp_path: Path) -> None:
     settings = {"KB_KEEP_ORIGINALS": "true", "KB_INGEST_WORKERS": "1"}
     for number in range(KILLS):

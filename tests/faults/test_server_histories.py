@@ -15,6 +15,7 @@ import pytest
 from kb_contracts.api.models import Document
 from kb_server.testing import MODES, Mode
 from tests.faults.matrix import Bench, Machine, machine
+from tests.support.patience import JOB_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -246,7 +247,7 @@ def test_a_change_whose_answer_was_lost_is_made_once(made: Machine, fault: str) 
     with made.bench() as bench:
         arm(bench, fault, chance=1.0, times=1)
         client = bench.client
-        note = client.ok("kb_addnote", text="old", title="old", collection="memory", wait_seconds=5)
+        note = client.ok("kb_addnote", text="old", title="old", collection="memory", wait_seconds=JOB_SECONDS)
         number = note["document_id"]
         moved = client.ok(
             "kb_update_note", document_id=number, text="new", title="new", collection="workspace"
@@ -274,8 +275,8 @@ def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(
         arm(bench, "lost_ack", chance=1.0)
         assert client.refused("kb_upload_finish", **upload)["error"] == "engine_unreachable"
         bench.calm()
-        assert client.ok("kb_addnote", text="granite", wait_seconds=5)["deduplicated"] is True
-        assert client.ok("kb_upload_finish", wait_seconds=5, **upload)["status"] == "completed"
+        assert client.ok("kb_addnote", text="granite", wait_seconds=JOB_SECONDS)["deduplicated"] is True
+        assert client.ok("kb_upload_finish", wait_seconds=JOB_SECONDS, **upload)["status"] == "completed"
         assert len(bench.documents()) == 2
 
 
@@ -286,7 +287,7 @@ def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(
 def test_two_moves_at_once_leave_exactly_one_collection(made: Machine, fault: str) -> None:
     """Each request of theirs meets a fault the first time; the document is in one collection, always."""
     with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
-        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
+        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=JOB_SECONDS)["document_id"]
         arm(bench, fault, chance=1.0, times=1)
         for targets in (COLLECTIONS[1:], COLLECTIONS[:2], COLLECTIONS[::2]):
             told = _moved(bench, pool, number, targets)
@@ -300,7 +301,7 @@ def test_a_document_that_a_move_may_have_left_nowhere_is_told_and_moved_again(
 ) -> None:
     """So many faults that even putting it back may fail: then the agent knows, and its retry mends it."""
     with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
-        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
+        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=JOB_SECONDS)["document_id"]
         for round_ in range(4):
             arm(bench, *DONE_FAULTS, *UNDONE_FAULTS, chance=0.1)
             targets = random.Random(seed * 10 + round_).sample(COLLECTIONS, 2)

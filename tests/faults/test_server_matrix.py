@@ -28,7 +28,6 @@ def cells(found: Matrix) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(300)
 def test_every_tool_answers_every_fault_as_the_committed_matrix_says() -> None:
     """A success shows what is there, an error is one, and nothing is lost or doubled; a change is seen."""
     committed, found = cells(json.loads(EXPECTED.read_text("utf-8"))), cells(matrix())

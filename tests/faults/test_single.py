@@ -16,6 +16,7 @@ from kb_load.processes import clean_environment
 from tests.faults.engine_process import long_note
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
+from tests.support.patience import COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -30,7 +31,7 @@ def kb(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedP
         env=clean_environment(KB_HOME=str(home), KB_EMBEDDER="hash", **environment),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
 
@@ -49,7 +50,6 @@ def check_notes(stack: Stack) -> None:
         eventually(
             lambda: caller.ok("kb_status")["queue"],
             lambda queue: queue["queued"] == queue["running"] == 0,
-            seconds=60,
             what="the end of all jobs",
         )
         for number in range(NOTES):
@@ -65,7 +65,7 @@ def test_one_process_serves_agents_and_commands(tmp_path: Path) -> None:
     with running_stack(tmp_path / "home", "--single", **SETTINGS) as stack:
         # The one that finds out what the system has of a reader's sandbox comes and goes.
         children = psutil.Process(stack.process.pid).children
-        eventually(children, lambda found: found == [], seconds=20, what="no other process")
+        eventually(children, lambda found: found == [], what="no other process")
         added = kb("add", str(file), home=stack.home, KB_ENGINE_URL=stack.engine_url)
         assert added.returncode == 0, added.stderr
         caller = Caller(stack.mcp_url)
@@ -83,6 +83,6 @@ def test_what_was_accepted_is_there_after_the_next_start(tmp_path: Path, number:
     with running_stack(tmp_path, "--single", **SETTINGS) as stack:
         add_notes(stack)
         stack.process.popen.send_signal(number)
-        assert stack.process.popen.wait(30) == (0 if number is signal.SIGTERM else -number)
+        assert stack.process.popen.wait(START_SECONDS) == (0 if number is signal.SIGTERM else -number)
     with running_stack(tmp_path, "--single", **SETTINGS) as stack:
         check_notes(stack)

@@ -18,6 +18,7 @@ from tests.faults.engine_process import Running, running, running_server
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import BOTH, call
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -29,7 +30,7 @@ class Slow:
     """A request whose body is sent in pieces, once the other side has asked for it."""
 
     def __init__(self, port: int, method: str, path: str, length: int, **headers: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS)
         standing = {"Host": "127.0.0.1", "Content-Length": str(length), "Expect": "100-continue"}
         lines = [f"{name}: {value}" for name, value in {**standing, **headers}.items()]
         self.send("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode())
@@ -61,13 +62,13 @@ def stop_listening(process: Process, port: int) -> None:
 
     def refuses() -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS).close()
         except ConnectionError:
             return True
         return False
 
     process.popen.send_signal(signal.SIGTERM)
-    eventually(refuses, seconds=30, what="the end of listening")
+    eventually(refuses, what="the end of listening")
 
 
 def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path:
     slow.send(body[-500:])
     status, job = slow.answer()
     assert (status, job["status"]) == (202, "queued")
-    assert engine.process.popen.wait(30) == 0
+    assert engine.process.popen.wait(START_SECONDS) == 0
     with running(tmp_path) as again:
         assert again.get(f"/jobs/{job['id']}", wait=30)["status"] == "completed"
 
@@ -92,7 +93,7 @@ def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) 
     status, problem = slow.answer()
     assert (status, problem["code"]) == (503, "not_ready")
     assert "Send it again" in problem["detail"]
-    assert engine.process.popen.wait(30) == 0
+    assert engine.process.popen.wait(START_SECONDS) == 0
 
 
 def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, int]) -> None:
@@ -107,7 +108,7 @@ def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, in
     status, refused = slow.answer()
     assert (status, refused["error"]) == (503, "server_stopping")
     assert "start again with kb_upload_start" in refused["message"]
-    assert process.popen.wait(30) == 0
+    assert process.popen.wait(START_SECONDS) == 0
 
 
 def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int]) -> None:
@@ -120,7 +121,7 @@ def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int])
     status, answer = slow.answer()
     assert status == 200
     assert answer["result"]["structuredContent"]["upload_id"]
-    assert process.popen.wait(30) == 0
+    assert process.popen.wait(START_SECONDS) == 0
 
 
 def test_a_call_whose_message_stops_arriving_is_refused(server: tuple[Process, int]) -> None:
@@ -131,4 +132,4 @@ def test_a_call_whose_message_stops_arriving_is_refused(server: tuple[Process, i
     status, answer = slow.answer()
     assert (status, answer["error"]["data"]["error_type"]) == (503, "server_stopping")
     assert "Send it again" in answer["error"]["message"]
-    assert process.popen.wait(30) == 0
+    assert process.popen.wait(START_SECONDS) == 0

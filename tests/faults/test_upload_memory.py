@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.engine_process import running, running_server
 from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import running_stack
 
 pytestmark = pytest.mark.process
@@ -79,7 +80,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Warm: the embedder is loaded."""
     settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
     with request.param(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
-        made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=50)
+        made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=JOB_SECONDS)
         made.caller.ok("kb_search", query="warm")
         yield made
 
@@ -90,20 +91,18 @@ def blocks() -> Iterator[bytes]:
         yield index.to_bytes(8, "big") * (min(CHUNK, SIZE - start) // 8)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.requirement("E26")
 @pytest.mark.parametrize("filename", ["large.pdf", "large.txt"])
 def test_a_large_file_by_put_leaves_memory_flat(measured: Measured, filename: str) -> None:
     upload = measured.caller.ok("kb_upload_start", filename=filename, total_size=SIZE)
     measured.note_baseline()
     answer = httpx.put(
-        upload["upload_url"], content=blocks(), headers={"Content-Length": str(SIZE)}, timeout=120
+        upload["upload_url"], content=blocks(), headers={"Content-Length": str(SIZE)}, timeout=ANSWER_SECONDS
     )
     assert answer.is_success, answer.text
     measured.finish(upload["upload_id"])
 
 
-@pytest.mark.timeout(300)
 def test_a_large_file_in_chunks_leaves_memory_flat(measured: Measured) -> None:
     """500 MiB in base64, eight at a time, then through the server to the engine."""
     upload_id = measured.caller.ok("kb_upload_start", filename="large2.pdf", total_size=SIZE)["upload_id"]

@@ -23,6 +23,7 @@ from kb_load.processes import free_port
 from tests.integration.docker_engine import docker, inspect, labels
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
 
 READY_SECONDS = 90.0
@@ -43,7 +44,6 @@ def served(caller: Caller, tool: str, **arguments: Any) -> dict[str, Any]:
     return eventually(
         lambda: caller.call(tool, **arguments),
         lambda result: not result.get("isError"),
-        seconds=60,
         what=f"an answer of {tool}",
     )
 
@@ -111,7 +111,7 @@ class Container:
 
     def kill(self) -> None:
         docker("kill", "--signal", "KILL", self.id)
-        eventually(self.status, lambda status: status == "exited", seconds=20, what="its end")
+        eventually(self.status, lambda status: status == "exited", what="its end")
 
     def start_again(self) -> None:
         docker("start", self.id)
@@ -199,7 +199,7 @@ class Container:
     def answer(self, path: str) -> int:
         """The status that it answers a GET with; 0 for no answer, -1 where it has ended."""
         try:
-            return httpx.get(f"{self.url}{path}", timeout=5).status_code
+            return httpx.get(f"{self.url}{path}", timeout=ANSWER_SECONDS).status_code
         except httpx.TransportError:
             return 0 if self.status() in {"running", "created", "paused"} else -1
 
@@ -227,7 +227,7 @@ class Engine(Container):
         settings = {"KB_API_KEY": ENGINE_KEY, **environment}
         super().__init__(image, network, 8000, aliases=("engine",), environment=settings, volume=volume)
         self.http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {ENGINE_KEY}"}, timeout=60
+            base_url=self.url, headers={"Authorization": f"Bearer {ENGINE_KEY}"}, timeout=ANSWER_SECONDS
         )
         self.closing.append(self.http)
 

@@ -16,6 +16,7 @@ from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
@@ -38,12 +39,12 @@ class Project:
     def up(self) -> None:
         """Start what `compose.yml` has; return when the server answers."""
         self.run("up", "--detach", "--no-build", seconds=UP_SECONDS)
-        eventually(self._answers, bool, seconds=30, what="an answer of the server")
+        eventually(self._answers, bool, what="an answer of the server")
 
     def _answers(self) -> bool:
         try:
             url = f"http://127.0.0.1:{self.environment['KB_MCP_PORT']}/readyz"
-            return httpx.get(url, timeout=5).is_success
+            return httpx.get(url, timeout=ANSWER_SECONDS).is_success
         except httpx.TransportError:
             return False
 
@@ -110,7 +111,7 @@ def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
 
 def test_data_stays_over_down_and_up(shipped: Project) -> None:
     """`down` without --volumes keeps the base."""
-    added = asked(shipped, "kb_addnote", text="Data stays", collection="memory", wait_seconds=30)
+    added = asked(shipped, "kb_addnote", text="Data stays", collection="memory", wait_seconds=JOB_SECONDS)
     shipped.run("down", "--timeout", "20", seconds=120)
     shipped.up()
     found = asked(shipped, "kb_search", query="stays", collection="memory")["results"]

@@ -20,6 +20,7 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab, Server, fill
+from tests.support.patience import JOB_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import ROOT
 
@@ -177,7 +178,7 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
     assert caller.ok("kb_get", document_id=3)["collection"] == "memory"
     changed = caller.ok("kb_update_note", document_id=3, text="Pensions are revalued every May")
     assert (changed["id"], changed["created_at"]) == (3, OLD_TIME)
-    added = caller.ok("kb_addnote", text="A note of today", wait_seconds=20)
+    added = caller.ok("kb_addnote", text="A note of today", wait_seconds=JOB_SECONDS)
     assert added["document_id"] > 5
     assert engine.stop() == 0
     engine.remove()

@@ -18,6 +18,7 @@ from tests.integration.conftest import Images, Report
 from tests.integration.containers import Engine, Lab, Server, error_of, served
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 
 WRITERS = 4
 NOTES_EACH = 30
@@ -109,14 +110,13 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
         eventually(
             lambda: len(history.acknowledged),
             reached(enough),
-            seconds=120,
             what=f"{enough} acknowledged writes",
         )
         engine.kill()
         engine.start_again()
         engine.until_ready()
     for writer in writers:
-        writer.join(120)
+        writer.join(ANSWER_SECONDS)
     assert history.wrong == []
     assert len(history.acknowledged) == total
     assert set(history.refused) <= MEANWHILE
@@ -168,7 +168,7 @@ def test_an_upload_is_lost_with_the_servers_restart_and_the_agent_is_told(
     whole = again.ok("kb_upload_start", filename="whole.md", total_size=len(data))
     assert httpx.put(whole["upload_url"], content=data).is_success
     job = again.ok("kb_upload_finish", upload_id=whole["upload_id"])["job_id"]
-    assert again.ok("kb_jobs", job_id=job, wait_seconds=20)["jobs"][0]["status"] == "completed"
+    assert again.ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)["jobs"][0]["status"] == "completed"
 
 
 def staged(server: Server) -> str:
@@ -183,7 +183,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
     server = Server(images.server, network, REQUEST_TIMEOUT="3000")
     workshop.ready(engine, server)
     caller = server.caller()
-    before = caller.ok("kb_addnote", text="before the cut", wait_seconds=20)
+    before = caller.ok("kb_addnote", text="before the cut", wait_seconds=JOB_SECONDS)
     data = b"# Tide\n\nStaged while the engine was away.\n"
     with engine.cut_off():
         for tool, arguments in (("kb_search", {"query": "cut"}), ("kb_addnote", {"text": "during the cut"})):
@@ -196,8 +196,8 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
 
     mended = served(caller, "kb_upload_finish", upload_id=start["upload_id"])
     job = mended["structuredContent"]["job_id"]
-    caller.ok("kb_jobs", job_id=job, wait_seconds=20)
-    again = caller.ok("kb_addnote", text="during the cut", wait_seconds=20)
+    caller.ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)
+    again = caller.ok("kb_addnote", text="during the cut", wait_seconds=JOB_SECONDS)
     assert before["document_id"] != again["document_id"]
     found = caller.ok("kb_search", query="cut staged engine away", top=10, mode="fts")["results"]
     documents = Counter(result["title"] for result in found)

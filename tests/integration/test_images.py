@@ -16,6 +16,7 @@ from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
 from tests.integration.docker_engine import LABEL, OWNER_LABEL, docker, owner, remove_orphans
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
@@ -85,7 +86,7 @@ def test_it_is_labelled_and_names_no_setting_of_a_builder(part: Container) -> No
 
 def test_its_own_check_says_that_it_is_well(part: Container) -> None:
     """Without a shell's tools: the check is a few lines of Python."""
-    eventually(part.health, lambda health: health == "healthy", seconds=60, what="a healthy container")
+    eventually(part.health, lambda health: health == "healthy", what="a healthy container")
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
@@ -124,12 +125,12 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
     with engine.paused():
         answer = Answer(server, "kb_status")
         answer.start()
-        eventually(server.logs, lambda log: "Executing tool kb_status" in log, seconds=20, what="the call")
+        eventually(server.logs, lambda log: "Executing tool kb_status" in log, what="the call")
         server.terminate()
-        eventually(server.logs, lambda log: "Stopping" in log, seconds=20, what="the beginning of its end")
-    answer.join(30)
+        eventually(server.logs, lambda log: "Stopping" in log, what="the beginning of its end")
+    answer.join(ANSWER_SECONDS)
     assert answer.result["structuredContent"]["version"] == "v3.0.0"
-    eventually(server.status, lambda status: status == "exited", seconds=30, what="its end")
+    eventually(server.status, lambda status: status == "exited", what="its end")
     assert server.exit_status() == 0
 
 
@@ -146,7 +147,7 @@ def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) 
         data = base64.b64encode(chunk).decode()
         server.caller().ok("kb_upload_chunk", upload_id=upload, chunk_index=index, data=data)
     job = server.caller().ok("kb_upload_finish", upload_id=upload)["job_id"]
-    jobs = server.caller().ok("kb_jobs", job_id=job, wait_seconds=20)["jobs"]
+    jobs = server.caller().ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)["jobs"]
     assert jobs[0]["status"] == "completed"
     assert server.stop() == 0
 
@@ -162,7 +163,6 @@ def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: L
     eventually(
         lambda: dict(engine.get("/status")["queue"]),
         lambda queue: queue["running"] == 1,
-        seconds=60,
         what="a running job",
     )
     assert engine.stop() == 0

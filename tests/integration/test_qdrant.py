@@ -50,7 +50,7 @@ def url(docker: None) -> Iterator[str]:
     )
     address = f"http://127.0.0.1:{port}"
     with container:
-        eventually(lambda: _is_ready(address), seconds=60, what="the start of Qdrant")
+        eventually(lambda: _is_ready(address), what="the start of Qdrant")
         yield address
 
 
@@ -61,7 +61,6 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-@pytest.mark.timeout(SECONDS)
 def test_the_index_does_on_a_real_server_what_it_does_on_its_core(url: str, report: Report) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", *TESTS],

@@ -16,6 +16,7 @@ from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
+from tests.support.patience import JOB_SECONDS
 from tests.support.stack import ROOT
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
@@ -93,7 +94,7 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
     data = base64.b64encode(CHUNKS[0]).decode()
     refused = second.refused("kb_upload_chunk", upload_id=upload, chunk_index=0, data=data)
     assert refused["error"] == "upload_not_found"
-    added = first.ok("kb_addnote", text="Herons stand still", wait_seconds=20)
+    added = first.ok("kb_addnote", text="Herons stand still", wait_seconds=JOB_SECONDS)
     assert second.ok("kb_get", document_id=added["document_id"])["title"] == "Herons stand still"
 
 
@@ -102,12 +103,10 @@ def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> No
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()
-    eventually(
-        lambda: balanced.answer("/readyz"), lambda status: status == 200, seconds=30, what="the other replica"
-    )
+    eventually(lambda: balanced.answer("/readyz"), lambda status: status == 200, what="the other replica")
     again = balanced.caller()
     assert again.ok("kb_search", query="anything")["results"] == []
     assert again.refused("kb_upload_finish", upload_id=upload)["error"] == "upload_not_found"
     job = finish(again, start(again))
-    again.ok("kb_jobs", job_id=job, wait_seconds=20)
+    again.ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)
     assert again.ok("kb_search", query="river meets the sea")["results"]

@@ -133,7 +133,6 @@ def test_an_agent_gets_its_first_answer_within_seconds_of_a_start(
     eventually(
         lambda: server.caller().call("kb_search", query="anything"),
         lambda result: not result.get("isError"),
-        seconds=60,
         what="the first answered tool call",
     )
     seconds = time.monotonic() - began

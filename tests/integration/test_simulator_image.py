@@ -11,6 +11,7 @@ import pytest
 from tests.integration.conftest import Images
 from tests.integration.containers import Server, Simulator, error_of, lab
 from tests.support.mcp_http import Caller
+from tests.support.patience import JOB_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, A
 def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
     """The fake keeps the promise that the engine keeps."""
     word = f"w{uuid4().hex}"
-    added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=20)
+    added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [added["document_id"]]
 
@@ -73,7 +74,7 @@ def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, calle
     """It is sent again under the same key."""
     arm(simulator, "lost_ack", "createJob", nth=1)
     word = f"w{uuid4().hex}"
-    caller.ok("kb_addnote", text=f"{word} once", wait_seconds=20)
+    caller.ok("kb_addnote", text=f"{word} once", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, mode="fts")
     assert found["total"] == 1
 

@@ -42,7 +42,6 @@ def verify(engine: Engine) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600, func_only=True)
 def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, report: Report) -> None:
     engine = Engine(images.engine, workshop.network())
     workshop.ready(engine)
@@ -52,7 +51,6 @@ def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, repo
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600, func_only=True)
 def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop: Lab, report: Report) -> None:
     """What is verified is the promise, not one program."""
     engine = Engine(foreign_image, workshop.network())

@@ -29,6 +29,7 @@ from pydantic import AnyUrl
 from kb_load.processes import free_port
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import request
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import Stack, running_stack
 from tests.support.tokens import BAD, Bad, Issuer, private_jwk
 
@@ -181,7 +182,7 @@ async def test_a_client_finds_its_way_from_the_url_to_the_tools(house: House) ->
     auth = OAuthClientProvider(house.stack.mcp_url, metadata, kept, person.visit, person.result)
     hooks = {"response": [transcript.hear]}
     async with (
-        httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=60) as http,
+        httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=ANSWER_SECONDS) as http,
         Client(streamable_http_client(house.stack.mcp_url, http_client=http), mode="2026-07-28") as client,
     ):
         tools = {tool.name for tool in (await client.list_tools()).tools}
@@ -196,7 +197,7 @@ async def test_a_client_finds_its_way_from_the_url_to_the_tools(house: House) ->
             assert not (await client.call_tool("kb_status", {})).is_error
             return len(kept.tokens) > 1
 
-        await eventually_async(refreshed, seconds=60.0, what="a token that was refreshed")
+        await eventually_async(refreshed, what="a token that was refreshed")
         assert kept.tokens[1].access_token != kept.tokens[0].access_token
     lines = list(dict.fromkeys(transcript.lines))
     print("\n".join(lines))

@@ -13,6 +13,7 @@ from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.qdrant import qdrant
 
 pytestmark = pytest.mark.process
@@ -23,7 +24,7 @@ STEPS = 430
 
 def play(serving: AbstractContextManager[str]) -> list[Played]:
     headers = {"Authorization": f"Bearer {API_KEY}"}
-    with serving as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+    with serving as url, httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS) as http:
         return Side(http).play(list(Story(SEED).steps(STEPS)))
 
 

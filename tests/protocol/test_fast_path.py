@@ -54,6 +54,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import chunk
 
 
@@ -224,14 +225,14 @@ def standing(toolsets: dict[str, Toolset], configured: ServerSettings | None = N
 
     thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
     thread.start()
-    assert ready.wait(20)
-    both.connection = HTTPConnection("127.0.0.1", both.port, timeout=20)
+    assert ready.wait(ANSWER_SECONDS)
+    both.connection = HTTPConnection("127.0.0.1", both.port, timeout=ANSWER_SECONDS)
     try:
         yield both
     finally:
         both.connection.close()
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(ANSWER_SECONDS)
         loop.close()
 
 
@@ -527,7 +528,7 @@ class Ways:
 @pytest.fixture(scope="module")
 def ways(both: Both) -> Iterator[Ways]:
     """Both ways to every toolset there is, and to one that shows each way in which a call can go."""
-    made = Ways(both.port, HTTPConnection("127.0.0.1", both.port, timeout=20))
+    made = Ways(both.port, HTTPConnection("127.0.0.1", both.port, timeout=ANSWER_SECONDS))
     yield made
     made.http.close()
     for wire in made.sockets.values():

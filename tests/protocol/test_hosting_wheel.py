@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from kb_load.processes import free_port
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT, Process, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -121,5 +122,5 @@ def test_every_module_is_imported_without_kb(python: Path) -> None:
 
 def test_the_example_of_the_sdk_answers(hosted: str) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
-    answer = httpx.post(f"{hosted}/mcp", json=message, timeout=30).json()
+    answer = httpx.post(f"{hosted}/mcp", json=message, timeout=ANSWER_SECONDS).json()
     assert answer["result"]["content"][0]["text"] == "This is a simple text response for testing."

@@ -108,7 +108,6 @@ def test_documents_live_and_go_on_the_real_engine(caller: Caller, files: Path) -
     ended = eventually(
         lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
         lambda told: told["status"] == "completed",
-        seconds=60,
         what="the document",
     )
     assert ended["progress"] == 1.0
@@ -195,7 +194,6 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
     told = eventually(
         lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
         lambda told: told["status"] == "failed",
-        seconds=60,
         what="the failure",
     )
     assert told["success"] is False

@@ -18,6 +18,7 @@ from kb_load.processes import clean_environment, free_port
 from tests.protocol.conftest import Process, Start
 from tests.support.eventually import eventually, eventually_async
 from tests.support.mcp_messages import call, initialize, request
+from tests.support.patience import COMMAND_SECONDS, JOB_SECONDS
 from tests.support.stack import Process as Command
 from tests.support.stack import wait_until_ready
 
@@ -66,7 +67,7 @@ async def connected(start: Start, home: Path, **more: str) -> Process:
 
 
 async def noted(client: Process, text: str) -> None:
-    answer = await client.ask(call("kb_addnote", text=text, collection="memory", wait_seconds=30))
+    answer = await client.ask(call("kb_addnote", text=text, collection="memory", wait_seconds=JOB_SECONDS))
     assert not answer["result"]["isError"], answer
 
 
@@ -138,7 +139,13 @@ async def test_commands_and_kb_up_find_the_engine_and_keep_it(home: Path, start:
     await noted(client, "stone granite")
     command = [sys.executable, "-P", "-m", "kb_cli.main", "search", "stone", "--json"]
     done = await asyncio.to_thread(
-        subprocess.run, command, env=environment(home), capture_output=True, text=True, check=True, timeout=60
+        subprocess.run,
+        command,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=COMMAND_SECONDS,
     )
     assert "stone granite" in done.stdout
     port = free_port()

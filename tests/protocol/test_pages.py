@@ -27,6 +27,7 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import PLAIN
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 from tests.support.uploads import sha256
 
@@ -468,7 +469,7 @@ async def test_a_form_that_stops_coming_is_not_waited_for(
         reader, writer = await asyncio.open_connection("127.0.0.1", site.served.port)
         head = f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: {BOUNDARY}\r\n"
         writer.write(f"{head}Content-Length: 100\r\n\r\n--b\r\n".encode())
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_SECONDS)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
 

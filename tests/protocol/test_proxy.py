@@ -33,6 +33,7 @@ from tests.protocol.conftest import serving
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import BOTH, call, events, request
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.simulated_engine import simulated_engine
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -84,7 +85,9 @@ class Site:
         """A client that comes from this address of the machine."""
         transport = httpx.AsyncHTTPTransport(verify=trusting(self.pair.certificate), local_address=address)
         authorization = {"Authorization": f"Bearer {KEY}", **headers}
-        return httpx.AsyncClient(base_url=self.url, transport=transport, headers=authorization, timeout=60)
+        return httpx.AsyncClient(
+            base_url=self.url, transport=transport, headers=authorization, timeout=ANSWER_SECONDS
+        )
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from tests.support.mcp_messages import (
     modern,
     request,
 )
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.ragler import DESCRIPTIONS, THREE
 
 API_DOCS, SUPPORT = collection_id("api-docs"), collection_id("support-faq")
@@ -57,7 +58,9 @@ class Base:
 
 def filled(name: str, url: str) -> Base:
     """With three dozen documents: each topic from each source, in two collections; one is described."""
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=60) as http:
+    with httpx.Client(
+        base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+    ) as http:
         jobs = [
             http.post(
                 "/api/v1/jobs",

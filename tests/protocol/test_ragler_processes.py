@@ -23,6 +23,7 @@ from tests.protocol.test_official_client import MODES, Mode
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.ragler import NOWHERE, THREE
 from tests.support.stack import ROOT, Process, Stack, running_stack
 
@@ -40,7 +41,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         kb = Caller(f"{running.server_url}/mcp/kb")
         for collection in ("api-docs", "support-faq"):
             for text in ("API authentication by token", "Invoices come monthly"):
-                kb.ok("kb_addnote", text=f"{text} ({collection})", collection=collection, wait_seconds=20)
+                kb.ok(
+                    "kb_addnote",
+                    text=f"{text} ({collection})",
+                    collection=collection,
+                    wait_seconds=JOB_SECONDS,
+                )
         kb.http.close()
         yield running
 
@@ -108,7 +114,7 @@ def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) 
     process = Process.start("-m", "kb_cli.main", "serve", **environment)
     try:
         base = f"http://127.0.0.1:{port}"
-        eventually(lambda: _answers(f"{base}/healthz"), bool, seconds=30, what="a server on that port")
+        eventually(lambda: _answers(f"{base}/healthz"), bool, what="a server on that port")
         ready = httpx.get(f"{base}/readyz")
         caller = Caller(f"{base}/mcp")
         told = caller.refused("search_knowledge", query="x")
@@ -124,7 +130,7 @@ def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) 
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=1.0).is_success
+        return httpx.get(url, timeout=ANSWER_SECONDS).is_success
     except httpx.TransportError:
         return False
 
@@ -139,7 +145,7 @@ def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
         lines = [line for line in stack.process.lines if correlation_id in line and "response_time" in line]
         return [json.loads(line) for line in lines]
 
-    (line,) = eventually(found, bool, seconds=10, what="the line of the call")
+    (line,) = eventually(found, bool, what="the line of the call")
     return line
 
 

@@ -27,6 +27,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
+from tests.support.patience import JOB_SECONDS
 from tests.support.simulated_engine import SimulatedEngine
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -126,7 +127,7 @@ async def test_a_task_that_has_ended_tells_what_the_call_would_have(
         "completed",
         "memory",
     )
-    waited = (await asked(served, note(wait_seconds=5)))["result"]["structuredContent"]
+    waited = (await asked(served, note(wait_seconds=JOB_SECONDS)))["result"]["structuredContent"]
     assert waited.keys() == content.keys()
 
 
@@ -196,7 +197,7 @@ async def test_a_client_with_the_extension_gets_a_task_in_place_of_waiting(
     served: Served, engine: SimulatedEngine
 ) -> None:
     engine.state.policy = Stuck()
-    created = (await asked_now(served, note(wait_seconds=50)))["result"]
+    created = (await asked_now(served, note(wait_seconds=JOB_SECONDS)))["result"]
     assert (created["resultType"], created["status"], created["ttlMs"]) == ("task", "working", None)
     state = (await asked_now(served, of("tasks/get", created["taskId"])))["result"]
     assert (state["resultType"], state["status"]) == ("complete", "working")
@@ -215,7 +216,7 @@ async def test_what_need_not_be_waited_for_is_answered_at_once(
     start = call("kb_upload_start", filename="bees.txt", total_size=4)
     upload = (await asked_now(served, start))["result"]["structuredContent"]["upload_id"]
     await asked_now(served, call("kb_upload_chunk", upload_id=upload, chunk_index=0, data="QmVlcw=="))
-    finish = call("kb_upload_finish", upload_id=upload, wait_seconds=50)
+    finish = call("kb_upload_finish", upload_id=upload, wait_seconds=JOB_SECONDS)
     job_id = (await asked_now(served, finish))["result"]["taskId"]
     assert engine.state.job(job_id).status == "completed"
     assert (await asked_now(served, finish))["result"]["structuredContent"]["job_id"] == job_id
@@ -288,7 +289,7 @@ async def test_tasks_are_served_over_a_websocket(
     engine.state.policy = Stuck()
     wire = await connect(served, path=PATH)
     if era == MODERN:
-        created = (await wire.ask(modern(note(wait_seconds=50), **WITH_TASKS)))["result"]
+        created = (await wire.ask(modern(note(wait_seconds=JOB_SECONDS), **WITH_TASKS)))["result"]
         state = (await wire.ask(modern(of("tasks/get", created["taskId"]), **WITH_TASKS)))["result"]
     else:
         await wire.greet(era)

@@ -19,6 +19,7 @@ from mcp.client.stdio import stdio_client
 from kb_load.processes import clean_environment
 from tests.protocol.sockets import INITIALIZED
 from tests.support.mcp_messages import call, initialize
+from tests.support.patience import COMMAND_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -58,7 +59,7 @@ def conversation(
         text=True,
         cwd=folder,
         env=clean_environment(**environment),
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=True,
     )
     return (
@@ -197,7 +198,7 @@ def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> No
         text=True,
         env=clean_environment(),
         cwd=notes.parent,
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=True,
     )
     assert done.stderr.split() == []

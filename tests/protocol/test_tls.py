@@ -22,6 +22,7 @@ from kb_load.processes import clean_environment
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call, request
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -69,7 +70,7 @@ def kb(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
 

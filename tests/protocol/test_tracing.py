@@ -21,6 +21,7 @@ from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize
+from tests.support.patience import JOB_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -147,7 +148,7 @@ def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, col
 def test_no_text_and_no_key_is_in_what_is_sent(asked: Asked, collector: Collector) -> None:
     with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as (caller, _):
         caller.ok("kb_search", query="secretquery")
-        caller.ok("kb_addnote", text="secretnote", tags=["secrettag"], wait_seconds=10)
+        caller.ok("kb_addnote", text="secretnote", tags=["secrettag"], wait_seconds=JOB_SECONDS)
         caller.refused("kb_search", query="a", secretname="secretvalue")
         spans(collector, "kb_search", 2)
         spans(collector, "kb_addnote")

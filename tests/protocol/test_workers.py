@@ -23,6 +23,7 @@ from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually, eventually_async
 from tests.support.mcp_messages import BOTH, call
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -42,7 +43,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def two(stack: Stack) -> Iterator[list[httpx.Client]]:
     """Two clients with a connection each; one after the other they are handed to different workers."""
     limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=60.0)
-    clients = [httpx.Client(base_url=stack.server_url, limits=limits, timeout=30.0) for _ in range(2)]
+    clients = [
+        httpx.Client(base_url=stack.server_url, limits=limits, timeout=ANSWER_SECONDS) for _ in range(2)
+    ]
     try:
         for client in clients:
             client.get("/healthz").raise_for_status()
@@ -106,7 +109,9 @@ def test_an_upload_whose_chunks_reach_both_workers_comes_out_whole(two: list[htt
             data=piece,
         )
     checksum = hashlib.sha256(text).hexdigest()
-    done = ask(two[1], "kb_upload_finish", upload_id=started["upload_id"], sha256=checksum, wait_seconds=30)
+    done = ask(
+        two[1], "kb_upload_finish", upload_id=started["upload_id"], sha256=checksum, wait_seconds=JOB_SECONDS
+    )
     document = ask(two[0], "kb_get", document_id=done["document_id"])
     assert document["sha256"] == checksum
 
@@ -120,13 +125,13 @@ def test_metrics_are_summed_over_the_workers(two: list[httpx.Client]) -> None:
 
 def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
     """The other answers meanwhile, and what was counted and staged is not lost."""
-    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+    with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         started = ask(client, "kb_upload_start", filename="a.txt", total_size=3)
         count = counted(client, "kb_upload_start")
     victims = workers(stack)
     victims[0].kill()
-    victims[0].wait(10)
-    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+    victims[0].wait(START_SECONDS)
+    with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         ask(client, "kb_status")
     eventually(
         lambda: len(workers(stack)),
@@ -134,7 +139,7 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
         seconds=RESTART_SECONDS,
         what="a second worker",
     )
-    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+    with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         data = base64.b64encode(b"abc").decode()
         arrived = ask(client, "kb_upload_chunk", upload_id=started["upload_id"], chunk_index=0, data=data)
         assert arrived["complete"]
@@ -149,11 +154,11 @@ def test_told_to_stop_all_end_in_order(tmp_path: Path, number: signal.Signals) -
         LOG_LEVEL="info",
     )
     try:
-        eventually(process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening")
+        eventually(process.output, lambda said: '"workers":2' in said, what="listening")
         children = psutil.Process(process.pid).children(recursive=True)
         process.popen.send_signal(number)
-        assert process.popen.wait(20) == Exit.OK
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert process.popen.wait(START_SECONDS) == Exit.OK
+        assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]
     finally:
         process.stop()
 
@@ -162,7 +167,7 @@ def test_what_no_worker_can_start_with_is_told_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = Process.start("-m", "kb_cli.main", "serve", "--workers", "2", "--port", port)
-        assert process.popen.wait(60) == Exit.FAILED
+        assert process.popen.wait(START_SECONDS) == Exit.FAILED
         process.stop()
     assert "another process listens there already" in process.output()
 
@@ -178,9 +183,7 @@ async def test_each_worker_keeps_its_websockets_and_closes_them_when_told_to_sto
         LOG_LEVEL="info",
     )
     try:
-        await eventually_async(
-            process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening"
-        )
+        await eventually_async(process.output, lambda said: '"workers":2' in said, what="listening")
         wires = [await connect(f"http://127.0.0.1:{port}") for _ in range(4)]
         for wire in wires:
             assert (await wire.greet())["serverInfo"]["name"] == "knowledge-server"

@@ -108,7 +108,6 @@ def test_nothing_of_the_checkout_is_imported(kb: Path, tmp_path: Path) -> None:
     assert all(path.startswith(str(kb.parents[1])) for path in done.stdout.split())
 
 
-@pytest.mark.timeout(300)
 def test_the_simulator_runs_and_is_verified(kb: Path, tmp_path: Path) -> None:
     port = free_port()
     process = Process.start("sim", "--port", str(port), python=str(kb))

@@ -15,6 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.support.patience import ANSWER_SECONDS
+
 SERVER = 2
 
 
@@ -101,4 +103,4 @@ def collecting() -> Iterator[Collector]:
         collector.released.set()
         server.shutdown()
         server.server_close()
-        thread.join(20)
+        thread.join(ANSWER_SECONDS)

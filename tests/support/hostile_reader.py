@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from kb_readers.model import Context, Extraction, Page
+from tests.support.patience import ANSWER_SECONDS
 
 
 class Targets(msgspec.Struct):
@@ -97,7 +98,7 @@ def _syscall(name: str, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
 
 @_attempt("connect over TCP")
 def _(targets: Targets) -> None:
-    socket.create_connection(("127.0.0.1", targets.tcp_port), timeout=5).close()
+    socket.create_connection(("127.0.0.1", targets.tcp_port), timeout=ANSWER_SECONDS).close()
 
 
 @_attempt("listen on a TCP port")

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.support.mcp_messages import call
+from tests.support.patience import ANSWER_SECONDS
 
 _ids = count(1)
 
@@ -18,7 +19,7 @@ class Caller:
 
     def __init__(self, url: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx.Client(headers=headers, timeout=60)
+        self.http = httpx.Client(headers=headers, timeout=ANSWER_SECONDS)
         self.url = url
         self.statuses: list[int] = []
 

@@ -18,6 +18,7 @@ import psutil
 from kb_contracts.http.certificate import trusting
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
 READY_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ class Process:
             raise
         finally:
             for reader in self._readers:
-                reader.join(5)
+                reader.join(ANSWER_SECONDS)
             for stream in (self.popen.stdout, self.popen.stderr):
                 if stream is not None:
                     stream.close()
@@ -76,7 +77,7 @@ class Process:
 
     def kill(self) -> None:
         os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(10)
+        self.popen.wait(START_SECONDS)
 
 
 def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> None:
@@ -92,7 +93,7 @@ def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> 
     def answers() -> bool:
         assert process.popen.poll() is None, f"ended with {process.popen.returncode}:\n{process.output()}"
         try:
-            return httpx.get(url, timeout=1.0, verify=tls).status_code == 200
+            return httpx.get(url, timeout=ANSWER_SECONDS, verify=tls).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -27,6 +27,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.content import OCTETS
 from kb_contracts.semantics.cursors import Place, cursor_after
 from kb_verify.client import Client, fresh_user
+from tests.support.patience import ANSWER_SECONDS
 
 MINE, THEIRS, TEAM = "collection:mine", "collection:theirs", "team"
 REACHES = {
@@ -248,7 +249,7 @@ def _json(tags: Sequence[str]) -> str:
 
 def _client(url: str, headers: Mapping[str, str]) -> httpx.Client:
     # Without certificates to load, a client is made in a hundredth of the time.
-    return httpx.Client(base_url=url, headers=headers, timeout=60, verify=False)
+    return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS, verify=False)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from kb_load.processes import clean_environment
 from kb_server.collection_tags import tags_for_search, tags_for_submission
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support import engines
+from tests.support.patience import START_SECONDS
 from tests.unit.cli.conftest import KEY, Kb, RunningEngine
 
 HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
@@ -43,7 +44,7 @@ def at_terminal(engine: RunningEngine, *arguments: str, typed: bytes = b"") -> t
     os.write(controller, typed)
     received = b"".join(iter(lambda: _read(controller), b""))
     os.close(controller)
-    return process.wait(60), received.decode()
+    return process.wait(START_SECONDS), received.decode()
 
 
 def _read(descriptor: int) -> bytes:

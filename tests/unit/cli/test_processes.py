@@ -17,6 +17,7 @@ import pytest
 from kb_cli.output import Exit
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
+from tests.support.patience import COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -59,7 +60,7 @@ def command(
         env=clean_environment(**{"KB_EMBEDDER": "hash", **environment}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
 
@@ -83,7 +84,7 @@ def test_up_stops_cleanly_and_leaves_nobody_behind(either: Stack, number: signal
     stack = either
     started = psutil.Process(stack.process.pid).children(recursive=True)
     stack.process.popen.send_signal(number)
-    assert stack.process.popen.wait(30) == 0
+    assert stack.process.popen.wait(START_SECONDS) == 0
     assert not any(child.is_running() for child in started)
     assert "Traceback" not in stack.process.output()
 
@@ -99,7 +100,7 @@ def test_up_starts_again_what_died_and_says_which(stack: Stack, part: str, name:
         lambda text: f"the {name} was ended by signal 9; it is started again in 1 s\n" in text,
         what="word of it",
     )
-    eventually(stack.process.output, lambda text: f"the {name} runs again\n" in text, seconds=30, what="it")
+    eventually(stack.process.output, lambda text: f"the {name} runs again\n" in text, what="it")
     assert httpx.get(f"{getattr(stack, ready)}/healthz").status_code == 200
     other = "serve" if part == "engine" else "engine"
     assert children(stack)[other] == before[other]
@@ -110,7 +111,7 @@ def test_the_children_end_when_up_is_killed(stack: Stack) -> None:
     """A parent that cannot say goodbye leaves no orphan that holds the ports."""
     started = list(children(stack).values())
     stack.process.popen.kill()
-    _, alive = psutil.wait_procs(started, timeout=30)
+    _, alive = psutil.wait_procs(started, timeout=START_SECONDS)
     assert alive == []
 
 
@@ -206,7 +207,7 @@ def test_engine_alone_runs_and_stops(tmp_path: Path) -> None:
 def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
     process = Process.start("-m", "kb_cli.main", "sim", "--seed", "11", "--port", "0", "--control", "0")
     try:
-        line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        line = eventually(process.output, lambda text: "\n" in text, what="the ready line")
         url, control = re.findall(r"http://[\d.:]+", line)
         assert "seed 11" in line
         assert httpx.get(f"{url}/healthz").json()["status"] == "ok"

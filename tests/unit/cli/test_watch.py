@@ -14,6 +14,7 @@ import pytest
 from kb_load.processes import clean_environment, free_port
 from tests.support import engines
 from tests.support.eventually import eventually
+from tests.support.patience import START_SECONDS
 from tests.unit.cli.conftest import KEY, Kb, RunningEngine
 
 pytestmark = pytest.mark.process
@@ -50,7 +51,7 @@ def test_changes_reach_the_base_until_it_is_ended(kb: Kb, engine: RunningEngine,
         (folder / "a.md").unlink()
         eventually(lambda: names(kb), lambda seen: seen == ["b.md"])
         process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(START_SECONDS) == -signal.SIGTERM
 
 
 def test_it_waits_for_an_engine_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kb: Kb) -> None:

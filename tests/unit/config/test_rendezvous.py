@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kb_config.rendezvous import Rendezvous
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
 URL = "http://127.0.0.1:4711"
 
@@ -59,7 +60,7 @@ def test_joining_waits_while_an_engine_looks_and_not_for_one_that_ends(place: Re
     assert look is not None
     assert place.join(0.05) is None
     threading.Timer(0.1, look.release).start()
-    assert place.join(30) == URL
+    assert place.join(ANSWER_SECONDS) == URL
     assert place.claim() is None, "it counts as a user from then on"
 
 
@@ -84,7 +85,7 @@ def test_what_a_killed_process_held_is_free(place: Rendezvous) -> None:
         assert process.stdout.readline() == "held\n"
         assert (place.url(), place.claim(), place.begin()) == (URL, None, None)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(START_SECONDS)
     assert place.url() is None
     assert None not in (place.claim(), place.begin())
 

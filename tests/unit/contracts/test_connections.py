@@ -27,6 +27,7 @@ from kb_contracts.http.connections import (
 )
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 
 BOUND = 10.0
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
@@ -372,7 +373,7 @@ async def port() -> AsyncIterator[int]:
 
 async def answered(port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_SECONDS):
         writer.write(data)
         answer = await reader.read()
         writer.close()

@@ -17,6 +17,7 @@ from kb_config.settings import SettingsError
 from kb_server.app import serve, start, warn_if_unreachable
 from kb_server.processes import encode_settings, read_settings
 from kb_server.settings import ServerSettings
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.simulated_engine import simulated_engine
 
 
@@ -26,7 +27,7 @@ async def started(home: Path, **settings: Any) -> AsyncIterator[str]:
     read = ServerSettings(home=home, port=0, **settings)
     task = asyncio.create_task(serve(read, on_ready=bases.put_nowait))
     try:
-        yield await asyncio.wait_for(bases.get(), 30)
+        yield await asyncio.wait_for(bases.get(), ANSWER_SECONDS)
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -42,7 +43,7 @@ class Warnings(logging.Handler):
         self.messages.put_nowait(record.getMessage())
 
     async def first_with(self, words: str) -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(ANSWER_SECONDS):
             while words not in (message := await self.messages.get()):
                 pass
         return message

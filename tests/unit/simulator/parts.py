@@ -26,6 +26,7 @@ from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import DEFAULT, Namespace
 from kb_simulator.settings import SimulatorSettings
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 
 
 class Base:
@@ -128,7 +129,7 @@ class Running:
         )
         received = bytearray()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 while piece := await reader.read(65_536):
                     received += piece
         except ConnectionResetError:
@@ -145,6 +146,6 @@ async def serving(**settings: Any) -> AsyncIterator[Running]:
     async with (
         Simulator(SimulatorSettings(port=0, **settings)) as simulator,
         # Without certificates to load, a client is made in a tenth of the time.
-        httpx.AsyncClient(base_url=simulator.url, timeout=20, verify=False) as http,
+        httpx.AsyncClient(base_url=simulator.url, timeout=ANSWER_SECONDS, verify=False) as http,
     ):
         yield Running(simulator, http)

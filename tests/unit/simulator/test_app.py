@@ -21,6 +21,7 @@ from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
 from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import HEADER, Namespace, Namespaces
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
+from tests.support.patience import ANSWER_SECONDS
 from tests.unit.simulator.parts import API, Running, serving
 
 
@@ -74,7 +75,7 @@ async def test_whoever_waits_is_woken_by_whatever_ends_the_job(running: Running,
             await running.http.get(path)
         case "restore":
             running.namespace.restore(snapshot)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(ANSWER_SECONDS):
         answer = (await waiting).json()
     expected = {"cancel": "cancelled", "clear": "cancelled", "poll": "completed", "restore": "running"}
     assert answer["status"] == expected[ending]

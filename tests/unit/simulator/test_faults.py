@@ -33,6 +33,7 @@ from kb_simulator.harness.faults import (
     When,
 )
 from kb_simulator.harness.journal import Match, RecordedRequest, record_request
+from tests.support.patience import ANSWER_SECONDS
 from tests.unit.simulator.parts import API, Base, Running
 
 
@@ -273,7 +274,7 @@ async def test_without_a_fault_the_answer_is_whole(running: Running, true_body: 
 
 async def test_latency_delays_the_true_answer(running: Running, true_body: bytes) -> None:
     running.arm("slow", Latency(delay=Fixed(seconds=30)))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(ANSWER_SECONDS):
         response = await running.search("granite")
     assert response.content == true_body
     assert running.namespace.clock.elapsed() == 30

@@ -12,6 +12,7 @@ import pytest
 
 import kb_simulator
 from kb_simulator.__main__ import main
+from tests.support.patience import START_SECONDS
 from tests.unit.simulator.parts import API
 
 pytestmark = pytest.mark.process
@@ -32,7 +33,7 @@ def test_the_command_says_where_it_listens_and_ends_when_told() -> None:
         assert (line[:2], line[-2:]) == (["simulator", "ready:"], ["seed", "9"])
         assert httpx.get(f"{line[2].rstrip(',')}{API}/status", verify=False).status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(START_SECONDS) == 0
 
 
 def test_starting_loads_nothing_that_can_wait() -> None:

@@ -27,6 +27,7 @@ from kb_engine.app import (
 from kb_engine.index.port import INDEXES
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.remote_index import RemoteIndex, Server
 
 
@@ -113,7 +114,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
     serving = asyncio.create_task(
         serve(EngineSettings(home=tmp_path, embedder="hash", port=0), on_ready=ready.set_result)
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(ANSWER_SECONDS):
         yield await ready
         signal.raise_signal(signal.SIGTERM)
         await serving

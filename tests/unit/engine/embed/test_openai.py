@@ -42,6 +42,7 @@ from tests.support.embedding_endpoint import (
     asking,
     endpoint,
 )
+from tests.support.patience import ANSWER_SECONDS
 
 
 def test_vectors_come_from_the_endpoint(served: EmbeddingEndpoint) -> None:
@@ -490,4 +491,4 @@ def tls_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
         thread.start()
         yield listener.getsockname()[1], seen
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(20)
+        thread.join(ANSWER_SECONDS)

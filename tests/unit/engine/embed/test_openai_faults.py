@@ -27,6 +27,7 @@ from tests.support.embedding_endpoint import (
     longer_than,
     told,
 )
+from tests.support.patience import ANSWER_SECONDS
 
 
 def test_an_answer_that_is_no_vectors_is_told(served: EmbeddingEndpoint) -> None:
@@ -160,7 +161,7 @@ def test_closing_ends_what_hangs(served: EmbeddingEndpoint) -> None:
         embedder.load()
         served.fault = held
         asked = pool.submit(embedder.embed, ["bees"])
-        assert entered.wait(20)
+        assert entered.wait(ANSWER_SECONDS)
         embedder.close()
         with pytest.raises(EmbedderUnavailable, match="stopping"):
             asked.result(20)

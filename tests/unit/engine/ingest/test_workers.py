@@ -24,6 +24,7 @@ from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
 from tests.support.jobs import job_with
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children
 
@@ -351,7 +352,7 @@ async def test_an_ended_job_is_answered_at_once() -> None:
 
 async def test_the_end_of_the_job_wakes_who_waits() -> None:
     ends, first, second = JobEnds(), Reads("running", "completed"), Reads("queued", "completed")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
         tasks = [group.create_task(ends.wait("j", 30, reads)) for reads in (first, second)]
         await first.asked.wait()
         await second.asked.wait()
@@ -367,7 +368,7 @@ async def test_an_end_between_reading_and_waiting_is_not_missed() -> None:
         ends.announce(job_id)
         return job_with(status=next(states))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_SECONDS):
         assert (await ends.wait("j", 30, read)).status == "completed"
 
 
@@ -377,7 +378,7 @@ async def test_time_runs_out() -> None:
 
 async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
     ends, reads = JobEnds(), Reads("running")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_SECONDS):
         waiting = asyncio.create_task(ends.wait("j", 30, reads))
         await reads.asked.wait()
         ends.close()

@@ -83,7 +83,6 @@ def titles(url: str) -> set[str]:
         eventually(
             lambda: client.call(GET_STATUS).queue,
             lambda queue: queue.queued == queue.running == 0,
-            seconds=60,
         )
         found: list[m.Document] = []
         while page := client.call(

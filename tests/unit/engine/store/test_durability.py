@@ -20,6 +20,7 @@ from kb_engine.store.sqlite import store
 from kb_engine.store.sqlite.connection import engine_error
 from kb_engine.store.sqlite.store import SqliteStore
 from tests.support.disks import fill, small_disk
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stores import (
     Base,
     all_documents,
@@ -273,7 +274,7 @@ async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
 
     def wait(db: apsw.Connection) -> None:
         db.set_commit_hook(lambda: commits.append(None) or False)
-        assert free.wait(10)
+        assert free.wait(ANSWER_SECONDS)
 
     busy = asyncio.ensure_future(base.store._writer.run(wait))
     yield commits
@@ -372,7 +373,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
 
     def slowly(*args: object) -> object:
         began.set()
-        assert go.wait(10)
+        assert go.wait(ANSWER_SECONDS)
         return insert(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(documents, "insert", slowly)
@@ -389,7 +390,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
 
 async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(base: Base) -> None:
     free = threading.Event()
-    busy = asyncio.ensure_future(base.store._writer.run(lambda _: free.wait(10)))
+    busy = asyncio.ensure_future(base.store._writer.run(lambda _: free.wait(ANSWER_SECONDS)))
     waiting = asyncio.ensure_future(base.accept(new_note("a")))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -29,7 +29,7 @@ from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, drop, new_database
 from tests.support.stores import DIMENSIONS, Place, all_documents, axis, new_note, opened, prepared
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # a layout is half a minute of kills
+pytestmark = pytest.mark.process
 
 TIME = "2024-05-06T07:08:09.000000Z"
 TEXTS = ["granite quarry", "basalt column"]

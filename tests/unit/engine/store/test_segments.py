@@ -18,6 +18,7 @@ from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stores import Base, all_documents, direct, left_by_a_crash, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig"]
@@ -315,7 +316,7 @@ async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_an
     def held(*arguments: Any) -> Any:
         made = whole(*arguments)
         begin.set()
-        may_end.wait(30)
+        may_end.wait(ANSWER_SECONDS)
         return made
 
     monkeypatch.setattr(segments, "_renewed", held)
@@ -354,7 +355,7 @@ async def test_closing_does_not_wait_for_a_renewal(earlier: Path, monkeypatch: p
             if threading.current_thread().name.startswith("kb-index"):
                 read.append(batch)
                 begin.set()
-                closing.wait(30)
+                closing.wait(ANSWER_SECONDS)
             yield batch
 
     with monkeypatch.context() as slowly:

@@ -14,6 +14,7 @@ import pytest
 from kb_server.uploads.service import Limits, WriteBehind, batches
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, NewUpload, Upload, UploadError
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.uploads import Desk, encoded, sha256
 
 
@@ -75,10 +76,10 @@ class TestTime:
     async def test_after_ten_minutes_chunks_and_entry_are_removed(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
         await desk.send(upload_id, b"abc")
-        await asyncio.wait_for(desk.clock.slept.wait(), 5)
+        await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
         desk.clock.slept.clear()
         desk.clock.advance(600)
-        await asyncio.wait_for(desk.clock.slept.wait(), 5)
+        await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
         assert desk.files() == []
         with pytest.raises(UploadError, match="was not found"):
             await desk.uploads.finish(upload_id)
@@ -206,7 +207,7 @@ async def test_who_is_cancelled_twice_leaves_only_when_the_thread_is_done(tmp_pa
     class Slow(WriteBehind):
         def _append(self, blocks: Sequence[bytes]) -> None:
             writing.set()
-            go_on.wait(10)
+            go_on.wait(ANSWER_SECONDS)
             super()._append(blocks)
 
     async def pours() -> None:

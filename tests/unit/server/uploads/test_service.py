@@ -17,6 +17,7 @@ from kb_server.uploads.service import TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES, NewUpload, UploadError
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall
 from tests.support.uploads import LIMITS, Desk, encoded, sha256
@@ -333,7 +334,7 @@ class TestFinish:
 
         def slowly(entry: Entry, lock: Lock) -> bool:
             loop.call_soon_threadsafe(taking.set)
-            go_on.wait(5)
+            go_on.wait(ANSWER_SECONDS)
             return hold(entry, lock)
 
         with monkeypatch.context() as patched:

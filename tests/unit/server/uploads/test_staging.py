@@ -17,6 +17,7 @@ import pytest
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import State, Upload, UploadError
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.uploads import upload
 
 ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -107,22 +108,22 @@ def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         tried.append(path)
         if len(tried) == 2:
-            first.join(5)
+            first.join(ANSWER_SECONDS)
         os.close(descriptor)
         return acquire(lock, path if path.exists() else staging.folder / "done" / ID / ".lock", shared=shared)
 
     def retires(entry: Entry) -> None:
         held.set()
-        eventually(lambda: len(tried) == 2, seconds=5)
+        eventually(lambda: len(tried) == 2)
         staging.retire(entry)
 
     monkeypatch.setattr(Lock, "acquire", noted)
     first = threading.Thread(target=staging.with_entry, args=(ID, retires))
     first.start()
-    held.wait(5)
+    held.wait(ANSWER_SECONDS)
     second = threading.Thread(target=lambda: found.append(staging.with_entry(ID, Entry.read).id))
     second.start()
-    second.join(5)
+    second.join(ANSWER_SECONDS)
     assert found == [ID]
     assert len(tried) == 3, "it looked where the upload had been, and then where it is"
     assert staging.ids() == [ID]

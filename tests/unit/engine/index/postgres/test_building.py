@@ -18,6 +18,7 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database
 from tests.support.side_by_side import in_flight, waiting
 from tests.support.stores import (
@@ -182,7 +183,7 @@ async def test_clearing_the_base_does_not_wait_for_the_index(database: Database,
         reader = db.transaction()
         await reader.start()
         await db.execute("LOCK TABLE kb.vectors IN SHARE UPDATE EXCLUSIVE MODE")  # as one that makes it
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await base.store.once(None, documents.clear)
         await reader.rollback()
     finally:

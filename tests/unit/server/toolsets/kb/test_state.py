@@ -7,6 +7,7 @@ import pytest
 
 from kb_simulator import AtOnce, FailAt, Stuck
 from kb_simulator.engine.jobs import QUEUED
+from tests.support.patience import JOB_SECONDS
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import SimulatedEngine
 
@@ -70,7 +71,7 @@ async def test_a_page_says_how_to_go_on(engine: SimulatedEngine, tools: ToolCall
 
 async def test_one_job_can_be_followed(engine: SimulatedEngine, tools: ToolCaller) -> None:
     added = await tools.ok("kb_addnote", text="x")
-    answer = await tools.ok("kb_jobs", job_id=added["job_id"], wait_seconds=30)
+    answer = await tools.ok("kb_jobs", job_id=added["job_id"], wait_seconds=JOB_SECONDS)
     assert answer["jobs"][0]["document_id"] == 1
 
 

@@ -13,6 +13,7 @@ from kb_simulator import FailAt, Stuck
 from kb_simulator.engine.commits import NO_TEXT
 from kb_simulator.engine.jobs import QUEUED
 from kb_simulator.harness.faults import Status
+from tests.support.patience import JOB_SECONDS
 from tests.support.server_fixtures import ToolCaller, calling
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
 from tests.support.uploads import encoded, sha256
@@ -56,7 +57,7 @@ async def test_it_answers_at_once_by_default(engine: SimulatedEngine, tools: Too
 async def test_with_wait_seconds_it_answers_with_the_document(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    answer = await tools.ok("kb_addnote", text="some note", collection="memory", wait_seconds=30)
+    answer = await tools.ok("kb_addnote", text="some note", collection="memory", wait_seconds=JOB_SECONDS)
     assert (answer["status"], answer["deduplicated"]) == ("completed", False)
     tags = engine.document(answer["document_id"]).tags
     assert [tag for tag in tags if tag.startswith("collection:")] == ["collection:memory"]
@@ -79,7 +80,7 @@ async def test_a_note_sent_again_under_its_source_path_replaces(
 
 async def test_a_failed_job_says_why(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.state.policy = FailAt(code="extraction_failed", message="No text.")
-    answer = await tools.ok("kb_addnote", text="x", wait_seconds=5)
+    answer = await tools.ok("kb_addnote", text="x", wait_seconds=JOB_SECONDS)
     assert answer["status"] == "failed"
     assert answer["error"] == {"code": "extraction_failed", "message": "No text."}
 
@@ -87,7 +88,7 @@ async def test_a_failed_job_says_why(engine: SimulatedEngine, tools: ToolCaller)
 async def test_a_job_that_cannot_be_followed_is_not_lost(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """The engine went away after it had accepted: the id comes back all the same."""
     engine.arm("internal_error", "getJob")
-    answer = await tools.ok("kb_addnote", text="x", wait_seconds=5)
+    answer = await tools.ok("kb_addnote", text="x", wait_seconds=JOB_SECONDS)
     assert answer["job_id"] in engine.state.jobs
     assert "not followed" in answer["hint"]
 
@@ -260,7 +261,7 @@ async def test_a_finish_that_waits_answers_with_the_document(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     upload_id = await sent(tools, collection="workspace")
-    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=30)
+    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["collection"]) == ("completed", "workspace")
     assert engine.document(finish["document_id"]).tags == ["collection:workspace"]
 
@@ -270,7 +271,7 @@ async def test_a_file_without_text_is_empty_in_every_answer(
 ) -> None:
     """Never as one that can be searched: not when its job has ended, nor when it is asked for later."""
     upload_id = await sent(tools, b" \n ")
-    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=30)
+    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["document_status"]) == ("completed", "empty")
     assert finish["hint"] == f"No search finds document {finish['document_id']}: {NO_TEXT}"
     later = await tools.ok("kb_jobs", job_id=finish["job_id"])
@@ -283,7 +284,7 @@ async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
     """Nobody knows what was found in it."""
     engine.arm("internal_error", "getDocument")
     upload_id = await sent(tools)
-    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=30)
+    finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["document_status"]) == ("completed", None)
     assert "searched now" not in finish["hint"]
 

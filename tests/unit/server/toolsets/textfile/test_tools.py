@@ -165,7 +165,6 @@ ODD: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.requirement("F4", "F8", "F12", "F19", "F22")
 @pytest.mark.parametrize("words", ODD)
-@pytest.mark.timeout(10)
 async def test_what_is_no_text_is_unavailable_and_an_error_in_words(tmp_path: Path, words: str) -> None:
     """The message names the file and not its folder; no character is replaced in silence."""
     path = tmp_path / "odd.txt"

@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from tests.support.patience import SUITE_SECONDS
+
 HERE = Path(__file__).resolve().parent
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
 CLAUDE = "@anthropic-ai/claude-code/bin/claude.exe"
@@ -21,7 +23,6 @@ INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 _MODULES = HERE / "node_modules"
 _INSTALLED = _MODULES / ".package-lock.json"
-_INSTALL_SECONDS = 900.0
 
 
 class NodeError(Exception):
@@ -43,7 +44,7 @@ def install() -> None:
     if npm is None:
         raise NodeError("npm is needed, of any Node; it fetches Node 22 and the packages")
     done = subprocess.run(
-        [npm, "ci"], cwd=HERE, capture_output=True, text=True, check=False, timeout=_INSTALL_SECONDS
+        [npm, "ci"], cwd=HERE, capture_output=True, text=True, check=False, timeout=SUITE_SECONDS
     )
     if done.returncode != 0:
         raise NodeError(f"npm ci failed in {HERE}:\n{done.stderr}")

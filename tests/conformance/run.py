@@ -33,6 +33,7 @@ from rich.table import Table
 from kb_load.processes import clean_environment, free_port
 from tests.conformance import node
 from tests.conformance.verdict import Verdict, judge, read_expected, read_results
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SUITE_SECONDS
 from tests.support.stack import ROOT, Process, wait_until_ready
 
 VERSIONS = ("2025-11-25", "2026-07-28")
@@ -43,8 +44,6 @@ ERAS = ("legacy", "modern")
 
 KEY = "a-key-for-agents"
 
-_SUITE_SECONDS = 300.0
-_SHORT_SECONDS = 60.0
 _PLACES_OF_NULL = ("outputSchema", "untyped-schema")
 """The one warning of the inspector that is meant: a field of a result that may be null has no `type`, for
 the clients that validate results and know neither unions nor lists of types."""
@@ -97,7 +96,7 @@ def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environm
 
 def scenarios(version: str) -> list[str]:
     """The suite's scenarios for servers at `version`."""
-    listed = node.run(node.SUITE, "list", "--server", "--spec-version", version, seconds=_SHORT_SECONDS)
+    listed = node.run(node.SUITE, "list", "--server", "--spec-version", version, seconds=COMMAND_SECONDS)
     return [line.split()[1] for line in listed.stdout.splitlines() if line.startswith("  - ")]
 
 
@@ -105,7 +104,7 @@ def run_suite(target: str, version: str, url: str, records: Path) -> Verdict:
     """Run every scenario of `version`; what the suite writes goes below `records`."""
     folder = records / f"{target}-{version}"
     arguments = ["--url", url, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)]
-    done = node.run(node.SUITE, "server", *arguments, seconds=_SUITE_SECONDS)
+    done = node.run(node.SUITE, "server", *arguments, seconds=SUITE_SECONDS)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     return judge(target, version, scenarios(version), read_results(folder), read_expected(target, version))
@@ -128,7 +127,9 @@ def inspect(servers: Servers, path: str, era: str) -> Inspection:
     with tempfile.TemporaryDirectory() as home:
         options = ["--cli", "--strict", "--format", "json", "--quiet", "--method", "tools/list"]
         server = ["--server-url", servers.product + path, "--transport", "http", "--protocol-era", era]
-        done = node.run(node.INSPECTOR, *options, *server, seconds=_SHORT_SECONDS, environment={"HOME": home})
+        done = node.run(
+            node.INSPECTOR, *options, *server, seconds=COMMAND_SECONDS, environment={"HOME": home}
+        )
     inspection = Inspection(path, era)
     if not done.stdout.startswith("{"):
         inspection.errors.append(f"exit {done.returncode}: {done.stderr.strip()[:500]}")
@@ -189,7 +190,7 @@ class Arrival:
 def travel(trip: Trip, mode: str) -> Arrival:
     """Connect, list, call, be refused, follow progress, call what is not there."""
     arguments = [json.dumps(trip.target), mode, json.dumps(trip.plan)]
-    done = node.run(node.HERE / "round_trip.mjs", *arguments, seconds=_SHORT_SECONDS)
+    done = node.run(node.HERE / "round_trip.mjs", *arguments, seconds=COMMAND_SECONDS)
     if done.returncode != 0:
         return Arrival(trip.name, mode, "-", {"exit": done.returncode, "output": done.stderr[-2000:]})
     got = json.loads(done.stdout)
@@ -231,7 +232,7 @@ def visits(servers: Servers) -> list[Visit]:
 def _all_tools(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
     """Every tool, by the TypeScript client, which checks each result against its schema."""
     arguments = [url] if key is None else [url, key]
-    done = node.run(node.HERE / "all_tools.mjs", *arguments, seconds=_SHORT_SECONDS)
+    done = node.run(node.HERE / "all_tools.mjs", *arguments, seconds=COMMAND_SECONDS)
     due = {"left": [], "nulls": [None] * 4, "found": True, "followed": True}
     good = done.returncode == 0 and json.loads(done.stdout) == due
     refused = done.returncode != 0 and "KB_MCP_API_KEY" in done.stderr
@@ -243,13 +244,13 @@ Listing: TypeAlias = Literal["connected", "failed", "absent"]
 
 
 def _claude(home: Path) -> tuple[Listing, str]:
-    done = node.claude(home, "mcp", "list", seconds=_SHORT_SECONDS)
+    done = node.claude(home, "mcp", "list", seconds=COMMAND_SECONDS)
     [line] = [line for line in done.stdout.splitlines() if line.startswith("kb:")] or [""]
     return _listing(line), done.stdout + done.stderr
 
 
 def _gemini(home: Path) -> tuple[Listing, str]:
-    done = node.gemini(home, "mcp", "list", seconds=_SHORT_SECONDS)
+    done = node.gemini(home, "mcp", "list", seconds=COMMAND_SECONDS)
     said = done.stdout + done.stderr
     [line] = [line for line in said.splitlines() if " kb:" in line] or [""]
     return _listing(line), said
@@ -261,7 +262,7 @@ def _listing(line: str) -> Listing:
 
 def _codex(home: Path) -> tuple[Listing, str]:
     """It is connected where it has listed the tools."""
-    servers = node.codex_servers(home, seconds=_SHORT_SECONDS)
+    servers = node.codex_servers(home, seconds=COMMAND_SECONDS)
     [kb] = [server for server in servers if server["name"] == "kb"] or [None]
     return "absent" if kb is None else "connected" if "kb_search" in kb["tools"] else "failed", str(servers)
 
@@ -315,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for target in ("example", "product")
             for version in VERSIONS
         ]
-        paths = httpx.get(running.product, timeout=_SHORT_SECONDS).json()["mcp"]
+        paths = httpx.get(running.product, timeout=ANSWER_SECONDS).json()["mcp"]
         inspections = [inspect(running, path, era) for path in paths for era in ERAS]
         arrivals = [travel(trip, mode) for trip in trips(running) for mode in MODES]
         visited = visits(running)

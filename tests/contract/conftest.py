@@ -20,7 +20,7 @@ from kb_engine.settings import EngineSettings
 from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
-from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SILENCE
 
 COUNTS = "contract"
 """The property of a test that tells what the suite asked of engine or simulator, and was answered."""
@@ -46,7 +46,7 @@ class Start:
         """A caller of an engine with these settings."""
         chosen = {"home": self._home, "embedder": "hash", "ingest_workers": 1, **settings}
         app = await create_app(EngineSettings(**chosen))
-        self._runner = web.AppRunner(app, shutdown_timeout=0.5, max_line_size=REQUEST_LINE_BYTES)
+        self._runner = web.AppRunner(app, shutdown_timeout=SILENCE, max_line_size=REQUEST_LINE_BYTES)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         port = self._runner.addresses[0][1]

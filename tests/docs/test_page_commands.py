@@ -20,13 +20,13 @@ import pytest
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 from tests.support.page_commands import NOT_RUN, PAGES, commands_of
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT, Process, Stack, running_stack, wait_until_ready
 
 pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 SERVES = re.compile(r"(?:\S+/)?kb (sim|watch)\b")
-SECONDS = 150.0
 FOUND_NOTHING = "Nothing found."
 """What `kb search` says where nothing is; no page has such an example."""
 AT_WORK = " unchanged"
@@ -76,7 +76,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=COMMAND_SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"{self.typed(command)}\n{done.stdout}{done.stderr}"

@@ -15,8 +15,6 @@ from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
-SECONDS = 100.0
-
 
 class Running:
     """An engine."""
@@ -43,12 +41,11 @@ class Running:
     def queue(self) -> Counter[str]:
         return Counter(self.get("/status")["queue"])
 
-    def all_ended(self, seconds: float = SECONDS) -> Counter[str]:
+    def all_ended(self) -> Counter[str]:
         """The states of the jobs, once none waits or runs."""
         return eventually(
             self.queue,
             lambda queue: queue["queued"] == queue["running"] == 0,
-            seconds=seconds,
             what="the end of all jobs",
         )
 
@@ -57,7 +54,6 @@ class Running:
         eventually(
             lambda: self.get(f"/jobs/{job_id}"),
             lambda job: job["status"] == "running" and step in job["step"],
-            seconds=SECONDS,
             what="the start of the job",
         )
 

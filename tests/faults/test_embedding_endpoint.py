@@ -13,7 +13,7 @@ import pytest
 
 from kb_cli.main import main
 from kb_cli.output import Exit
-from tests.faults.engine_process import SECONDS, Running, running
+from tests.faults.engine_process import Running, running
 from tests.support.embedding_endpoint import EmbeddingEndpoint, always, endpoint, hanging
 from tests.support.eventually import eventually
 from tests.support.postgres import give_back, new_database
@@ -64,9 +64,7 @@ def job(engine: Running, accepted: dict[str, Any]) -> dict[str, Any]:
 
 def waits(engine: Running, accepted: dict[str, Any]) -> None:
     """Return when the job waits for its embedder."""
-    eventually(
-        lambda: job(engine, accepted)["step"], lambda step: step == WAITING, seconds=SECONDS, what=WAITING
-    )
+    eventually(lambda: job(engine, accepted)["step"], lambda step: step == WAITING, what=WAITING)
 
 
 def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
@@ -91,7 +89,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
             assert 0 < int(refused.headers["Retry-After"]) <= 5
         served.start()
         assert ended(engine) == {"completed": 1}
-        eventually(lambda: issues(engine), lambda seen: seen == [], seconds=SECONDS, what="good health")
+        eventually(lambda: issues(engine), lambda seen: seen == [], what="good health")
         assert found(engine, "honey bees", "vector") == found(engine, "bees", "fts") == [1]
         model = engine.get("/status")["model"]
         assert (model["name"], model["dimensions"], model["loaded"]) == ("openai:hashing", 256, True)
@@ -119,9 +117,7 @@ def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     assert engine.queue()["failed"] == 0
     engine.kill()
     with running(tmp_path, **served.environment, KB_INGEST_WORKERS="2") as again:
-        eventually(
-            lambda: issues(again), lambda told: "HTTP 503" in str(told), seconds=SECONDS, what="an issue"
-        )
+        eventually(lambda: issues(again), lambda told: "HTTP 503" in str(told), what="an issue")
         served.fault = None
         assert ended(again) == {"completed": 10}
         assert again.get("/documents")["total"] == 10
@@ -155,9 +151,7 @@ def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: Embeddi
         served.fault = hanging
         asked = len(served.requests)
         engine.post("/jobs", json={"text": "a hive"})
-        eventually(
-            lambda: len(served.requests), lambda count: count > asked, seconds=SECONDS, what="a request"
-        )
+        eventually(lambda: len(served.requests), lambda count: count > asked, what="a request")
     served.fault = None
     with running(tmp_path, **served.environment) as again:
         assert ended(again) == {"completed": 2}

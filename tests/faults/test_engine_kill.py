@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
+from tests.faults.engine_process import Running, documents_of, long_note, running
 from tests.support.eventually import eventually
 from tests.support.patience import START_SECONDS
 from tests.support.postgres import Database, give_back, new_database
@@ -35,7 +35,6 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
     before = eventually(
         engine.queue,
         lambda queue: queue["completed"] >= 5 and queue["running"] >= 1 and queue["queued"] >= 5,
-        seconds=SECONDS,
         what="half of the work",
     )
     engine.kill()
@@ -171,13 +170,13 @@ class Kills:
         """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
         with running(self.home, **self.settings) as engine:
             # What was hit often rests for a while before it is taken again.
-            queue = engine.all_ended(SECONDS + 10 * KILLS)
+            queue = engine.all_ended()
             assert (queue["failed"], queue["cancelled"]) == (0, 0)
             for job_id, (word, _) in self.accepted.items():
                 job = engine.get(f"/jobs/{job_id}")
                 assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
             # On PostgreSQL what nobody accepted goes once its engine has been silent for a while.
-            eventually(self.place.spooled, lambda names: not names, seconds=SECONDS, what="an empty spool")
+            eventually(self.place.spooled, lambda names: not names, what="an empty spool")
 
     def _start(self) -> Running:
         engine = Running(self.home, **self.settings)

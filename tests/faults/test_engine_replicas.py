@@ -15,9 +15,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
+from tests.faults.engine_process import Running, documents_of, long_note, running
 from tests.support.engine_http import LONG
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 152
@@ -58,7 +59,7 @@ def submit(engines: list[Running], number: int) -> str:
         assert response.json()["code"] in {"not_ready", "in_progress"}, engine.process.output()[-4000:]
         return None
 
-    return str(eventually(accepted, seconds=SECONDS, what=f"accepting {number}"))
+    return str(eventually(accepted, what=f"accepting {number}"))
 
 
 def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
@@ -92,10 +93,10 @@ def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
         with ThreadPoolExecutor(8) as clients:
             sending = [clients.submit(one, number) for number in range(SUBMITTED)]
             for _ in range(KILLED_AFTER):
-                assert accepted.acquire(timeout=SECONDS)
+                assert accepted.acquire(timeout=ANSWER_SECONDS)
             engines.remove(doomed)
             doomed.kill()
-            jobs = dict(each.result(SECONDS) for each in sending)
+            jobs = dict(each.result(ANSWER_SECONDS) for each in sending)
         assert len(set(jobs.values())) == SUBMITTED
         expect_each_once(other, jobs)
         # What the killed one was still receiving is removed later, as nobody keeps it.
@@ -144,17 +145,15 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
         assert engine.get("/status")["storage"]["path"].endswith("/base")
         with ThreadPoolExecutor(4) as clients:
             sending = [clients.submit(submit, [engine], number) for number in range(40)]
-            eventually(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
+            eventually(engine.queue, lambda queue: queue["completed"] >= 3, what="some work")
             own_server.stop(how)
-            down = eventually(
-                lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
-            )
+            down = eventually(lambda: readiness(engine), lambda seen: seen[0] != 200, what="not ready")
             assert down == (503, "not_ready")
             refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
             assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
             assert int(refused.headers["Retry-After"]) >= 1
             own_server.start()
-            jobs = {number: each.result(SECONDS) for number, each in enumerate(sending)}
+            jobs = {number: each.result(ANSWER_SECONDS) for number, each in enumerate(sending)}
         expect_each_once(engine, jobs)
         assert readiness(engine)[0] == 200
         shown = str(engine.get("/status"))

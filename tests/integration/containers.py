@@ -23,11 +23,9 @@ from kb_load.processes import free_port
 from tests.integration.docker_engine import docker, inspect, labels
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, CONTAINER_SECONDS
 from tests.support.stack import ROOT
 
-READY_SECONDS = 90.0
-STOP_SECONDS = 30
 USER = 10001
 ENGINE_KEY = "the-engine-key"
 
@@ -97,7 +95,7 @@ class Container:
         self.container.start()
 
     def stop(self) -> int:
-        docker("stop", "--time", str(STOP_SECONDS), self.id)
+        docker("stop", "--time", str(round(CONTAINER_SECONDS)), self.id)
         return self.exit_status()
 
     def exit_status(self) -> int:
@@ -117,7 +115,7 @@ class Container:
         docker("start", self.id)
 
     def restart(self) -> None:
-        docker("restart", "--time", str(STOP_SECONDS), self.id)
+        docker("restart", "--time", str(round(CONTAINER_SECONDS)), self.id)
 
     def remove(self) -> None:
         """Remove it, running or not, with its unnamed volumes, and close the connections to it."""
@@ -189,7 +187,7 @@ class Container:
             eventually(
                 lambda: self.answer(path),
                 lambda status: status in {200, -1},
-                seconds=READY_SECONDS,
+                seconds=CONTAINER_SECONDS,
                 what=f"an answer of 200 to {path}",
             )
             assert self.status() == "running"
@@ -248,7 +246,7 @@ class Engine(Container):
         return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,
-            seconds=READY_SECONDS,
+            seconds=CONTAINER_SECONDS,
             what="the end of all jobs",
         )
 

@@ -16,19 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import ANSWER_SECONDS, CONTAINER_SECONDS, SUITE_SECONDS
 from tests.support.stack import ROOT
 
 LABEL = "kb.test"
 OWNER_LABEL = "kb.test.owner"
-BUILD_SECONDS = 1_500.0
-ANSWER_SECONDS = 20.0
 
 
 class DockerFailed(AssertionError):
     """A docker command failed; the message is its output."""
 
 
-def docker(*arguments: str, seconds: float = 120.0) -> str:
+def docker(*arguments: str, seconds: float = CONTAINER_SECONDS) -> str:
     """What a docker command prints.
 
     Raises:
@@ -74,7 +73,7 @@ def why_no_image(name: str) -> str:
     """Why there is no image of this name, here or to be pulled; empty where there is one."""
     for command in (("image", "inspect", name), ("pull", "--quiet", name)):
         try:
-            docker(*command, seconds=BUILD_SECONDS)
+            docker(*command, seconds=SUITE_SECONDS)
         except DockerFailed as error:
             why = str(error).strip().splitlines()[-1]
         else:
@@ -100,7 +99,7 @@ def build(target: str, tag: str, *, file: Path = ROOT / "Dockerfile", context: P
         DockerFailed: with the builder's output.
     """
     chosen = ("--target", target) if target else ()
-    docker("build", "--file", str(file), *chosen, "--tag", tag, str(context), seconds=BUILD_SECONDS)
+    docker("build", "--file", str(file), *chosen, "--tag", tag, str(context), seconds=SUITE_SECONDS)
     return tag
 
 

@@ -16,11 +16,10 @@ from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, CONTAINER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
-UP_SECONDS = 200.0
 
 
 @dataclass
@@ -32,13 +31,13 @@ class Project:
     environment: dict[str, str]
     name: str = field(default_factory=lambda: f"kb-test-{os.getpid()}")
 
-    def run(self, *arguments: str, seconds: float = 60.0) -> str:
+    def run(self, *arguments: str, seconds: float = CONTAINER_SECONDS) -> str:
         command = [*self.command, "-p", self.name, "-f", self.file, *arguments]
         return docker_engine.run(*command, seconds=seconds, **self.environment)
 
     def up(self) -> None:
         """Start what `compose.yml` has; return when the server answers."""
-        self.run("up", "--detach", "--no-build", seconds=UP_SECONDS)
+        self.run("up", "--detach", "--no-build", seconds=CONTAINER_SECONDS)
         eventually(self._answers, bool, what="an answer of the server")
 
     def _answers(self) -> bool:
@@ -49,7 +48,7 @@ class Project:
             return False
 
     def down(self) -> None:
-        self.run("down", "--volumes", "--remove-orphans", "--timeout", "20", seconds=120)
+        self.run("down", "--volumes", "--remove-orphans", "--timeout", "20")
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +103,7 @@ def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
         f"http://127.0.0.1:{shipped.environment['KB_MCP_PORT']}/mcp",
         "--api-key",
         shipped.environment["KB_MCP_API_KEY"],
-        seconds=120,
+        seconds=COMMAND_SECONDS,
     )
     assert told.splitlines()[-1] == "All steps done."
 
@@ -112,7 +111,7 @@ def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
 def test_data_stays_over_down_and_up(shipped: Project) -> None:
     """`down` without --volumes keeps the base."""
     added = asked(shipped, "kb_addnote", text="Data stays", collection="memory", wait_seconds=JOB_SECONDS)
-    shipped.run("down", "--timeout", "20", seconds=120)
+    shipped.run("down", "--timeout", "20")
     shipped.up()
     found = asked(shipped, "kb_search", query="stays", collection="memory")["results"]
     assert [result["document_id"] for result in found] == [added["document_id"]]
@@ -140,7 +139,7 @@ def test_the_runner_beside_the_stack_finds_everything_well(
     }
     project = Project(compose, "compose.test.yml", environment)
     try:
-        told = project.run("up", "--no-build", "--exit-code-from", "tests", seconds=UP_SECONDS)
+        told = project.run("up", "--no-build", "--exit-code-from", "tests", seconds=CONTAINER_SECONDS)
         assert " passed" in told
         assert "skipped" not in told
     finally:

@@ -19,9 +19,9 @@ from kb_load.processes import clean_environment, free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Report
 from tests.support.eventually import eventually
+from tests.support.patience import SUITE_SECONDS
 from tests.support.stack import ROOT
 
-SECONDS = 1_200
 TESTS = (
     *(
         "tests/unit/engine/index",
@@ -68,7 +68,7 @@ def test_the_index_does_on_a_real_server_what_it_does_on_its_core(url: str, repo
         env=clean_environment(QDRANT_URL=url),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=SUITE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-20_000:]

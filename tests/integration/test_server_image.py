@@ -15,6 +15,7 @@ from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab, served
 from tests.support.eventually import eventually
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT
 
 NINE = 9
@@ -50,7 +51,7 @@ def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> 
         stack.server.mcp_url,
         "--mode",
         mode,
-        seconds=200,
+        seconds=COMMAND_SECONDS,
     )
     assert told.splitlines()[-1] == "All steps done."
 

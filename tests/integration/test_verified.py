@@ -18,10 +18,10 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server
+from tests.support.patience import COMMAND_SECONDS, SUITE_SECONDS
 from tests.support.stack import ROOT
 
 FOREIGN = ROOT / "tests" / "integration" / "foreign_engine"
-VERIFY_SECONDS = 400.0
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def verify(engine: Engine) -> str:
         DockerFailed: a promise is broken; what it told is shown.
     """
     command = (sys.executable, "-m", "kb_cli.main", "verify", engine.url, "--json")
-    told = json.loads(docker_engine.run(*command, seconds=VERIFY_SECONDS, KB_API_KEY=ENGINE_KEY))
+    told = json.loads(docker_engine.run(*command, seconds=SUITE_SECONDS, KB_API_KEY=ENGINE_KEY))
     assert told["passed"] is True
     return str(told["verdict"])
 
@@ -68,7 +68,7 @@ def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
     engine, server = Engine(foreign_image, network), Server(images.server, network)
     workshop.ready(engine, server)
     steps = str(ROOT / "examples" / "first_steps.py")
-    told = docker_engine.run(sys.executable, steps, "--url", server.mcp_url, seconds=120)
+    told = docker_engine.run(sys.executable, steps, "--url", server.mcp_url, seconds=COMMAND_SECONDS)
     assert told.splitlines()[-1] == "All steps done."
     status = server.caller().ok("kb_status")
     assert status["model"]["name"] == "hashed-trigrams"

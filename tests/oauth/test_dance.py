@@ -29,7 +29,7 @@ from pydantic import AnyUrl
 from kb_load.processes import free_port
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
 from tests.support.stack import Stack, running_stack
 from tests.support.tokens import BAD, Bad, Issuer, private_jwk
 
@@ -39,9 +39,8 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "access.md"
 SCOPES = ("kb:read", "kb:write", "kb:delete", "kb:admin")
 CALLBACK = "http://127.0.0.1:1/callback"
-SECONDS = 5
-"""How long its tokens last; the server grants half a minute more, the client does not."""
-_INSTALL_SECONDS = 300.0
+TOKEN_LIFE = 5
+"""Life of its tokens, in seconds; the server grants half a minute more, the client does not."""
 _MOST_STEPS = 20
 
 
@@ -52,7 +51,7 @@ def install() -> None:
         npm = shutil.which("npm")
         assert npm is not None, "npm is needed"
         command = [npm, "ci", "--ignore-scripts"]
-        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=_INSTALL_SECONDS)
+        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=SUITE_SECONDS)
 
 
 @contextmanager
@@ -64,7 +63,7 @@ def authorization_server(issuer: str, resource: str) -> Iterator[None]:
         "issuer": issuer,
         "resource": resource,
         "scopes": SCOPES,
-        "seconds": SECONDS,
+        "seconds": TOKEN_LIFE,
         "keys": [private_jwk("current")],
     }
     with subprocess.Popen(

@@ -29,6 +29,7 @@ from tests.support.knowledge import knowledge_with as knowledge_with
 from tests.support.knowledge import simulated as simulated
 from tests.support.knowledge import simulator as simulator
 from tests.support.mcp_messages import ENVELOPE, PLAIN, modern_headers
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.simulated_engine import engine as engine
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +37,6 @@ PARTS = ("contracts", "engine", "server", "cli")
 CONTENT_TYPES = (
     "application/json", "text/event-stream", "text/plain", "text/html", "application/octet-stream",
 )  # fmt: skip
-BOUND = 15.0
-"""Seconds that anything here may take before it counts as hung."""
 
 
 @dataclass
@@ -88,19 +87,21 @@ async def serving(app: web.Application, **options: Any) -> AsyncIterator[Served]
     task = asyncio.ensure_future(serve_app(app, "127.0.0.1", 0, on_bound=report, stop=stop, **options))
     listening = asyncio.ensure_future(bound.get())
     done: list[asyncio.Future[Any]] = [task, listening]
-    await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
+    await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED, timeout=ANSWER_SECONDS)
     if task.done():
         listening.cancel()
         task.result()
     host, port = listening.result()
     url = f"http://{host}:{port}"
     hooks = {"response": [_check_type]}
-    async with httpx.AsyncClient(base_url=url, timeout=2 * BOUND, verify=False, event_hooks=hooks) as http:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=ANSWER_SECONDS, verify=False, event_hooks=hooks
+    ) as http:
         try:
             yield Served(http, stop, task)
         finally:
             stop.set()
-            await asyncio.wait_for(task, 2 * BOUND)
+            await asyncio.wait_for(task, ANSWER_SECONDS)
 
 
 Serve = Callable[..., Awaitable[Served]]
@@ -165,10 +166,6 @@ def stdio_command() -> StdioServerParameters:
     )
 
 
-WAIT = 4 * BOUND
-"""A process must start first, on a machine that may be busy."""
-
-
 @dataclass
 class Process:
     process: asyncio.subprocess.Process
@@ -183,7 +180,7 @@ class Process:
 
     async def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
+        line = await asyncio.wait_for(self.process.stdout.readline(), ANSWER_SECONDS)
         message: dict[str, Any] = json.loads(line)
         return message
 
@@ -194,11 +191,13 @@ class Process:
     async def told(self, words: bytes) -> bytes:
         """What stderr says up to and with `words`."""
         assert self.process.stderr is not None
-        return await asyncio.wait_for(self.process.stderr.readuntil(words), WAIT)
+        return await asyncio.wait_for(self.process.stderr.readuntil(words), ANSWER_SECONDS)
 
     async def end(self) -> tuple[int, bytes, bytes]:
         """Close stdin; the exit status, and the rest of stdout and stderr."""
-        out, err = await asyncio.wait_for(self.process.communicate(b"" if self.process.stdin else None), WAIT)
+        out, err = await asyncio.wait_for(
+            self.process.communicate(b"" if self.process.stdin else None), ANSWER_SECONDS
+        )
         assert self.process.returncode is not None
         return self.process.returncode, out, err
 

@@ -15,8 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.protocol.conftest import BOUND, Served
+from tests.protocol.conftest import Served
 from tests.support.mcp_messages import initialize, modern, request
+from tests.support.patience import ANSWER_SECONDS
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
@@ -31,7 +32,7 @@ class Wire:
             await self.socket.send_str(message if isinstance(message, str) else json.dumps(message))
 
     async def receive(self) -> dict[str, Any]:
-        frame = await self.socket.receive(timeout=BOUND)
+        frame = await self.socket.receive(timeout=ANSWER_SECONDS)
         assert frame.type is aiohttp.WSMsgType.TEXT, frame
         message: dict[str, Any] = json.loads(frame.data)
         return message
@@ -49,7 +50,7 @@ class Wire:
 
     async def closed(self) -> int | None:
         """The code that the server closes with, next."""
-        frame = await self.socket.receive(timeout=2 * BOUND)
+        frame = await self.socket.receive(timeout=ANSWER_SECONDS)
         assert frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), frame
         return self.socket.close_code
 
@@ -141,13 +142,13 @@ class Bare:
     async def open(cls, served: Served, path: str = "/mcp") -> Bare:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(upgrade(path))
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_SECONDS)
         assert answer.startswith(b"HTTP/1.1 101 ")
         return cls(reader, writer)
 
     async def receive(self) -> tuple[int, bytes]:
         """The next frame: its kind and its payload."""
-        async with asyncio.timeout(2 * BOUND):
+        async with asyncio.timeout(ANSWER_SECONDS):
             first, size = await self.reader.readexactly(2)
             if size == 126:
                 (size,) = struct.unpack("!H", await self.reader.readexactly(2))

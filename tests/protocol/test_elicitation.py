@@ -19,7 +19,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from mcp_aiohttp.protocol import elicitation
-from tests.protocol.conftest import BOUND, Serve, Served, stdio_environment
+from tests.protocol.conftest import Serve, Served, stdio_environment
 from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually_async
@@ -277,7 +277,7 @@ async def test_a_client_that_leaves_or_gives_up_ends_the_call(
     assert (await wire.receive())["method"] == "notifications/cancelled"
     assert (await wire.ask(delete(number, 8)))["id"] != question["id"]
     await wire.socket.close()
-    await eventually_async(cancelled, lambda count: count == 2, seconds=BOUND, what="the end of both calls")
+    await eventually_async(cancelled, lambda count: count == 2, what="the end of both calls")
     other = await greeted(connect, server, **FORM)
     assert (await other.ask(delete(number)))["method"] == "elicitation/create"
     assert documents(engine) == [number]

@@ -41,7 +41,7 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Tool, Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
 from mcp_aiohttp.fastpath import FastPath
-from tests.protocol.conftest import BOUND, serving
+from tests.protocol.conftest import serving
 from tests.protocol.sockets import INITIALIZED
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (
@@ -516,13 +516,13 @@ class Ways:
             )
             first = modern(request("tools/list")) if version == MODERN else initialize(version)
             wire.send(json.dumps(first))
-            assert "result" in json.loads(wire.recv(BOUND))
+            assert "result" in json.loads(wire.recv(ANSWER_SECONDS))
             if version != MODERN:
                 wire.send(json.dumps(INITIALIZED))
         return self.sockets[toolset, version]
 
     def _message(self, wire: ClientConnection) -> Any:
-        return json.loads(_NEW_EVERY_TIME.sub("NEW", str(wire.recv(BOUND))))
+        return json.loads(_NEW_EVERY_TIME.sub("NEW", str(wire.recv(ANSWER_SECONDS))))
 
 
 @pytest.fixture(scope="module")

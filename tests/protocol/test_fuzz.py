@@ -18,10 +18,11 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.options import BodyLimits, HostingOptions
 from mcp_aiohttp.protocol import jsonrpc
-from tests.protocol.conftest import BOUND, Served, serving
+from tests.protocol.conftest import Served, serving
 from tests.protocol.sockets import Bare, frame
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import ENVELOPE, MODERN
+from tests.support.patience import ANSWER_SECONDS
 
 text = st.text(max_size=12)
 json_values = st.recursive(
@@ -123,7 +124,7 @@ def server() -> Iterator[Server]:
             async with AsyncExitStack() as stack:
                 app = build_app(ServerSettings(), mount([Fake().toolset], ["fake"]), options=options)
                 server.served = await stack.enter_async_context(serving(app))
-                timeout = aiohttp.ClientTimeout(total=BOUND)
+                timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
                 server.session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
                 return stack.pop_all()
 
@@ -197,7 +198,7 @@ END = "the last one"
 
 async def exchange(server: Server, texts: list[str]) -> list[dict[str, Any]]:
     """What comes back on one connection, up to the answer to a last request that waits for the others."""
-    async with server.session.ws_connect(server.served.mcp) as socket, asyncio.timeout(2 * BOUND):
+    async with server.session.ws_connect(server.served.mcp) as socket, asyncio.timeout(ANSWER_SECONDS):
         for text in texts:
             await socket.send_str(text)
         owed = sum(_is_answered(text) for text in texts)
@@ -219,7 +220,7 @@ async def throw(server: Server, data: bytes) -> None:
     bare.writer.write(data + frame(8, b"\x03\xe8"))
     with suppress(ConnectionError, asyncio.IncompleteReadError):
         bare.writer.write_eof()
-        await asyncio.wait_for(bare.reader.read(), BOUND)
+        await asyncio.wait_for(bare.reader.read(), ANSWER_SECONDS)
     bare.writer.close()
 
 

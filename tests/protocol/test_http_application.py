@@ -16,9 +16,10 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 from mcp_aiohttp.transport.http import serve as serve_app
-from tests.protocol.conftest import BOUND, Serve, Served, serving
+from tests.protocol.conftest import Serve, Served, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call
+from tests.support.patience import ANSWER_SECONDS
 
 KEY = "a-secret-key"
 
@@ -146,19 +147,19 @@ async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fak
 
 
 async def test_a_call_in_flight_ends_before_the_server_does(serve: Serve, fake: Fake) -> None:
-    served = await serve(serve_options={"drain_seconds": BOUND})
+    served = await serve(serve_options={"drain_seconds": ANSWER_SECONDS})
     slow = asyncio.ensure_future(served.post(call("slow"), BOTH))
     await fake.slow.started.wait()
     served.stop.set()
     await _until_refused(served.port)
     fake.slow.release.set()
     assert (await slow).status_code == 200
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert not fake.slow.cancelled.is_set()
 
 
 async def _until_refused(port: int) -> None:
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(ANSWER_SECONDS):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -173,7 +174,7 @@ async def test_a_call_that_does_not_end_is_cancelled_in_time(serve: Serve, fake:
     slow = asyncio.ensure_future(served.post(call("slow"), BOTH))
     await fake.slow.started.wait()
     served.stop.set()
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert fake.slow.cancelled.is_set()
     await asyncio.gather(slow, return_exceptions=True)
 
@@ -185,7 +186,7 @@ async def test_a_signal_stops_the_server(fake: Fake, number: signal.Signals) -> 
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app) as served:
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+        await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert signal.getsignal(number) == before
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from mcp_aiohttp.options import BodyLimits
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import PLAIN, call, request
+from tests.support.patience import ANSWER_SECONDS
 
 KEY = "a-secret-key"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
@@ -22,7 +23,7 @@ async def raw(port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     await writer.drain()
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_SECONDS)
     writer.close()
     return answer
 

@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from kb_server.tool import Call, NoArguments
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.mcp_messages import BOTH, call, events, modern, modern_headers
+from tests.support.patience import ANSWER_SECONDS
 
 TOKEN = {"progressToken": "p1"}
 SHORT = 0.01
@@ -140,7 +141,7 @@ async def test_a_fault_after_the_stream_began_is_its_last_event(serve: Serve, fa
 async def test_closing_a_modern_answer_cancels_the_work(serve: Serve, fake: Fake, at: str) -> None:
     served = await serve(keep_alive=SHORT if at == "within" else 15.0)
     await left(served, fake, *shaped(call("slow"), "modern"), at)
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await served.post(call("echo", text="on"))).status_code == 200
 
 
@@ -162,7 +163,7 @@ async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(serve: Serve, 
     await left(served, fake, call("slow", meta=TOKEN), BOTH, at)
     assert (await served.post(call("echo", text="on"))).status_code == 200
     fake.slow.release.set()
-    await asyncio.wait_for(ended.wait(), BOUND)
+    await asyncio.wait_for(ended.wait(), ANSWER_SECONDS)
 
 
 async def test_a_client_that_stops_reading_holds_up_no_work(
@@ -183,7 +184,7 @@ async def test_a_client_that_stops_reading_holds_up_no_work(
     head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    await asyncio.wait_for(ended.wait(), BOUND)
+    await asyncio.wait_for(ended.wait(), ANSWER_SECONDS)
     writer.close()
 
 
@@ -192,6 +193,6 @@ async def test_calls_without_listeners_end_before_the_server_does(serve: Serve, 
     served = await serve(serve_options={"drain_seconds": 0.1})
     await left(served, fake, call("slow"), BOTH, "before")
     served.stop.set()
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert fake.slow.cancelled.is_set()
     assert fake.left == 1

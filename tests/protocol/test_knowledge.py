@@ -13,7 +13,7 @@ from mcp import Client
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, ToolError
 from kb_simulator import AfterTime, Stuck
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import SEVEN, Knowledge
@@ -27,6 +27,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
+from tests.support.patience import ANSWER_SECONDS
 
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
@@ -82,7 +83,7 @@ async def test_the_official_client_adds_finds_and_removes(
 ) -> None:
     """It holds every result against the published schema."""
     path = knowledge.file("bees.html")
-    async with Client(served.mcp, mode=mode, read_timeout_seconds=2 * BOUND) as session:
+    async with Client(served.mcp, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
         added = (
             await session.call_tool("knowledge-add", {"file_path": path, "async": False})

@@ -16,13 +16,14 @@ from pptx import Presentation
 
 from kb_load.pdf import pdf_of
 from kb_simulator import ControlClient, Simulator
-from tests.protocol.conftest import ROOT, WAIT, stdio_environment
+from tests.protocol.conftest import ROOT, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
 from tests.support.knowledge import SEVEN
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import request
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
 
@@ -167,7 +168,7 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
         assert total == 1.0
         told.append((progress, message))
 
-    async with Client(stack.mcp_url, read_timeout_seconds=WAIT) as session:
+    async with Client(stack.mcp_url, read_timeout_seconds=ANSWER_SECONDS) as session:
         arguments = {"file_path": str(files / "scan.pdf"), "async": False}
         result = await session.call_tool("knowledge-add", arguments, progress_callback=note)
     added = result.structured_content
@@ -234,7 +235,7 @@ async def test_the_official_client_works_over_a_pipe(
         seen.append(progress)
 
     command = StdioServerParameters(command=sys.executable, args=[*COMMAND], env=environment, cwd=str(ROOT))
-    async with Client(command, mode=mode, read_timeout_seconds=WAIT) as session:
+    async with Client(command, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
         arguments = {"file_path": str(files / "ants.html"), "async": False}
         added = await session.call_tool("knowledge-add", arguments, progress_callback=note)

@@ -17,8 +17,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
-from tests.protocol.conftest import BOUND, Served
+from tests.protocol.conftest import Served
 from tests.support.fake_toolset import Fake
+from tests.support.patience import ANSWER_SECONDS
 
 Mode = Literal["legacy", "auto", "2026-07-28"]
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
@@ -54,7 +55,7 @@ async def converse(transport: Any, mode: Mode) -> None:
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, total, message))
 
-    async with Client(transport, mode=mode, read_timeout_seconds=4 * BOUND) as session:
+    async with Client(transport, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         tools = {tool.name: tool for tool in (await session.list_tools()).tools}
         echo = tools["echo"]
         assert set(tools) == {"echo", "slow", "steps", "refusing", "broken"}
@@ -121,7 +122,7 @@ async def test_over_http(served: Served, mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_over_websocket(served: Served, fake: Fake, mode: Mode) -> None:
     await converse(over_websocket(served.mcp), mode)
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
 
 
 @pytest.mark.process
@@ -133,7 +134,7 @@ async def test_over_stdio(stdio_command: StdioServerParameters, mode: Mode) -> N
 
 async def _give_up(call: Awaitable[Any], started: asyncio.Event) -> None:
     task = asyncio.ensure_future(call)
-    await asyncio.wait_for(started.wait(), BOUND)
+    await asyncio.wait_for(started.wait(), ANSWER_SECONDS)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -142,7 +143,7 @@ async def _give_up(call: Awaitable[Any], started: asyncio.Event) -> None:
 async def test_giving_up_a_modern_call_over_http_stops_it(served: Served, fake: Fake, mode: Mode) -> None:
     async with Client(served.mcp, mode=mode) as session:
         await _give_up(session.call_tool("slow", {}), fake.slow.started)
-        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
 
 
 async def test_giving_up_a_handshake_call_over_http_does_not(served: Served, fake: Fake) -> None:
@@ -151,5 +152,5 @@ async def test_giving_up_a_handshake_call_over_http_does_not(served: Served, fak
         await _give_up(session.call_tool("slow", {}), fake.slow.started)
         assert (await session.call_tool("echo", {"text": "on"})).is_error is False
     fake.slow.release.set()
-    await asyncio.wait_for(fake.slow.finished.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.finished.wait(), ANSWER_SECONDS)
     assert not fake.slow.cancelled.is_set()

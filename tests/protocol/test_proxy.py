@@ -40,7 +40,6 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "proxy" / "nginx.conf"
 KEY = "agents-secret"
 MEBIBYTE = 1 << 20
-BOUND = 20.0
 
 pytestmark = [
     pytest.mark.process,
@@ -116,7 +115,7 @@ def nginx(folder: Path, pair: Pair, upstream: int, port: int, plain_port: int) -
             yield
         finally:
             process.terminate()
-            _, errors = process.communicate(timeout=BOUND)
+            _, errors = process.communicate(timeout=ANSWER_SECONDS)
     assert not errors, errors.decode()
 
 
@@ -188,7 +187,7 @@ async def test_progress_arrives_while_the_call_goes_on(site: Site) -> None:
     """Nothing of a stream is kept back until there is more of it."""
     message = call("waiting", meta={"progressToken": "p"})
     async with (
-        asyncio.timeout(BOUND),
+        asyncio.timeout(ANSWER_SECONDS),
         site.client() as client,
         client.stream("POST", "/mcp/own", json=message, headers=BOTH) as response,
     ):

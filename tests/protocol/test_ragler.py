@@ -19,7 +19,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import SimulatorSettings, in_thread
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.engines import API_KEY, engine
@@ -136,7 +136,7 @@ class Agent:
 
     async def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """The structured content of a call that must succeed, on a connection of its own."""
-        async with Client(self.url, mode=self.mode, read_timeout_seconds=4 * BOUND) as session:
+        async with Client(self.url, mode=self.mode, read_timeout_seconds=ANSWER_SECONDS) as session:
             result = await session.call_tool(tool, arguments)
         assert result.is_error is False, result
         assert result.structured_content is not None

@@ -18,7 +18,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from kb_load.processes import clean_environment, free_port
-from tests.protocol.conftest import WAIT, Start, stdio_environment
+from tests.protocol.conftest import Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
@@ -326,7 +326,7 @@ async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
     parameters = StdioServerParameters(
         command=server["command"], args=server["args"], env=environment, cwd=str(tmp_path)
     )
-    async with Client(parameters, mode=mode, read_timeout_seconds=WAIT) as session:
+    async with Client(parameters, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         if session.server_info is not None:  # without a handshake nobody asks for it
             assert session.server_info.name == told["name"]
             assert session.server_info.version == told["version"]

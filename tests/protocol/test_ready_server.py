@@ -16,9 +16,10 @@ from kb_server.hosting.http import build_app
 from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
 from mcp_aiohttp.protocol.kernel import HostedServer
-from tests.protocol.conftest import BOUND, Serve, Served, serving
+from tests.protocol.conftest import Serve, Served, serving
 from tests.protocol.test_official_client import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
+from tests.support.patience import ANSWER_SECONDS
 
 _ROUTED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
@@ -80,7 +81,7 @@ async def routed(request: pytest.FixtureRequest, ready: Served, serve: Serve) ->
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_server_of_the_sdk_is_served_as_it_is(ready: Served, mode: Any, transport: Any) -> None:
     """What a toolset cannot say, such as a prompt, reaches the client of either era."""
-    async with Client(transport(ready.mcp), mode=mode, read_timeout_seconds=2 * BOUND) as session:
+    async with Client(transport(ready.mcp), mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.conftest import WAIT, Start
+from tests.protocol.conftest import Start
 from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.patience import ANSWER_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +71,7 @@ async def test_a_signal_ends_the_process_though_stdin_is_open(start: Start, numb
     await process.ask(READY)
     process.process.send_signal(number)
     await process.told(b"left 1")
-    assert await asyncio.wait_for(process.process.wait(), WAIT) == 0
+    assert await asyncio.wait_for(process.process.wait(), ANSWER_SECONDS) == 0
 
 
 async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start) -> None:
@@ -84,7 +85,7 @@ async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start
     await process.told(b"closed its end")
     rest = await process.told(b"left 1")
     assert b"Traceback" not in rest
-    assert await asyncio.wait_for(process.process.wait(), WAIT) == 0
+    assert await asyncio.wait_for(process.process.wait(), ANSWER_SECONDS) == 0
 
 
 GARBAGE = {

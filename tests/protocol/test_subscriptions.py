@@ -24,7 +24,7 @@ from mcp_aiohttp.authentication import Authenticator, AuthenticatorUnavailable
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.caller import Identity
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits
-from tests.protocol.conftest import BOUND, Serve, Served, Start, serving, stdio_environment
+from tests.protocol.conftest import Serve, Served, Start, serving, stdio_environment
 from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import over_websocket
@@ -38,6 +38,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.simulated_engine import SimulatedEngine
 
 PATH = "/watched"
@@ -90,7 +91,7 @@ async def looked(engine: SimulatedEngine, times: int = 3) -> None:
 
 
 async def until(see: Callable[[], Any], good: Callable[[Any], bool]) -> None:
-    await eventually_async(see, good, seconds=BOUND, what="it")
+    await eventually_async(see, good, what="it")
 
 
 # --- the handshake versions, where a connection lasts ------------------------------------------------
@@ -228,7 +229,7 @@ async def listening(
 async def test_a_stream_carries_what_it_was_opened_for(served: Served, engine: SimulatedEngine) -> None:
     uri, other = note(engine), note(engine, "Chalk is not.")
     message = listen(uri, "kb://documents/99", toolsListChanged=True, resourcesListChanged=True)
-    async with asyncio.timeout(BOUND), listening(served, message) as frames:
+    async with asyncio.timeout(ANSWER_SECONDS), listening(served, message) as frames:
         opened = await anext(frames)
         assert opened["method"] == ACKNOWLEDGED
         assert opened["params"]["notifications"] == {"resourceSubscriptions": [uri]}
@@ -254,7 +255,7 @@ async def test_only_what_is_reported_is_announced(served: Served) -> None:
 
 async def test_streams_end_with_their_client_and_are_bounded(served: Served, engine: SimulatedEngine) -> None:
     uri = note(engine)
-    async with asyncio.timeout(BOUND), listening(served, listen(uri)) as one:
+    async with asyncio.timeout(ANSWER_SECONDS), listening(served, listen(uri)) as one:
         await anext(one)
         async with listening(served, listen(uri)) as two:
             await anext(two)
@@ -269,13 +270,13 @@ async def test_streams_end_with_their_client_and_are_bounded(served: Served, eng
         async with listening(served, listen(uri)) as three:
             return bool((await anext(three)).get("method") == ACKNOWLEDGED)
 
-    await eventually_async(free, bool, seconds=BOUND, what="room for a stream")
+    await eventually_async(free, bool, what="room for a stream")
 
 
 async def test_a_stream_ends_with_an_answer_where_the_server_stops(
     served: Served, engine: SimulatedEngine
 ) -> None:
-    async with asyncio.timeout(BOUND), listening(served, listen(note(engine))) as frames:
+    async with asyncio.timeout(ANSWER_SECONDS), listening(served, listen(note(engine))) as frames:
         await anext(frames)
         served.stop.set()
         rest = [frame async for frame in frames]
@@ -366,7 +367,7 @@ async def test_what_leaves_the_reach_of_a_key_is_gone_for_it(
     wide = await watching(connect, keyed, reader(keys, "wide"), leaving)
     wire = await watching(connect, keyed, narrow, leaving, staying)
     headers = bearer(narrow) | modern_headers(listen(leaving, staying))
-    async with asyncio.timeout(BOUND), listening(keyed, listen(leaving, staying), headers) as frames:
+    async with asyncio.timeout(ANSWER_SECONDS), listening(keyed, listen(leaving, staying), headers) as frames:
         await anext(frames)
         move(engine, leaving, "secret")
         for told in (await wire.receive(), await anext(frames), await wide.receive()):
@@ -387,7 +388,7 @@ async def test_a_key_that_opens_nothing_any_more_is_sent_nothing(
     wide = await watching(connect, keyed, reader(keys, "wide"), uri)
     wire = await watching(connect, keyed, token, uri)
     headers = bearer(token) | modern_headers(listen(uri))
-    async with asyncio.timeout(BOUND), listening(keyed, listen(uri), headers) as frames:
+    async with asyncio.timeout(ANSWER_SECONDS), listening(keyed, listen(uri), headers) as frames:
         await anext(frames)
         if end == "revoked":
             keys.revoke("ci")
@@ -466,7 +467,7 @@ async def test_the_official_client_listens(served: Served, engine: SimulatedEngi
     uri = note(engine)
     url = f"{served.base}{PATH}"
     transport: Any = url if way == "http" else over_websocket(url)
-    async with asyncio.timeout(2 * BOUND), Client(transport, mode=MODERN) as client:
+    async with asyncio.timeout(ANSWER_SECONDS), Client(transport, mode=MODERN) as client:
         async with client.listen(resource_subscriptions=[uri], tools_list_changed=True) as stream:
             assert stream.honored.resource_subscriptions == [uri]
             assert not stream.honored.tools_list_changed

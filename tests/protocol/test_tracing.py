@@ -21,12 +21,11 @@ from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import COMMAND_SECONDS, JOB_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 
-SECONDS = 30.0
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-01"
@@ -91,9 +90,7 @@ def served(asked: Asked, **environment: str) -> Iterator[tuple[Caller, Process]]
 
 def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
     """The spans of a tool, once there are so many."""
-    return eventually(
-        lambda: collector.named(tool), lambda seen: len(seen) >= count, seconds=SECONDS, what="a span"
-    )
+    return eventually(lambda: collector.named(tool), lambda seen: len(seen) >= count, what="a span")
 
 
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
@@ -245,7 +242,7 @@ def test_stdio_makes_spans_too(asked: Asked, collector: Collector) -> None:
         ),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=COMMAND_SECONDS,
         check=True,
     )
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"]

@@ -12,7 +12,7 @@ from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, NoArguments
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.protocol.caller import Caller
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_knowledge import states, stuck
@@ -20,6 +20,7 @@ from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.knowledge import Knowledge
 from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.patience import ANSWER_SECONDS
 
 KEY = "a-secret-key"
 
@@ -42,9 +43,7 @@ async def test_a_task_is_cancelled_by_its_id(
     else:
         del message["id"]
         await wire.send(message)
-        await eventually_async(
-            lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="it"
-        )
+        await eventually_async(lambda: states(knowledge), lambda seen: seen == ["cancelled"], what="it")
 
 
 async def test_messages_of_2026_07_28_need_no_handshake(served: Served, connect: Connect) -> None:
@@ -111,9 +110,9 @@ async def test_a_cancel_ends_the_call_that_it_names(
     wire = await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 7)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     await wire.send(given_up(7))
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await wire.ask(shape(call("echo", 8, text="on"))))["id"] == 8
 
 
@@ -173,7 +172,7 @@ async def test_a_second_handshake_settles_the_version_anew(served: Served, conne
 async def test_a_cancel_of_nothing_is_passed_over(served: Served, fake: Fake, connect: Connect) -> None:
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     for message in (
         given_up(1),
         given_up(2),
@@ -211,7 +210,6 @@ async def test_a_call_is_logged_and_counted_as_any(
     await eventually_async(
         lambda: [record.message for record in caplog.records],
         lambda told: "A WebSocket ended" in told,
-        seconds=BOUND,
         what="the last line",
     )
     said = caplog.text + "".join(str(fields_of(record)) for record in caplog.records)

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from kb_simulator import Stuck
 from mcp_aiohttp.options import SocketLimits
 from mcp_aiohttp.transport.websocket import WebSockets
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_http_refusals import raw
@@ -23,6 +23,7 @@ from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import Knowledge
 from tests.support.mcp_messages import call, request
+from tests.support.patience import ANSWER_SECONDS
 
 KEY = "a-secret-key"
 
@@ -43,7 +44,7 @@ def _count(kind: type) -> int:
 
 
 async def _until_none_is_left(kind: type) -> None:
-    await eventually_async(lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
+    await eventually_async(lambda: _count(kind), lambda left: left == 0, what="it")
 
 
 # --- how many --------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ async def test_a_refused_upgrade_ends_its_connection(serve: Serve, path: str, st
     served = await serve(settings={"api_key": KEY})
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade(path))
-    answer = await asyncio.wait_for(reader.read(), BOUND)
+    answer = await asyncio.wait_for(reader.read(), ANSWER_SECONDS)
     assert answer.startswith(b"HTTP/1.1 " + status)
     writer.close()
 
@@ -187,7 +188,7 @@ async def test_an_upgrade_that_breaks_ends_its_connection(
     served = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade())
-    answer = await asyncio.wait_for(reader.read(), BOUND)
+    answer = await asyncio.wait_for(reader.read(), ANSWER_SECONDS)
     assert answer.startswith(b"HTTP/1.1 500")
     assert b"words of ours" not in answer
     writer.close()
@@ -206,7 +207,7 @@ async def test_the_end_of_the_connection_cancels_its_calls(
     wire, other = await connect(served), await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     if end == "close":
         await wire.socket.close()
     else:
@@ -214,7 +215,7 @@ async def test_the_end_of_the_connection_cancels_its_calls(
         assert connection is not None
         assert connection.transport is not None
         connection.transport.abort()
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await other.ask(request("ping")))["id"] == "1"
 
 
@@ -228,20 +229,18 @@ async def test_what_a_lost_call_began_ends_with_it(
     await wire.send(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
     await wire.receive()
     await wire.socket.close()
-    await eventually_async(
-        lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
-    )
+    await eventually_async(lambda: states(knowledge), lambda seen: seen == ["cancelled"], what="the cancel")
 
 
 async def test_an_idle_connection_is_closed_when_the_server_stops(
     serve: Serve, fake: Fake, connect: Connect
 ) -> None:
-    served = await serve(serve_options={"drain_seconds": 4 * BOUND})
+    served = await serve(serve_options={"drain_seconds": 4 * ANSWER_SECONDS})
     wires = [await connect(served) for _ in range(3)]
     await wires[0].greet()
     served.stop.set()
     assert [await wire.closed() for wire in wires] == [1001] * 3
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert fake.left == 1
 
 
@@ -250,11 +249,11 @@ async def test_an_idle_connection_is_closed_when_the_server_stops(
 async def test_a_call_in_flight_is_answered_before_the_server_stops(
     serve: Serve, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
-    served = await serve(serve_options={"drain_seconds": 2 * BOUND})
+    served = await serve(serve_options={"drain_seconds": 2 * ANSWER_SECONDS})
     wire = await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     idle = await connect(served)
     served.stop.set()
     assert await idle.closed() == 1001
@@ -263,7 +262,7 @@ async def test_a_call_in_flight_is_answered_before_the_server_stops(
     assert (await wire.receive())["id"] == 1
     assert await wire.closed() == 1001
     assert fake.echo.calls == []
-    await asyncio.wait_for(asyncio.shield(served.task), 2 * BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert not fake.slow.cancelled.is_set()
 
 
@@ -275,11 +274,11 @@ async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
     wire = await connect(served)
     shape = await opened(wire, "handshake", way)
     await wire.send(shape(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     served.stop.set()
     assert (await wire.receive())["error"]["code"] == -32000
     assert await wire.closed() == 1001
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert fake.slow.cancelled.is_set()
 
 
@@ -288,7 +287,7 @@ async def test_a_peer_that_answers_no_ping_is_given_up(serve: Serve, fake: Fake)
     served = await serve(sockets=limits)
     dead, alive = await Bare.open(served), await Bare.open(served)
     dead.writer.write(text_frame(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     pings = 0
     while not fake.slow.cancelled.is_set():
         kind, payload = await alive.receive()
@@ -323,15 +322,14 @@ async def test_nothing_is_left_of_connections_that_have_ended(
     for number in range(20):
         wire = await connect(served)
         await wire.send(call("slow", number))
-        await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+        await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
         await wire.socket.close()
-        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
         fake.slow.started.clear()
         fake.slow.cancelled.clear()
     loop = asyncio.get_running_loop()
     await eventually_async(
         lambda: len(asyncio.all_tasks(loop)),
         lambda tasks: tasks <= before,
-        seconds=BOUND,
         what="the end of their tasks",
     )

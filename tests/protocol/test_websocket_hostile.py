@@ -17,7 +17,7 @@ import pytest
 
 from kb_server.tool import Call, NoArguments
 from mcp_aiohttp.options import MAX_MESSAGE_BYTES, BodyLimits, Bounds, SocketLimits
-from tests.protocol.conftest import BOUND, Serve, Served
+from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import (
     BINARY,
     CLOSE,
@@ -36,6 +36,7 @@ from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
 from tests.support.loop_clock import advance_loop
 from tests.support.mcp_messages import call, modern, request
+from tests.support.patience import ANSWER_SECONDS
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
@@ -75,7 +76,7 @@ async def test_a_message_that_is_none_does_not_touch_the_call_whose_id_it_has(
 ) -> None:
     wire = await connect(served)
     await wire.send(call("slow", 1))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     assert (await wire.ask('{"jsonrpc":"2.0","id":1,"method":5}'))["id"] == 1
     assert (await wire.ask(request("ping", request_id=1)))["error"]["code"] == -32600
     fake.slow.release.set()
@@ -122,14 +123,14 @@ async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fak
     sent, code = FRAMES[name]
     bare = await Bare.open(served)
     bare.writer.write(frame(TEXT, json.dumps(call("slow", 1)).encode()))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     bare.writer.write(sent)
     kind, payload = await bare.receive()
     if kind == TEXT:  # the call that was cancelled, where frames can still be told apart
         assert json.loads(payload)["error"]["code"] == -32000
         kind, payload = await bare.receive()
     assert (kind, int.from_bytes(payload[:2])) == (CLOSE, code)
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     bare.writer.close()
 
 
@@ -139,7 +140,7 @@ async def test_a_peer_that_is_told_why_and_stays_is_hung_up_on(served: Served) -
     bare.writer.write(HUGE + bytes(1 << 20))
     assert await bare.closed() == 1009
     bare.writer.write(bytes(1 << 20))
-    assert await asyncio.wait_for(bare.reader.read(), 2 * BOUND) == b""
+    assert await asyncio.wait_for(bare.reader.read(), ANSWER_SECONDS) == b""
     bare.writer.close()
 
 
@@ -176,14 +177,14 @@ async def test_a_chunk_of_eight_mebibytes_passes_and_a_giant_learns_why_it_does_
     wire = await connect(served)
     ping = json.dumps(request("ping"))
     assert (await wire.ask(ping + " " * (MAX_MESSAGE_BYTES - len(ping))))["id"] == "1"
-    await asyncio.wait_for(wire.socket.send_str("x" * (3 * MAX_MESSAGE_BYTES)), 2 * BOUND)
+    await asyncio.wait_for(wire.socket.send_str("x" * (3 * MAX_MESSAGE_BYTES)), ANSWER_SECONDS)
     assert await wire.closed() == 1009
 
 
 async def test_frames_that_come_with_the_upgrade_are_read(served: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade() + frame(TEXT, PING_REQUEST))
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_SECONDS)
     assert (await Bare(reader, writer).message())["id"] == 3
     writer.close()
 
@@ -201,7 +202,7 @@ async def test_a_client_that_closes_is_answered_in_kind(served: Served, code: in
     bare = await Bare.open(served)
     bare.writer.write(frame(CLOSE, code.to_bytes(2) + "bye ä".encode()))
     assert await bare.closed() == 1000
-    assert await asyncio.wait_for(bare.reader.read(), BOUND) == b""
+    assert await asyncio.wait_for(bare.reader.read(), ANSWER_SECONDS) == b""
     bare.writer.close()
 
 
@@ -223,7 +224,7 @@ async def test_calls_past_the_bound_are_refused_and_none_is_lost(
     }
     assert "Read answers" in error["message"]
     await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}})
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await wire.ask(call("echo", 5, text="x")))["id"] == 5
     fake.slow.release.set()
     assert sorted([(await wire.receive())["id"], (await wire.receive())["id"]]) == [1, 2]
@@ -261,7 +262,7 @@ async def test_notifications_past_the_bound_do_no_work(serve: Serve, fake: Fake,
     await wire.send(*[told] * 50)
     assert (await wire.ask(request("ping")))["error"]["code"] == -32017
     release.set()
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(ANSWER_SECONDS):
         while "error" in await wire.ask(request("ping")):
             pass
     assert most == 4
@@ -319,7 +320,7 @@ async def _flooded(connection: socket.socket, message: Any) -> None:
 
 async def _poured(connection: socket.socket, data: bytes, times: int) -> None:
     for _ in range(times):
-        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, data), BOUND)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, data), ANSWER_SECONDS)
 
 
 async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
@@ -379,9 +380,9 @@ async def test_a_client_that_stops_reading_is_given_up(
     asked = json.dumps(call("slow", meta={"progressToken": "p"})).encode()
     async with _unread(served) as connection:
         await loop.sock_sendall(connection, frame(TEXT, asked))
-        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
         with suppress(ConnectionError):  # after the end, what was sent before it may be lost
-            async with asyncio.timeout(BOUND):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 while await loop.sock_recv(connection, 1 << 16):
                     pass
 
@@ -393,7 +394,7 @@ async def test_a_slow_reader_gets_every_answer(
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
     Counting(fake, answer="x" * (12 << 20))
     loop, advance = asyncio.get_running_loop(), advance_loop(monkeypatch)
-    async with _unread(served) as connection, asyncio.timeout(2 * BOUND):
+    async with _unread(served) as connection, asyncio.timeout(ANSWER_SECONDS):
         for number in range(2):  # the second answer waits for the first to leave
             await loop.sock_sendall(
                 connection, frame(TEXT, json.dumps(call("echo", number, text="x")).encode())
@@ -415,6 +416,6 @@ async def test_a_peer_that_does_not_read_holds_up_no_stop(serve: Serve, fake: Fa
         await _flooded(connection, call("echo", text="x" * 400))
         served.stop.set()
         assert await silent.closed() == 1001
-        await asyncio.wait_for(asyncio.shield(served.task), 2 * BOUND)
+        await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)
     assert fake.left == 1
     silent.writer.close()

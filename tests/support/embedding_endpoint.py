@@ -20,13 +20,13 @@ from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.openai.embedder import OpenAIEmbedder
 from kb_engine.embed.openai.settings import OpenAISettings
 from kb_load.processes import free_port
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request, Json], Awaitable[web.StreamResponse | None]]
 """What an endpoint does instead of answering; None: it answers after all."""
 
 MODEL = "hashing"
-_SECONDS = 20
 
 
 class EmbeddingEndpoint:
@@ -73,16 +73,16 @@ class EmbeddingEndpoint:
         self.stop()
         self._do(_drop_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SECONDS)
+        self._thread.join(ANSWER_SECONDS)
         self._loop.close()
 
     def _do(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_SECONDS)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_SECONDS)
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/embeddings", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01)
+        self._runner = web.AppRunner(app, shutdown_timeout=SILENCE)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
 

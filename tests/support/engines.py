@@ -17,10 +17,9 @@ from kb_contracts.http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_simulator import SimulatorSettings, in_thread
+from tests.support.patience import SILENCE, START_SECONDS
 
 API_KEY = "the-key-of-the-contract-tests"
-
-_START_SECONDS = 60
 
 
 @contextmanager
@@ -40,7 +39,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
         app = await create_app(EngineSettings(**chosen))
         app.middlewares[:0] = middlewares
         bounds = {"max_line_size": REQUEST_LINE_BYTES, "max_field_size": HEADER_BYTES}
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, **bounds)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SILENCE, **bounds)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -61,7 +60,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
 
     thread = threading.Thread(target=run, name="kb-engine", daemon=True)
     thread.start()
-    url, stop = started.result(_START_SECONDS)
+    url, stop = started.result(START_SECONDS)
     try:
         yield url
     finally:

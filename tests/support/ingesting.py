@@ -25,10 +25,10 @@ from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
 from kb_readers.model import Limits
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stores import new_file, new_note
 
 HELD = "held"
-SECONDS = 20.0
 
 
 class TestEmbedder(HashEmbedder):
@@ -57,7 +57,7 @@ class TestEmbedder(HashEmbedder):
             raise self._failure()
         if any(HELD in text for text in texts):
             self.entered.set()
-            assert self.release.wait(SECONDS)
+            assert self.release.wait(ANSWER_SECONDS)
         return super().embed(texts)
 
     def _failure(self) -> Exception:
@@ -108,7 +108,7 @@ class Parts:
 
     async def embedding(self) -> None:
         """Wait until a held text is being embedded."""
-        assert await asyncio.to_thread(self.embedder.entered.wait, SECONDS)
+        assert await asyncio.to_thread(self.embedder.entered.wait, ANSWER_SECONDS)
 
     async def cancel(self, job_id: str) -> None:
         """Cancel a job as the handler of the API does."""
@@ -123,7 +123,7 @@ class Parts:
         return await self.store.read(jobs.find, job_id)
 
     async def ended(self, job_id: str) -> m.Job:
-        job = await self.ends.wait(job_id, SECONDS, self.job)
+        job = await self.ends.wait(job_id, ANSWER_SECONDS, self.job)
         assert job.finished_at is not None, job
         return job
 

@@ -27,6 +27,7 @@ from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
 from kb_engine.index.qdrant.settings import QdrantSettings
+from tests.support.patience import SILENCE
 from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
 
 M = TypeVar("M", bound=BaseModel)
@@ -173,7 +174,7 @@ class QdrantServer:
 async def serving(core: Core, **options: Any) -> AsyncIterator[QdrantServer]:
     """A server on a free port of loopback, in this loop."""
     server = QdrantServer(core, **options)
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=SILENCE)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

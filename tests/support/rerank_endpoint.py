@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.patience import SILENCE
+
 Json = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 """What an endpoint does instead of answering."""
@@ -61,7 +63,7 @@ async def rerank_endpoint() -> AsyncIterator[RerankEndpoint]:
     endpoint = RerankEndpoint()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/rerank", endpoint.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.01, access_log=None)
+    runner = web.AppRunner(app, shutdown_timeout=SILENCE, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -9,10 +9,10 @@ from typing import Any
 
 from kb_engine.store.repository.transaction import Write
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database
 from tests.support.stores import Base
 
-SECONDS = 20.0
 _WAITING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
@@ -31,7 +31,7 @@ async def in_flight(
         await end.wait()
         return answer
 
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ANSWER_SECONDS):
         change = asyncio.ensure_future(base.store.write(held))
         await done.wait()
         try:

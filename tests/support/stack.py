@@ -20,7 +20,6 @@ from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
-READY_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,7 +57,7 @@ class Process:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def stop(self, seconds: float = 20.0) -> int:
+    def stop(self, seconds: float = START_SECONDS) -> int:
         """SIGTERM, and its exit status; killed with its group where it does not obey."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
@@ -84,7 +83,7 @@ def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> 
     """Return when `url` answers 200, with a certificate that the file `trusted` vouches for.
 
     Raises:
-        AssertionError: the process ended, or did not answer within a minute; its output is shown.
+        AssertionError: the process ended, or did not answer in time; its output is shown.
     """
 
     # Loading the certificates of the world at every look would take the processor from whom it waits for.
@@ -97,7 +96,7 @@ def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> 
         except httpx.TransportError:
             return False
 
-    eventually(answers, seconds=READY_SECONDS, what=f"an answer of {url}")
+    eventually(answers, seconds=START_SECONDS, what=f"an answer of {url}")
 
 
 @dataclass(frozen=True)

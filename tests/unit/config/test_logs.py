@@ -156,9 +156,6 @@ def test_other_libraries_stay_quiet_below_a_warning() -> None:
     assert stream.getvalue() == ""
 
 
-BOUND = 15.0
-
-
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     reading, writing = os.pipe()

@@ -27,9 +27,8 @@ from kb_contracts.http.connections import (
 )
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
-BOUND = 10.0
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
 
@@ -46,7 +45,7 @@ class Peer:
         self.send(f"{HEAD.format(path=path)}{lines}\r\n".encode())
 
     async def response(self) -> tuple[int, str]:
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(ANSWER_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
             return int(head.split(" ")[1]), (await self._reader.readexactly(length)).decode()
@@ -56,7 +55,7 @@ class Peer:
         return (await self.response())[0]
 
     async def closed(self) -> bytes:
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(ANSWER_SECONDS):
             try:
                 return await self._reader.read()
             except ConnectionResetError:
@@ -89,7 +88,7 @@ class Site:
         admission.install(app)
         app.add_routes([web.get(path, self._fast) for path in ("/", "/probe")])
         app.add_routes([web.get("/slow", self._slow)])
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SILENCE)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
@@ -109,7 +108,7 @@ class Site:
         peers = [await self.connect(address) for _ in range(count)]
         for peer in peers:
             peer.request("/slow", *headers)
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(ANSWER_SECONDS):
             for _ in peers:
                 await self.slow.acquire()
         return peers
@@ -293,7 +292,7 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
     site = await serve()
     for peer in await site.busy(30):
         peer.close()
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(ANSWER_SECONDS):
         while len(site.cancelled) < 30:
             site.turn += 1
             await asyncio.sleep(0)

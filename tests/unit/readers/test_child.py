@@ -19,11 +19,11 @@ from kb_readers import child
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Limits
 from tests.support.documents import large_pdf, nested_pdf
+from tests.support.patience import START_SECONDS
 from tests.support.reading import read_path
 from tests.support.stack import own_children
 
 HTML, PDF = FORMATS["html"], FORMATS["pdf"]
-PATIENCE_SECONDS = 30.0
 
 pytestmark = [
     pytest.mark.process,
@@ -237,7 +237,7 @@ def test_the_reader_dies_with_an_engine_that_is_killed(endless: tuple[Path, int]
         os.write(writer, b"x" * (1 << 18))
         reader = reader_of(psutil.Process(engine.pid))
         engine.send_signal(signal.SIGKILL)
-        engine.wait(PATIENCE_SECONDS)
-    gone, alive = psutil.wait_procs([reader], timeout=PATIENCE_SECONDS)
+        engine.wait(START_SECONDS)
+    gone, alive = psutil.wait_procs([reader], timeout=START_SECONDS)
     assert gone
     assert not alive

@@ -14,7 +14,8 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
-from tests.support.ingesting import HELD, SECONDS, TestEmbedder
+from tests.support.ingesting import HELD, TestEmbedder
+from tests.support.patience import ANSWER_SECONDS
 
 
 class Loading(HashEmbedder):
@@ -50,8 +51,8 @@ async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
 async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbedder]) -> None:
     encoder, embedder = held
     passages = [asyncio.create_task(encoder.passages([HELD], Owner())) for _ in range(2)]
-    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
-    async with asyncio.timeout(SECONDS):
+    assert await asyncio.to_thread(embedder.entered.wait, ANSWER_SECONDS)
+    async with asyncio.timeout(ANSWER_SECONDS):
         vector = await encoder.query("granite")
     assert vector.shape == (encoder.model.dimensions,)
     embedder.release.set()
@@ -64,8 +65,8 @@ async def test_a_short_note_does_not_wait_for_a_book(held: tuple[Encoder, TestEm
         embedder.entered.clear()
         embedder.release.clear()
         passages = [asyncio.create_task(encoder.passages([HELD], Owner(short=short))) for _ in range(2)]
-        assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
-        async with asyncio.timeout(SECONDS):
+        assert await asyncio.to_thread(embedder.entered.wait, ANSWER_SECONDS)
+        async with asyncio.timeout(ANSWER_SECONDS):
             assert len(await encoder.passages(["granite"], Owner(short=not short))) == 1
         assert not any(task.done() for task in passages)
         embedder.release.set()
@@ -76,7 +77,7 @@ async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbe
     """Whoever has brought more stands behind the others for what is more."""
     encoder, embedder = held
     first = asyncio.create_task(encoder.passages([HELD], Owner("ann")))
-    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    assert await asyncio.to_thread(embedder.entered.wait, ANSWER_SECONDS)
     waiting = [
         asyncio.create_task(encoder.passages([text], Owner(text[:3]))) for text in ("ann 1", "ann 2", "ben 1")
     ]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ingesting import SECONDS, Parts, parts_in
+from tests.support.ingesting import Parts, parts_in
+from tests.support.patience import ANSWER_SECONDS
 
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path) as parts:
         yield parts

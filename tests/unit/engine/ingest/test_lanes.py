@@ -11,7 +11,8 @@ from kb_contracts.api.formats import FORMATS
 from kb_engine.store.repository import state
 from kb_engine.turns import SHORT_BYTES
 from tests.support.eventually import eventually_async
-from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
+from tests.support.ingesting import HELD, Parts, parts_in
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import drawn, pdf_of_sheets, scan
 from tests.support.stack import own_children
 
@@ -35,7 +36,7 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
     def count_tokens(passage: str) -> int:
         if passage.startswith("basalt"):
             parts.embedder.entered.set()
-            assert parts.embedder.release.wait(SECONDS)
+            assert parts.embedder.release.wait(ANSWER_SECONDS)
         return counted(passage)
 
     monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
@@ -101,7 +102,7 @@ async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts
 
 
 async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
-    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path, count=2) as parts:
+    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
         held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
         await eventually_async(
             lambda: parts.store.read(state.counts),

@@ -16,7 +16,8 @@ from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
 from kb_readers.model import Limits
 from tests.support.eventually import eventually_async
-from tests.support.ingesting import HELD, SECONDS, TestEmbedder
+from tests.support.ingesting import HELD, TestEmbedder
+from tests.support.patience import ANSWER_SECONDS
 
 PASSAGES = 30
 TEXT = "\n\n".join(f"{number} {'granite quarry ' * 60}" for number in range(PASSAGES))
@@ -33,7 +34,7 @@ class Together(TestEmbedder):
     def embed(self, texts: Sequence[str]) -> Vectors:
         first = next(self._calls) == 1
         if first:
-            assert self._second.wait(SECONDS)
+            assert self._second.wait(ANSWER_SECONDS)
         vectors = super().embed(texts)
         if not first:
             self._second.set()
@@ -66,7 +67,7 @@ async def test_of_a_document_that_nobody_wants_no_more_is_embedded(encoder: Enco
     embedder = encoder.embedder
     assert isinstance(embedder, TestEmbedder)
     work = asyncio.create_task(Pipeline(encoder, Limits()).note(HELD + TEXT * 2, "title", ignore))
-    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    assert await asyncio.to_thread(embedder.entered.wait, ANSWER_SECONDS)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work

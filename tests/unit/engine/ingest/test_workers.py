@@ -22,7 +22,7 @@ from kb_engine.store.sqlite.store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
-from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
+from tests.support.ingesting import HELD, Parts, parts_in
 from tests.support.jobs import job_with
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
@@ -86,7 +86,7 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
 
 async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
     """As when the database was away and another engine freed it: what was begun first is given up."""
-    async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
+    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.hold()
         await parts.store.write(jobs.release)
         parts.workers.wake()
@@ -111,12 +111,12 @@ async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.M
     def count_tokens(passage: str) -> int:
         counted.append(len(passage))
         splitting.set()
-        assert go_on.wait(SECONDS)
+        assert go_on.wait(ANSWER_SECONDS)
         return 1
 
     monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
     job_id = await parts.accept("granite quarry. " * 5_000)
-    assert await asyncio.to_thread(splitting.wait, SECONDS)
+    assert await asyncio.to_thread(splitting.wait, ANSWER_SECONDS)
     await parts.cancel(job_id)
     go_on.set()
     await parts.done("basalt")
@@ -245,7 +245,7 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
 async def test_an_update_follows_the_one_before_it_at_once_though_that_had_another_lane(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_POLL_SECONDS", 60 * SECONDS)
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 60 * ANSWER_SECONDS)
     note_id = (await parts.done("granite")).document_id
     assert note_id is not None
     ids = []
@@ -262,7 +262,7 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
 async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(SECONDS), parts_in(tmp_path) as parts:
+    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path) as parts:
         waiting = asyncio.Event()
 
         async def pause(_seconds: float) -> None:

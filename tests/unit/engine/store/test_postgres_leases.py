@@ -22,13 +22,13 @@ from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
 ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
-SECONDS = 20.0
 _WAITING_FOR_ROWS = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
@@ -121,7 +121,7 @@ async def held_base(two: Two, *works: Awaitable[Any], waiting: int = 1) -> Async
     """Another holds the base until the block ends; so many of `works` have come to wait for it."""
     db = await connect(two.database.address)
     try:
-        async with asyncio.timeout(SECONDS), db.transaction():
+        async with asyncio.timeout(ANSWER_SECONDS), db.transaction():
             await lock_base(db, shared=False)
             done = asyncio.gather(*works)
             await eventually_async(
@@ -196,7 +196,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
     await store.once(None, jobs.accept, new_note("b"))
     monkeypatch.setattr(postgres_store, "renew", late)
     monkeypatch.setattr(jobs, "take", after_the_beat)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ANSWER_SECONDS):
         taking = asyncio.ensure_future(store.write(jobs.take, "L"))
         await asyncio.sleep(0)  # so that it has begun
         beating = asyncio.ensure_future(store.beat())
@@ -289,7 +289,7 @@ async def test_what_is_committed_is_answered_although_its_connection_goes_before
         await commit(transaction)
         # In a thread, and not waited for by the loop, which must not hear of the lost connection yet.
         with ThreadPoolExecutor(1) as elsewhere:
-            elsewhere.submit(asyncio.run, two.database.execute(kill)).result(SECONDS)
+            elsewhere.submit(asyncio.run, two.database.execute(kill)).result(ANSWER_SECONDS)
 
     await two.one.accept(new_note("a"))
     with monkeypatch.context() as cut:
@@ -303,7 +303,7 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     two.other.store.subscribe(events.put_nowait)
 
     async def received() -> tuple[str, str | None]:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             event = await events.get()
         return event.kind, event.job_id
 
@@ -325,7 +325,7 @@ async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: 
     update = await two.one.take("mine")
     events: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(events.put_nowait)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ANSWER_SECONDS):
         assert (await events.get()).kind == "resumed"
         await two.one.store.write(
             jobs.fail, update.lease, update.job.id, m.JobError(code="internal", message="")
@@ -336,7 +336,7 @@ async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: 
 async def test_a_listener_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
     events: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(events.put_nowait)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ANSWER_SECONDS):
         assert (await events.get()).kind == "resumed"
         await two.database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' "

@@ -19,9 +19,10 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
 from kb_engine.store.repository import collections, documents, state
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, new_database
 from tests.support.remote_index import RemoteIndex, Server
-from tests.support.side_by_side import SECONDS, in_flight, waiting
+from tests.support.side_by_side import in_flight, waiting
 from tests.support.stores import (
     EMBEDDER,
     Base,
@@ -138,7 +139,7 @@ async def test_totals_are_counted_beside_those_who_count(database: Database, one
     await one.note("a b")
     db = await connect(database.address)
     try:
-        async with asyncio.timeout(SECONDS), db.transaction():
+        async with asyncio.timeout(ANSWER_SECONDS), db.transaction():
             await db.execute("SELECT FROM counters FOR UPDATE")
             await one.note("c d e")
             note = await one.note("f")
@@ -177,7 +178,7 @@ async def test_engines_of_layout_5_do_no_harm_while_their_base_is_migrated() -> 
         await earlier.execute("CREATE EXTENSION vector")
         await migrate(earlier, database.address, MIGRATIONS[:5])
         await set_embedder(earlier, EMBEDDER)
-        async with asyncio.timeout(SECONDS), later.transaction():
+        async with asyncio.timeout(ANSWER_SECONDS), later.transaction():
             assert await layout_version(later) == 5
             async with earlier.transaction():
                 await earlier.execute("UPDATE base SET last_document = 4, last_chunk = 9")
@@ -288,7 +289,7 @@ async def test_the_log_grows_with_the_commits_of_all_engines(database: Database,
             base.ingest_among_others(new_note(f"{number}"), prepared(f"{number}"))
             for number, base in enumerate((one, other) * 10)
         ]
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await asyncio.gather(follow(), *writing)
         assert len(seen) == 20
 

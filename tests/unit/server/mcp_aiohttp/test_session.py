@@ -18,9 +18,9 @@ from kb_server.hosting.toolset_server import hosted
 from kb_server.tool import Call
 from mcp_aiohttp.options import Bounds
 from mcp_aiohttp.protocol.session import Session, session
-from tests.protocol.conftest import BOUND
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.patience import ANSWER_SECONDS
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Written:
 
     async def answers(self, count: int) -> list[JSONRPCResponse | JSONRPCError]:
         """The first `count` answers, once they are there."""
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(ANSWER_SECONDS):
             while len(found := [item for item in self.items if hasattr(item, "id")]) < count:
                 self.more.clear()
                 await self.more.wait()
@@ -86,7 +86,7 @@ async def test_leaving_the_block_cancels_what_runs(fake: Fake, written: Written)
     """And closes the way back; who asked is told, where that still goes."""
     async with beginning(fake, written) as client:
         await client.take(sent(call("slow", 1)))
-        await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+        await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     assert fake.slow.cancelled.is_set()
     assert written.closed
     (answer,) = await written.answers(1)
@@ -97,12 +97,12 @@ async def test_leaving_the_block_cancels_what_runs(fake: Fake, written: Written)
 async def test_settled_waits_for_answers_and_no_longer_than_it_may(fake: Fake, written: Written) -> None:
     """Nothing in flight is settled at once."""
     async with beginning(fake, written) as client:
-        await asyncio.wait_for(client.settled(10 * BOUND), BOUND)
+        await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
         await client.take(sent(call("slow", 1)))
-        await asyncio.wait_for(client.settled(0.01), BOUND)
+        await asyncio.wait_for(client.settled(0.01), ANSWER_SECONDS)
         assert written.items == []
         fake.slow.release.set()
-        await asyncio.wait_for(client.settled(10 * BOUND), BOUND)
+        await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
         assert [item.id for item in written.items] == [1]
 
 
@@ -124,10 +124,10 @@ async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(fake: Fake
         await client.take(sent(call("slow", 1)))
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         await client.take(sent(cancel))
-        await asyncio.wait_for(cleaning.wait(), BOUND)
+        await asyncio.wait_for(cleaning.wait(), ANSWER_SECONDS)
         await client.take(sent(request("ping", request_id=2)))
         clean.set()
-        await client.settled(BOUND)
+        await client.settled(ANSWER_SECONDS)
         await client.take(sent(request("ping", request_id=3)))
         refused, answered = await written.answers(2)
     assert isinstance(refused, JSONRPCError)
@@ -146,7 +146,7 @@ async def test_a_call_is_in_flight_until_its_answer_is_written(fake: Fake, writt
         await asyncio.wait({third}, timeout=0.05)
         assert not third.done()  # even the refusal waits for its turn
         written.let.set()
-        await asyncio.wait_for(third, BOUND)
+        await asyncio.wait_for(third, ANSWER_SECONDS)
         codes = {answer.id: getattr(answer, "error", None) for answer in await written.answers(3)}
         assert codes[1] is None
         assert codes[2] is None
@@ -161,7 +161,7 @@ async def test_an_answer_that_cannot_be_written_ends_its_call_all_the_same(
     written.broken = True
     async with beginning(fake, written, bounds=Bounds(calls=1, bytes=10_000)) as client:
         await client.take(sent(call("echo", 1, text="x")))
-        await asyncio.wait_for(client.settled(10 * BOUND), BOUND)
+        await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
         written.broken = False
         await client.take(sent(call("echo", 2, text="x")))
         (answer,) = await written.answers(1)
@@ -199,6 +199,6 @@ async def test_a_task_that_is_being_cancelled_is_in_flight(fake: Fake, written: 
     toolset = replace(fake.toolset, cancel=cancel)
     async with beginning(fake, written, toolset=toolset) as client:
         await client.take(sent({"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": "t"}}))
-        await client.settled(BOUND)
+        await client.settled(ANSWER_SECONDS)
         assert told == ["t"]
         assert written.items == []

@@ -131,7 +131,8 @@ class Services:
 
         def audiences() -> list[str]:
             base = self.http_base or http_base(settings)
-            return settings.oauth_audience or [base, f"{base}/", *(f"{base}{path}" for path in self.paths)]
+            named = settings.oauth_audience or [base, *(f"{base}{path}" for path in self.paths)]
+            return [each for name in named for each in (name, f"{name}/")]
 
         return TokenVerifier(settings.oauth_issuer, audiences, Scopes(settings.oauth_scopes))
 
@@ -146,7 +147,7 @@ class Services:
             authorization_servers=(self.tokens.issuer,),
             base=lambda: self.http_base or http_base(self.settings),
             scopes=tuple(self.tokens.scopes.rights),
-            least_scope=self.tokens.scopes.least,
+            first_scopes=self.tokens.scopes.first,
             name="kb",
         )
 

@@ -109,8 +109,8 @@ class ProtectedResource:
     base: Callable[[], str]
     """The URL by which callers reach this server, without a slash at its end."""
     scopes: Sequence[str] = ()
-    least_scope: str = ""
-    """What a client asks for that does not know what it will need."""
+    first_scopes: Sequence[str] = ()
+    """Scopes that a client without a token requests."""
     name: str = ""
 
     def metadata(self, path: str) -> dict[str, object]:
@@ -135,7 +135,7 @@ class ProtectedResource:
         values = {
             "error": error,
             "error_description": description,
-            "scope": scope or self.least_scope,
+            "scope": scope or " ".join(self.first_scopes),
             "resource_metadata": urljoin(self.base(), self.metadata_path(path)),
         }
         return "Bearer " + ", ".join(f'{key}="{_quoted(value)}"' for key, value in values.items() if value)
@@ -315,16 +315,17 @@ class TokenCheck:
         return NOBODY
 
     def _unauthorized(self, request: web.Request, message: str) -> Refusal:
-        return _refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
+        return refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
 
     def _refusal(self, request: web.Request, refused: TokenRefused) -> Refusal:
         challenge = "Bearer"
         if self.resource is not None:
             challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
-        return _refusal(403 if refused.scope else 401, refused.message, challenge)
+        return refusal(403 if refused.scope else 401, refused.message, challenge)
 
 
-def _refusal(status: int, message: str, challenge: str) -> Refusal:
+def refusal(status: int, message: str, challenge: str) -> Refusal:
+    """The refusal of a request for its token: 401 `unauthorized`, or 403 `insufficient_scope`."""
     error_type = "unauthorized" if status == 401 else "insufficient_scope"
     return Refusal(status, UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge})
 

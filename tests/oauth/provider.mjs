@@ -16,6 +16,13 @@ const provider = new Provider(settings.issuer, {
   pkce: { required: () => true },
   issueRefreshToken: async (_context, client) => client.grantTypeAllowed("refresh_token"),
   findAccount: async (_context, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
+  // Clients register the scopes of their first sign-in. Bound to these, none could ask for a wider one.
+  extraClientMetadata: {
+    properties: ["scopes_at_registration"],
+    validator: (_context, _key, _value, metadata) => {
+      delete metadata.scope;
+    },
+  },
   interactions: { url: (_context, interaction) => `/interaction/${interaction.uid}` },
   features: {
     devInteractions: { enabled: false },
@@ -38,11 +45,16 @@ const provider = new Provider(settings.issuer, {
   },
 });
 
-// What a person would click through: log in as alice, and agree.
+// What a person would click through: log in as alice, and agree; or not, as the header `X-Person: refuses` has it.
 async function agree(request, response) {
   const { prompt, params, session } = await provider.interactionDetails(request, response);
   if (prompt.name === "login") {
     await provider.interactionFinished(request, response, { login: { accountId: "alice" } });
+    return;
+  }
+  if (request.headers['x-person'] === 'refuses') {
+    const refused = { error: 'access_denied', error_description: 'The person refuses.' };
+    await provider.interactionFinished(request, response, refused);
     return;
   }
   const grant = new provider.Grant({ accountId: session.accountId, clientId: params.client_id });

@@ -1,8 +1,8 @@
-"""The way of a client that knows nothing but a URL: the official one, and a certified authorization server.
+"""The sign-in of the official clients from nothing but a URL, at a certified authorization server.
 
 A request without a token, where tokens come from, the metadata of that server, registration, an authorization
-code with PKCE, a token for this resource, tools, a token that expires, its refresh, tools again. And bad
-tokens, signed with the very keys of that server.
+code with PKCE, a token for this resource, tools, a tool that needs a wider scope, the sign-in for it, a token
+that expires, its refresh, tools again. And bad tokens, signed with the very keys of that server.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urljoin, urlsplit
+from uuid import uuid4
 
 import httpx
 import httpx2
@@ -29,7 +30,7 @@ from pydantic import AnyUrl
 from kb_load.processes import free_port
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import request
-from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, SUITE_SECONDS
 from tests.support.stack import Stack, running_stack
 from tests.support.tokens import BAD, Bad, Issuer, private_jwk
 
@@ -91,7 +92,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     issuer = f"http://127.0.0.1:{free_port()}"
     home = tmp_path_factory.mktemp("home")
     with (
-        running_stack(home, KB_EMBEDDER="hash", KB_OAUTH_ISSUER=issuer) as stack,
+        running_stack(home, KB_EMBEDDER="hash", KB_OAUTH_ISSUER=issuer, KB_TOOLSETS="kb,kb-extra") as stack,
         authorization_server(issuer, stack.mcp_url),
     ):
         yield House(stack, Issuer(issuer, stack.mcp_url))
@@ -117,15 +118,25 @@ class Kept:
         self.client = client_info
 
 
+class Refused(Exception):
+    """The person did not agree."""
+
+
 @dataclass
 class Person:
-    """A person with a browser, who logs in and agrees."""
+    """A person with a browser, who logs in, and agrees to scopes but for those in `refuses`."""
 
     transcript: Transcript
+    refuses: str = ""
+    scopes: list[str] = field(default_factory=list)
+    """The scopes of each sign-in."""
     found: dict[str, str] = field(default_factory=dict)
 
     async def visit(self, url: str) -> None:
-        async with httpx.AsyncClient() as browser:
+        scope = dict(parse_qsl(urlsplit(url).query))["scope"]
+        self.scopes.append(" ".join(each for each in scope.split() if each in SCOPES))
+        refuses = self.refuses in scope.split()
+        async with httpx.AsyncClient(headers={"X-Person": "refuses"} if refuses else {}) as browser:
             for _ in range(_MOST_STEPS):
                 if url.startswith(CALLBACK):
                     break
@@ -136,6 +147,8 @@ class Person:
         self.found = dict(parse_qsl(urlsplit(url).query))
 
     async def result(self) -> AuthorizationCodeResult:
+        if "error" in self.found:
+            raise Refused(self.found["error"])
         return AuthorizationCodeResult(
             code=self.found["code"], state=self.found["state"], iss=self.found["iss"]
         )
@@ -168,9 +181,9 @@ class Transcript:
         self.note(response.request.method, str(response.request.url), response.status_code, detail)
 
 
-async def test_a_client_finds_its_way_from_the_url_to_the_tools(house: House) -> None:
-    transcript, kept = Transcript(house), Kept()
-    person = Person(transcript)
+@asynccontextmanager
+async def signed_in(house: House, person: Person, kept: Kept) -> AsyncIterator[Client]:
+    """The official client with its own sign-in."""
     metadata = OAuthClientMetadata(
         client_name="kb's test",
         redirect_uris=[AnyUrl(CALLBACK)],
@@ -179,28 +192,42 @@ async def test_a_client_finds_its_way_from_the_url_to_the_tools(house: House) ->
         token_endpoint_auth_method="none",
     )
     auth = OAuthClientProvider(house.stack.mcp_url, metadata, kept, person.visit, person.result)
-    hooks = {"response": [transcript.hear]}
+    hooks = {"response": [person.transcript.hear]}
     async with (
         httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=ANSWER_SECONDS) as http,
         Client(streamable_http_client(house.stack.mcp_url, http_client=http), mode="2026-07-28") as client,
     ):
+        yield client
+
+
+async def note(client: Client) -> int:
+    """The document of a new note."""
+    added = await client.call_tool(
+        "kb_addnote", {"text": f"Granite is a rock: {uuid4()}", "wait_seconds": JOB_SECONDS}
+    )
+    assert not added.is_error
+    assert added.structured_content is not None
+    return int(added.structured_content["document_id"])
+
+
+async def test_a_client_gets_the_scopes_that_the_person_grants(house: House) -> None:
+    transcript, kept = Transcript(house), Kept()
+    person = Person(transcript)
+    async with signed_in(house, person, kept) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
-        assert tools == {"kb_search", "kb_get", "kb_status", "kb_jobs"}, "it asked for reading, and reads"
-        assert len(kept.tokens) == 1
-        assert kept.tokens[0].scope == "kb:read"
+        assert {"kb_search", "kb_addnote", "kb_delete"} <= tools
+        assert [token.scope for token in kept.tokens] == ["kb:read kb:write"]
         assert kept.tokens[0].refresh_token
-        refused = await client.call_tool("kb_addnote", {"text": "x"})
-        assert refused.is_error
+        document = await note(client)
+        assert not (await client.call_tool("kb_delete", {"document_id": document})).is_error
+        assert person.scopes == ["kb:read kb:write", "kb:read kb:write kb:delete"]
+        held = len(kept.tokens)
 
         async def refreshed() -> bool:
             assert not (await client.call_tool("kb_status", {})).is_error
-            return len(kept.tokens) > 1
+            return len(kept.tokens) > held
 
         await eventually_async(refreshed, what="a token that was refreshed")
-        assert kept.tokens[1].access_token != kept.tokens[0].access_token
-    lines = list(dict.fromkeys(transcript.lines))
-    print("\n".join(lines))
-    assert "\n".join(f"    {line}" for line in lines) in PAGE.read_text()
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.what)

@@ -477,7 +477,7 @@ async def protected(opened: Open, issuer: Issuer) -> House:
 
 async def test_where_tokens_come_from_is_published(protected: House, issuer: Issuer) -> None:
     base = protected.served.base
-    for path in ("", "/mcp", "/mcp/kb"):
+    for path in ("", "/mcp", "/mcp/", "/mcp/kb", "/mcp/kb/"):
         response = await protected.served.http.get(
             f"/.well-known/oauth-protected-resource{path}", headers={"Origin": "https://inspector.example"}
         )
@@ -512,19 +512,42 @@ async def test_a_caller_without_a_token_learns_where_to_get_one(protected: House
     base = protected.served.base
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"] == (
-        f'Bearer scope="kb:read", resource_metadata="{base}/.well-known/oauth-protected-resource/mcp/kb"'
+        'Bearer scope="kb:read kb:write", '
+        f'resource_metadata="{base}/.well-known/oauth-protected-resource/mcp/kb"'
     )
 
 
-async def test_a_token_may_what_its_scopes_say(protected: House, issuer: Issuer) -> None:
-    assert await protected.tools(issuer.token(), path="/mcp/kb") == READERS
+async def test_a_token_may_use_the_tools_of_its_scopes(protected: House, issuer: Issuer) -> None:
     writer = issuer.token(scope="kb:read kb:write")
-    assert "kb_addnote" in await protected.tools(writer)
     assert "refused" not in await protected.call(writer, "kb_addnote", text="words")
-    refused = (await protected.call(writer, "kb_delete", document_id=1))["refused"]
-    assert refused["error"] == "forbidden"
-    for audience in (protected.served.base, f"{protected.served.base}/", f"{protected.served.mcp}/kb"):
+    for audience in (protected.served.base, f"{protected.served.base}/", f"{protected.served.mcp}/kb/"):
         assert await protected.tools(issuer.token(aud=audience))
+
+
+@pytest.mark.parametrize("meta", [None, {"progressToken": "p"}], ids=["fast path", "kernel"])
+async def test_a_call_that_needs_another_scope_names_all_scopes_of_the_next_token(
+    protected: House, issuer: Issuer, meta: dict[str, Any] | None
+) -> None:
+    """The client can sign in again for them; a client that replaces its scopes keeps those that it has."""
+    token = issuer.token(scope="openid kb:read")
+    assert "kb_addnote" in await protected.tools(token), "a tool that another sign-in allows is listed"
+    headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": LATEST_HANDSHAKE}
+    message = call("kb_addnote", meta=meta, text="words")
+    response = await protected.served.http.post("/mcp", json=message, headers=headers)
+    assert response.status_code == 403
+    assert response.json()["error"]["data"]["error_type"] == "insufficient_scope"
+    challenge = response.headers["WWW-Authenticate"]
+    assert 'error="insufficient_scope"' in challenge
+    assert 'scope="openid kb:read kb:write"' in challenge
+    assert 'oauth-protected-resource/mcp"' in challenge
+
+
+async def test_a_scope_that_no_issuer_gives_is_not_requested(opened: Open, issuer: Issuer) -> None:
+    """Without a scope for writing the call is refused as for a key, and the tool is not listed."""
+    house = await opened(issuer, oauth_scopes=["read=kb:read"])
+    issuer.audience = house.served.mcp
+    assert "kb_addnote" not in await house.tools(issuer.token())
+    assert (await house.call(issuer.token(), "kb_addnote", text="x"))["refused"]["error"] == "forbidden"
 
 
 async def test_named_keys_go_on_beside_an_issuer(protected: House) -> None:
@@ -540,7 +563,7 @@ async def test_a_bad_token_is_refused(protected: House, issuer: Issuer, bad: Bad
     challenge = response.headers["WWW-Authenticate"]
     assert f'error="{bad.error}"' in challenge
     assert f'error_description="{bad.words}"' in challenge
-    assert 'scope="kb:read"' in challenge
+    assert 'scope="kb:read kb:write"' in challenge
     assert "resource_metadata=" in challenge
 
 
@@ -554,9 +577,30 @@ async def test_while_the_issuer_is_out_of_reach_a_client_keeps_its_token(
     assert await protected.tools(protected.key()) > READERS, "keys go on"
 
 
+async def test_a_token_of_sixteen_kilobytes_is_read(protected: House, issuer: Issuer) -> None:
+    groups = ["0123456789abcdef" * 2] * 330
+    token = issuer.token(groups=groups)
+    assert 15_000 < len(token) < 16 * 1024
+    assert await protected.tools(token)
+
+
+async def test_a_token_of_bytes_beyond_ascii_is_a_wrong_one(protected: House) -> None:
+    headers = {"Authorization": b"Bearer \xe4.b.c", "Content-Type": b"application/json"}
+    response = await protected.served.http.post("/mcp", json=request("ping"), headers=headers)
+    assert response.status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/mcp/", "/mcp/kb/", "/mcp/ragler/"])
+async def test_an_endpoint_answers_with_a_slash_at_its_end(house: House, path: str) -> None:
+    for era in (MODERN, LATEST_HANDSHAKE):
+        answer = await house.ask("", "tools/list", era=era, path=path)
+        assert answer["result"] == (await house.ask("", "tools/list", era=era, path=path[:-1]))["result"]
+
+
 async def test_an_audience_of_the_settings_is_the_only_one(opened: Open, issuer: Issuer) -> None:
     house = await opened(issuer, oauth_audience=["api://kb"])
     assert await house.tools(issuer.token(aud="api://kb"))
+    assert await house.tools(issuer.token(aud="api://kb/"))
     headers = {
         "Authorization": f"Bearer {issuer.token(aud=house.served.mcp)}",
         "Content-Type": "application/json",

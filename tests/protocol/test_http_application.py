@@ -27,7 +27,7 @@ KEY = "a-secret-key"
 async def test_a_path_with_nothing_says_where_mcp_is(serve: Serve) -> None:
     """404 in JSON; there are no OAuth documents, for the key is not one's own to fetch."""
     served = await serve(settings={"api_key": KEY})
-    for path in ("/nothing", "/mcp/other", "/mcp/", "/.well-known/oauth-protected-resource"):
+    for path in ("/nothing", "/mcp/other", "/mcp//", "/.well-known/oauth-protected-resource"):
         response = await served.http.get(path)
         assert response.status_code == 404
         assert "/mcp, /mcp/fake" in response.json()["message"]

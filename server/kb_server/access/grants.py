@@ -7,7 +7,7 @@ reaches is not decided here: its access goes with each request to the engine, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -33,6 +33,18 @@ class Meter(Protocol):
         """Count documents and bytes that are taken in; negative ones are given back."""
 
 
+class TokenScopes(msgspec.Struct, frozen=True):
+    """Scopes of an access token, and those that its issuer can add."""
+
+    granted: tuple[str, ...]
+    by_right: Mapping[Right, str]
+
+    def with_right(self, right: Right) -> str:
+        """The granted scopes and the one of a right, separated by blanks; "" if no scope stands for it."""
+        scope = self.by_right.get(right)
+        return " ".join((*self.granted, scope)) if scope is not None else ""
+
+
 class Grant(msgspec.Struct, frozen=True):
     """What a caller may do. `meter` counts what its quotas bound; without one nothing is bounded."""
 
@@ -43,6 +55,8 @@ class Grant(msgspec.Struct, frozen=True):
     meter: Meter | None = None
     is_one_caller: bool = False
     """Whether the name stands for one caller, and not for everybody who has the only key."""
+    scopes: TokenScopes | None = None
+    """Scopes of the caller's access token; None for a key."""
 
     @property
     def name(self) -> str:
@@ -62,6 +76,12 @@ class Grant(msgspec.Struct, frozen=True):
         if right not in self.access.rights:
             return f"This key may not {right}. Ask for one that may."
         return ""
+
+    def missing_scope(self, right: Right, toolset: str) -> str:
+        """All scopes that a token needs to use a tool that is refused for its right; "" if no scope helps."""
+        if self.scopes is None or right in self.access.rights or not self.may_use(toolset):
+            return ""
+        return self.scopes.with_right(right)
 
     def may_give(self, tag: str) -> bool:
         """Whether a document may be given this tag; the engine says the same, when it has the bytes."""

@@ -28,7 +28,7 @@ from jwt.exceptions import (
 
 from kb_contracts.access.keys import reach_of
 from kb_contracts.access.reach import Access, Right
-from kb_server.access.grants import Grant
+from kb_server.access.grants import Grant, TokenScopes
 from kb_server.access.issuer import IssuerKeys
 from mcp_aiohttp.authentication import TokenRefused
 from mcp_aiohttp.protocol.caller import Identity, digest
@@ -49,6 +49,8 @@ _KEPT_SECONDS = 60.0
 _KEPT = 2_000
 _LONGEST_SUBJECT = 60
 _COLLECTION = "collection"
+_FIRST: tuple[Right, ...] = ("read", "write")
+"""Rights whose scopes a sign-in requests; the others are requested when a tool needs them."""
 
 
 class Scopes:
@@ -63,10 +65,12 @@ class Scopes:
             if name != _COLLECTION
         }
 
+        self.by_right: dict[Right, str] = {right: scope for scope, right in self.rights.items()}
+
     @property
-    def least(self) -> str:
-        """The scope without which nothing can be done."""
-        return next((scope for scope, right in self.rights.items() if right == "read"), "")
+    def first(self) -> tuple[str, ...]:
+        """Scopes that a client requests at first: to read and to write."""
+        return tuple(scope for scope, right in self.rights.items() if right in _FIRST)
 
     def access(self, subject: str, given: Sequence[str]) -> Access:
         """What the scopes of a token allow; the name says who it is, and tells apart what it may."""
@@ -112,15 +116,17 @@ class TokenVerifier:
         if identity is not None and now < until:
             return identity
         claims = await self._claims(token)
-        access = self.scopes.access(claims["sub"], _scopes_of(claims))
+        given = _scopes_of(claims)
+        access = self.scopes.access(claims["sub"], given)
         if not access.rights:
-            needed = self.scopes.least
+            needed = " ".join(self.scopes.first)
             raise TokenRefused(
                 f"The token has none of the scopes {', '.join(self.scopes.rights)}.",
                 error="insufficient_scope",
                 scope=needed,
             )
-        identity = Identity(access.name, Grant(access, is_one_caller=True))
+        scopes = TokenScopes(tuple(given), self.scopes.by_right)
+        identity = Identity(access.name, Grant(access, is_one_caller=True, scopes=scopes))
         if len(self._known) >= _KEPT:
             self._known.clear()  # so many are nobody's working set
         self._known[key] = identity, min(now + _KEPT_SECONDS, int(claims["exp"]))
@@ -129,10 +135,10 @@ class TokenVerifier:
     async def _claims(self, token: str) -> dict[str, Any]:
         try:
             header = jwt.get_unverified_header(token)
-        except PyJWTError:
+        except (PyJWTError, UnicodeError, RecursionError):  # other bytes than ASCII; JSON of any depth
             raise TokenRefused("The bearer token is neither a key of this server nor a JWT.") from None
         algorithm = header.get("alg")
-        if algorithm not in _ALL:
+        if not isinstance(algorithm, str) or algorithm not in _ALL:
             raise TokenRefused("The token must be signed with a public key: RS, PS, ES or EdDSA.")
         if str(header.get("typ", "")).lower() not in _TYPES:
             raise TokenRefused("The token is no access token by its type.")

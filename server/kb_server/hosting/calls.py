@@ -270,9 +270,19 @@ class Calls:
         ]
 
     def view(self, caller: Caller) -> frozenset[str]:
-        """The tools that a caller may use, which are all that its list has."""
+        """The tools on a caller's list: those that it may use, or may use with a token of more scopes."""
         grant = grant_of(caller.identity)
-        return self._views(grant.access.rights, grant.access.reach, grant.toolsets)
+        rights = grant.access.rights
+        if grant.scopes is not None and caller.connection is None:
+            rights = rights.union(grant.scopes.by_right)
+        return self._views(rights, grant.access.reach, grant.toolsets)
+
+    def missing_scope(self, name: str, caller: Caller) -> str:
+        """The scopes that the caller's access token needs to use a tool, or "" if more scopes do not help."""
+        published = self._tools.get(name)
+        if published is None:
+            return ""
+        return grant_of(caller.identity).missing_scope(published.right, published.toolset)
 
     def _visible(
         self, rights: frozenset[Right], reach: Reach | None, toolsets: frozenset[str] | None

@@ -75,6 +75,7 @@ def hosted(
         tasks=None if toolset.tasks is None else HANDSHAKE_CAPABILITY,
         subscriptions=subscriptions,
         fast_path=FastPath(calls, sdk) if fast_path else None,
+        missing_scope=calls.missing_scope,
     )
 
 

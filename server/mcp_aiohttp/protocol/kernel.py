@@ -26,6 +26,9 @@ from mcp_aiohttp.protocol.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
+MissingScope = Callable[[str, Caller], str]
+"""The scopes that a token needs to call the tool of this name, separated by blanks; "" if none would help."""
+
 NotificationHandler = Callable[[Mapping[str, Any] | None, Caller], Awaitable[None]]
 """Handles a notification by its params; raises nothing, for nobody waits for an answer."""
 
@@ -36,8 +39,9 @@ class HostedServer:
     `notifications` are what the handshake announces. `notification_handlers`, by method, take notifications
     of the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced
     in the handshake, of a server with `protocol.tasks.add_tasks`; `subscriptions` are those that were added
-    to the server. `fast_path` answers plain calls past the SDK's kernel. Where tools of a low-level server
-    declare `x-mcp-header`, its `get_tool_input_schema` must be set.
+    to the server. `fast_path` answers plain calls past the SDK's kernel. `missing_scope` lets a client over
+    HTTP request a token with more scopes before a call is refused. Where tools of a low-level server declare
+    `x-mcp-header`, its `get_tool_input_schema` must be set.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class HostedServer:
         tasks: ServerTasksCapability | None = None,
         subscriptions: Subscriptions | None = None,
         fast_path: FastPath | None = None,
+        missing_scope: MissingScope | None = None,
     ) -> None:
         if not isinstance(server, Server):
             # The one public way from an MCPServer to the server below it: the manager of its own HTTP
@@ -64,6 +69,7 @@ class HostedServer:
         self._subscriptions = subscriptions
         self.notification_handlers = dict(notification_handlers or {})
         self.fast_path = fast_path
+        self.missing_scope = missing_scope
         self.lifespan_state: Any = None
         """What the server's lifespan yielded."""
 

@@ -31,7 +31,8 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from multidict import CIMultiDictProxy
 
-from mcp_aiohttp.fastpath import FastPath, FastRequest
+from mcp_aiohttp.authentication import refusal
+from mcp_aiohttp.fastpath import CALL, FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
 from mcp_aiohttp.protocol.caller import Caller
@@ -89,6 +90,7 @@ class McpEndpoint:
         self._sockets = WebSockets(server, options.sockets, places, caller_of)
         self._limits = options.body
         self._keep_alive = options.keep_alive
+        self._resource = options.resource
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
@@ -115,6 +117,7 @@ class McpEndpoint:
         except InvalidRequestError as error:
             return web.Response(body=_invalid(error), status=400, content_type="application/json")
         if isinstance(message, Request):
+            self._check_scope(http, message)
             return await self._request(http, message)
         version = _header_version(http.headers)
         if isinstance(message, Notification):
@@ -146,6 +149,19 @@ class McpEndpoint:
             raise _wrong_type("Send the message without a Content-Encoding.")
         if http.content_length is not None and http.content_length > self._limits.max_bytes:
             raise _too_large(self._limits)
+
+    def _check_scope(self, http: web.Request, request: Request) -> None:
+        """Let a client step up: its token lacks the scope of a tool, and another token can have it.
+
+        Raises:
+            Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
+        """
+        if self._resource is None or request.method != CALL or self._server.missing_scope is None:
+            return
+        name = (request.params or {}).get("name")
+        if isinstance(name, str) and (scope := self._server.missing_scope(name, http[CALLER])):
+            words = f"The tool {name} needs a token with the scopes {scope}."
+            raise refusal(403, words, self._resource.challenge(http.path, "insufficient_scope", words, scope))
 
     def stop(self, seconds: float) -> None:
         """End streams; let the calls on WebSockets end within `seconds`, and the connections with them."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -88,9 +88,10 @@ def build_app(
     app.on_response_prepare.append(gate.allow_reading)
     for path, endpoint in endpoints.items():
         gate.guarded[endpoint.handle] = path
-        app.router.add_route(
-            hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint.check)
-        )
+        for spelling in spellings(path):
+            app.router.add_route(
+                hdrs.METH_ANY, spelling, endpoint.handle, expect_handler=gate.expecting(endpoint.check)
+            )
     _add_probes(app, gate, ready, root)
     _add_metadata(app, gate)
 
@@ -112,6 +113,11 @@ def build_app(
     if not gate.tokens.authenticator.is_needed:
         log.warning("%s is not set: every caller is let in", options.names.key)
     return app
+
+
+def spellings(path: str) -> Sequence[str]:
+    """The paths at which an endpoint answers: its own, and the same with a slash, which some clients add."""
+    return (path, f"{path}/") if path and not path.endswith("/") else (path,)
 
 
 def _add_probes(
@@ -147,7 +153,8 @@ def _add_metadata(app: web.Application, gate: Gate) -> None:
     """Say how to get a token, for each MCP path and for the server as a whole."""
     if (resource := gate.tokens.resource) is None:
         return
-    for path in ("", *gate.guarded.values()):
+    served = (each for path in gate.guarded.values() for each in spellings(path))
+    for path in ("", *served):
 
         async def metadata(_request: web.Request, path: str = path) -> web.Response:
             # For anybody, browsers of other origins among them: nothing in it is a secret.
@@ -165,6 +172,8 @@ DRAIN_SECONDS = 10.0
 """How long calls in flight may take to end when the server stops."""
 IDLE_SECONDS = 75.0
 """How long a connection without a request stays open."""
+MAX_HEADER_BYTES = 17 * 1024
+"""The longest header, in bytes: a token with the groups of its subject has up to 16 KB."""
 LINGER_SECONDS = 2.0
 """How long a body that was refused is read on: a connection closed while its sender still sends is reset, and
 the answer may be lost."""
@@ -234,6 +243,7 @@ async def serve(
         logger=connection_log or logging.getLogger("aiohttp.server"),
         handler_cancellation=True,
         keepalive_timeout=IDLE_SECONDS,
+        max_field_size=MAX_HEADER_BYTES,
         lingering_time=linger_seconds,
         shutdown_timeout=drain_seconds / 2,  # aiohttp waits for it twice, before and after it cancels
     )

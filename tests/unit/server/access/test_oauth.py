@@ -107,6 +107,25 @@ async def test_claims_of_other_types_break_nothing(
         await verifier.identity(token)
 
 
+@pytest.mark.parametrize(
+    "header",
+    ['{"alg": ["RS256"]}', '{"alg": {"RS256": 1}}', '{"alg": null}', "[]", '"RS256"',
+     '{"alg": "RS256", "x": ' + "[" * 9_000 + "]" * 9_000 + "}", '{"alg": "RS256", "typ": ["jwt"]}',
+     '{"alg": "RS256", "kid": ["current"]}', '{"alg": "RS256", "crit": ["x"]}', "\xff"],
+)  # fmt: skip
+async def test_a_header_of_any_form_is_a_wrong_token(verifier: TokenVerifier, header: str) -> None:
+    head = base64.urlsafe_b64encode(header.encode("latin-1")).rstrip(b"=").decode()
+    with pytest.raises(TokenRefused) as refused:
+        await verifier.identity(f"{head}.e30.c2lnbmF0dXJl")
+    assert refused.value.is_guess
+
+
+async def test_a_token_of_bytes_beyond_ascii_is_a_wrong_one(verifier: TokenVerifier) -> None:
+    with pytest.raises(TokenRefused) as refused:
+        await verifier.identity(b"\xe4.b\xff.c".decode("utf-8", "surrogateescape"))
+    assert refused.value.is_guess
+
+
 async def test_keys_are_asked_for_once(verifier: TokenVerifier, issuer: Issuer) -> None:
     for number in range(20):
         await verifier.identity(issuer.token(sub=f"user{number}"))

@@ -250,7 +250,7 @@ class _Tokens:
 
 
 def protected() -> TokenCheck:
-    resource = ProtectedResource(["https://issuer"], lambda: "https://kb", ["kb:read"], "kb:read", "kb")
+    resource = ProtectedResource(["https://issuer"], lambda: "https://kb", ["kb:read"], ["kb:read"], "kb")
     return TokenCheck(_Tokens(), resource=resource)
 
 

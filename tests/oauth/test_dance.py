@@ -28,9 +28,10 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import AnyUrl
 
 from kb_load.processes import free_port
+from tests.conformance import node
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import request
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, SUITE_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS, SUITE_SECONDS
 from tests.support.stack import Stack, running_stack
 from tests.support.tokens import BAD, Bad, Issuer, private_jwk
 
@@ -228,6 +229,47 @@ async def test_a_client_gets_the_scopes_that_the_person_grants(house: House) -> 
             return len(kept.tokens) > held
 
         await eventually_async(refreshed, what="a token that was refreshed")
+        assert not (await client.call_tool("kb_delete", {"document_id": await note(client)})).is_error
+        assert len(person.scopes) == 2, "the wider scope outlives the refresh"
+    print("\n".join(dict.fromkeys(transcript.lines)))
+    # A busy machine may refresh the token earlier, and so in another order.
+    assert set(transcript.lines) == set(re.findall(r"^ {4}(.+ ─▶ .+)$", PAGE.read_text(), re.MULTILINE))
+
+
+async def test_a_person_who_refuses_a_wider_scope_is_not_asked_in_a_loop(house: House) -> None:
+    kept = Kept()
+    person = Person(Transcript(house), refuses="kb:delete")
+    with pytest.RaisesGroup(Refused, flatten_subgroups=True):
+        async with signed_in(house, person, kept) as client:
+            await client.call_tool("kb_delete", {"document_id": await note(client)})
+    async with signed_in(house, person, kept) as client:
+        assert await note(client), "the narrower token still works"
+    assert person.scopes == ["kb:read kb:write", "kb:read kb:write kb:delete"]
+
+
+@pytest.mark.parametrize("generation", ["sdk", "client"])
+@pytest.mark.parametrize("decision", ["agrees", "refuses"])
+def test_the_typescript_clients_sign_in_for_a_wider_scope(
+    house: House, generation: str, decision: str
+) -> None:
+    """Generation 1 (`sdk`) replaces its scopes by those of the challenge, which therefore has them all."""
+    node.install()
+    done = node.run(
+        node.HERE / "sign_in.mjs", generation, house.stack.mcp_url, decision, seconds=COMMAND_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print("\n".join(" ".join(map(str, line)) for line in found.pop("requests")))
+    wider = "kb:read kb:write kb:delete"
+    agrees = decision == "agrees"
+    # Generation 1 remembers the challenge, and does not send the person to sign in a second time.
+    sign_ins = [wider] if agrees or generation == "sdk" else [wider, wider]
+    assert found["scopes"] == ["kb:read kb:write", *sign_ins]
+    assert found["granted"] == (wider if agrees else "kb:read kb:write")
+    assert found["removed"] == (True if agrees else "access_denied")
+    assert ("again" in found) == (not agrees)
+    assert found["added"]
+    assert found["read"]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.what)

@@ -42,7 +42,7 @@ from kb_simulator.harness.app import Simulator, in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.settings import SimulatorSettings
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 
 EXPECTED = Path(__file__).with_name("matrix.json")
 """The committed matrix."""
@@ -56,10 +56,10 @@ UNTOUCHED = "-"
 HANG = "hang"
 
 _SEED = 7
-_PATIENT_MS, _HASTY_MS = 30_000, 1_500
-"""Silence after which the engine is given up. Only a hang may meet it, however slow the machine is."""
+_PATIENT_MS, _HASTY_MS = round(ANSWER_SECONDS * 1000), 3_000
+"""Silence after which the engine is given up, and in the trials of a hang, in milliseconds."""
 
-_LONG_SECONDS = 60.0
+_LONG = 60.0
 _OLD, _NEW = "granite is an igneous rock", "basalt is an igneous rock"
 _FILE = b"marble is a metamorphic rock"
 
@@ -75,12 +75,12 @@ class Bench:
     def begin_anew(self) -> None:
         """Empty the engine and disarm its faults; the circuit lets calls through again."""
         self.control.reset()
-        self.server.clock.advance(_LONG_SECONDS)
+        self.server.clock.advance(_LONG)
 
     def calm(self) -> None:
         """Disarm all faults; the circuit lets calls through again."""
         self.control.faults.disarm_all()
-        self.server.clock.advance(_LONG_SECONDS)
+        self.server.clock.advance(_LONG)
 
     def told(self, result: CallToolResult) -> dict[str, Any]:
         """What an error result says, which must say something, and have nothing of a success."""

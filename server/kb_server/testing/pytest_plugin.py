@@ -18,7 +18,8 @@ The last two are to be overridden, by a fixture of the same name or, for one tes
 `@pytest.mark.parametrize("mcp_mode", ["legacy", "2026-07-28"])`.
 
 The server's waits between attempts are over at once and move the engine's clock on by as much. A hanging
-engine is real, and is given up after half a second. Server and client run in a thread of their own; an
+engine is real: it is given up after `request_timeout_ms`, 30 seconds unless `mcp_settings` has a shorter
+time, which every other request of that test must meet, too. Server and client run in a thread of their own; an
 asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its own loop.
 """
 
@@ -44,8 +45,6 @@ from kb_server.testing import (
 
 # By name alone: the server knows no simulator, and pytest is to import the plugin, to rewrite its assertions.
 pytest_plugins = ["kb_simulator.pytest_plugin"]
-
-_SILENCE_MS = 500
 
 
 class _Faults(Protocol):
@@ -103,7 +102,6 @@ def mcp_server(
         "ragler_api_url": engine.url,
         "port": 0,
         "home": tmp_path_factory.mktemp("kb-home"),
-        "request_timeout_ms": _SILENCE_MS,
     }
     settings = ServerSettings(**{**fields, **mcp_settings})
     clock = WaitlessClock(engine.control.clock)

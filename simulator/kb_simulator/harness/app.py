@@ -61,7 +61,7 @@ _HTML = "<!doctype html><title>{title}</title><h1>{title}</h1><p>This is not the
 _LEAST_RETRY_SECONDS = 0.001
 _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time at all
 _SHUTDOWN_SECONDS = 2.0
-_START_SECONDS = 30.0
+_START_SECONDS = 300.0
 
 
 def build_app(

@@ -26,7 +26,7 @@ from kb_simulator.harness.namespaces import DEFAULT, HEADER
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 300.0
 
 
 class ControlError(Exception):

@@ -47,6 +47,7 @@ class TestOfAProjectWithSettingsOfItsOwn:
     def test_it(self, mcp_client):
         assert "kb_move" in {tool.name for tool in mcp_client.tools()}
 
+@pytest.mark.parametrize("mcp_settings", [{"request_timeout_ms": 2000}])
 def test_a_hang_is_given_up(mcp_client, faults):
     faults.arm("hang", operation="getStatus", nth=1)
     assert mcp_client.refused("kb_status")["error"] == "engine_timeout"

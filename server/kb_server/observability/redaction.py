@@ -14,6 +14,8 @@ STRUCK = "***"
 MAX_CHARS = 200
 """So much of a query is logged at the most; a longer one ends in an ellipsis."""
 
+_MAX_READ = 1_000
+"""Characters of a query that are looked at: a character may become eighteen by normalization."""
 _MAX_WORD = 24
 """A longer word is a key, a hash or a path rather than a word."""
 _MAX_MIXED = 15
@@ -22,15 +24,31 @@ _DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}|\d{1,3}(?:\.\d{1,3}){3}"
 """Six digits and more, however grouped: phones, cards, accounts, dates of birth; and IP addresses."""
 _REVEALING = ("@", "://", "=")
 """In an address, a URL and an assignment; the whole word goes."""
+_OF_NUMBERS = " ().-/+_"
+"""Between the digits of a number."""
 
 
 def sanitised(query: str) -> str:
     """`query` as it may be logged."""
     # Compatibility forms and invisible characters would hide an address from what looks for one.
-    visible = (char for char in unicodedata.normalize("NFKC", query) if unicodedata.category(char) != "Cf")
-    words = "".join(visible).split()
+    normalized = unicodedata.normalize("NFKC", query[:_MAX_READ])
+    text = "".join(char for char in normalized if unicodedata.category(char) != "Cf")
+    words = text.split()
+    is_cut = len(query) > _MAX_READ
+    if is_cut and words and not text[-1].isspace():
+        words.pop()  # half of an address would pass for a word
     kept = _DIGITS.sub(STRUCK, " ".join(_struck(word) for word in words))
+    if is_cut:
+        kept = f"{_without_last_number(kept)} {STRUCK}…".lstrip()
     return kept if len(kept) <= MAX_CHARS else f"{kept[:MAX_CHARS]}…"
+
+
+def _without_last_number(text: str) -> str:
+    """`text` without the digits at its end, which may be the beginning of a longer number."""
+    end = len(text)
+    while end and (text[end - 1].isdecimal() or text[end - 1] in _OF_NUMBERS):
+        end -= 1
+    return text[:end]
 
 
 def _struck(word: str) -> str:

@@ -19,8 +19,8 @@ The last two are to be overridden, by a fixture of the same name or, for one tes
 
 The server's waits between attempts are over at once and move the engine's clock on by as much. A hanging
 engine is real: it is given up after `request_timeout_ms`, 30 seconds unless `mcp_settings` has a shorter
-time, which every other request of that test must meet, too. Server and client run in a thread of their own; an
-asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its own loop.
+time, which every other request of that test must meet, too. Server and client run in a thread of their own;
+an asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its own loop.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_server.observability.redaction import MAX_CHARS, sanitised
+from kb_server.observability import redaction
+from kb_server.observability.redaction import MAX_CHARS, STRUCK, sanitised
 
 
 @pytest.mark.requirement("R58")
@@ -57,5 +60,28 @@ def test_a_number_at_the_cut_is_not_half_logged(before: int) -> None:
 
 
 @pytest.mark.parametrize("sign", ["1", "1 ", "+", "@", "(", "a-", ". ", "1....", "\ufdfa"])
-def test_no_query_takes_long(sign: str) -> None:
+def test_the_cost_of_a_query_does_not_grow_with_its_length(
+    sign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its beginning is normalized, which may make eighteen characters of one."""
+    normalize, read = redaction.unicodedata.normalize, []
+
+    def counted(form: Literal["NFKC"], text: str) -> str:
+        read.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr(redaction.unicodedata, "normalize", counted)
     assert len(sanitised(sign * 100_000)) <= MAX_CHARS + 1
+    assert read == [1_000]
+
+
+@given(st.integers(0, 1_010), st.sampled_from(["anna.meier@company.com", "0171 123 45 67", "1234 5678 9012"]))
+def test_nothing_of_an_address_or_a_number_is_logged_where_reading_ends(before: int, secret: str) -> None:
+    """Words that are struck out leave room in the log for what stands behind them."""
+    filling = ("x" * 30 + " ") * 40
+    logged = sanitised(f"{filling[:before]} {secret} {filling}")
+    assert set(logged.rstrip("…").replace(STRUCK, "").split()) <= {"x" * count for count in range(25)}
+
+
+def test_a_query_whose_words_are_all_struck_out_shows_that_it_goes_on() -> None:
+    assert sanitised("x" * 2_000) == f"{STRUCK}…"

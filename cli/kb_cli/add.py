@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -220,7 +221,8 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     """Files at and under `paths`, folders in the order of their names, each once, and those left out.
 
     Hidden files and folders inside a named folder are passed over, and links to folders are not followed. A
-    file in it that leads out of it is left out; one that the user named is taken wherever it leads.
+    file in it that leads out of it is left out; one that the user named is taken wherever it leads. A folder
+    that cannot be read fails by itself.
 
     Raises:
         CliError: a path that was named does not exist.
@@ -228,10 +230,15 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     found: dict[Path, Found] = {}
     left_out = []
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - False also for a name that is too long
             raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
         named, root = not path.is_dir(), path.resolve()
-        for file in [path] if named else _under(path):
+        try:
+            files = [path] if named else list(_under(path))
+        except OSError as error:
+            left_out.append(Result(str(path), "failed", reason=error.strerror or str(error)))
+            continue
+        for file in files:
             if leads_out(file, root):
                 left_out.append(Result(str(file), "skipped", reason=LEADS_OUT))
             elif (real := file.resolve()) not in found:

@@ -10,12 +10,12 @@ address with every question. So each URL is looked at, and the connection goes t
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -30,12 +30,23 @@ Resolve: TypeAlias = Callable[[str, int], Sequence[Address]]
 MOST_BYTES = 100 * 1024 * 1024
 MOST_REDIRECTS = 5
 MOST_SECONDS = 120.0
-"""From the first byte to the last."""
+"""Time for one URL in seconds, from its first connection to its last byte, redirects included."""
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _AGENT = "kb-add"
 _LONGEST_NAME = 150
 _TRANSLATED = IPv6Network("64:ff9b::/96")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_NOT_GLOBAL = tuple(
+    IPv4Network(each)
+    for each in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
+        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+    )
+)  # fmt: skip
+_NOT_GLOBAL_6 = tuple(IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
+"""With `_NOT_GLOBAL`, the special-purpose registries of IANA, but for rows that are globally reachable."""
 _BY_TYPE = {each.mime_type: each.extensions[0] for each in formats.FORMATS.values()}
 _TYPES = {
     **_BY_TYPE,
@@ -54,15 +65,15 @@ class NotFetched(Exception):
 
 
 def is_of_the_internet(address: Address) -> bool:
-    """Whether an address is of the whole internet, and none that is translated into another one."""
-    inner: IPv4Address | None = None
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in _TRANSLATED:
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if address.teredo is not None:
-            return False
-    return address.is_global and not address.is_multicast and (inner is None or is_of_the_internet(inner))
+    """True if an address is of the public internet; one that holds an IPv4 address is judged by that."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_GLOBAL)
+    inner = address.ipv4_mapped or address.sixtofour
+    if address in _TRANSLATED:
+        inner = IPv4Address(int(address) & 0xFFFFFFFF)
+    if inner is not None:
+        return is_of_the_internet(inner)
+    return address in _GLOBAL_UNICAST and not any(address in network for network in _NOT_GLOBAL_6)
 
 
 def addresses_of(host: str, port: int) -> Sequence[Address]:
@@ -93,35 +104,52 @@ def fetch(
     Raises:
         NotFetched: with the reason.
     """
+    return asyncio.run(_fetch(url, folder, is_allowed, resolve, trust))
+
+
+async def _fetch(
+    url: str,
+    folder: Path,
+    is_allowed: Callable[[Address], bool],
+    resolve: Resolve,
+    trust: ssl.SSLContext | None,
+) -> Path:
     place = _parsed(url)
     # A proxy would look the names up for itself.
     headers = {"User-Agent": _AGENT}
-    with httpx.Client(
-        trust_env=False, timeout=_TIMEOUT, headers=headers, verify=True if trust is None else trust
-    ) as client:
-        for _ in range(MOST_REDIRECTS + 1):
-            following = _fetch_once(client, place, folder, is_allowed, resolve)
-            if isinstance(following, Path):
-                return following
-            place = following
+    try:
+        async with (
+            asyncio.timeout(MOST_SECONDS),
+            httpx.AsyncClient(
+                trust_env=False, timeout=_TIMEOUT, headers=headers, verify=True if trust is None else trust
+            ) as client,
+        ):
+            for _ in range(MOST_REDIRECTS + 1):
+                following = await _fetch_once(client, place, folder, is_allowed, resolve)
+                if isinstance(following, Path):
+                    return following
+                place = following
+    except TimeoutError:
+        raise NotFetched(f"it takes more than {MOST_SECONDS:g} seconds") from None
     raise NotFetched(f"it redirects more than {MOST_REDIRECTS} times")
 
 
-def _parsed(url: str | httpx.URL) -> httpx.URL:
+def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
+    """A URL, which may be relative to `base`. Raises NotFetched: nothing can be fetched there."""
     try:
-        place = httpx.URL(url)
-        port = place.port
-    except (httpx.InvalidURL, ValueError, UnicodeError) as error:
-        raise NotFetched(f"it is no URL: {error}") from error
-    if place.scheme not in ("http", "https") or not place.host or port == 0:
+        place = httpx.URL(url) if base is None else base.join(url)
+        host, port = place.host, place.port
+    except (httpx.InvalidURL, ValueError) as error:  # idna's errors are ValueErrors
+        raise NotFetched(f"{url[:200]} is no URL: {error}") from error
+    if place.scheme not in ("http", "https") or not host or port == 0:
         raise NotFetched(f"it leads to {str(place)[:200]}, which is no http:// or https:// URL")
     if place.userinfo:
         raise NotFetched("it holds a name or a password; a page behind one is not fetched")
     return place.copy_with(fragment=None)
 
 
-def _fetch_once(
-    client: httpx.Client,
+async def _fetch_once(
+    client: httpx.AsyncClient,
     place: httpx.URL,
     folder: Path,
     is_allowed: Callable[[Address], bool],
@@ -144,22 +172,26 @@ def _fetch_once(
             extensions={"sni_hostname": place.raw_host.decode("ascii")},
         )
         try:
-            response = client.send(request, stream=True)
+            response = await client.send(request, stream=True)
         except httpx.ConnectError as error:
             reason = f"{place.host} is not reached: {error}"
             continue
-        except httpx.HTTPError as error:
-            raise NotFetched(f"{place.host} does not answer: {_words(error)}") from error
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            ValueError,
+        ) as error:  # httpx reads the target of a redirect
+            raise NotFetched(f"{place.host} gives no answer that can be followed: {_words(error)}") from error
         try:
             if response.has_redirect_location:
-                return _parsed(place.join(response.headers["Location"]))
+                return _parsed(response.headers["Location"], place)
             if not response.is_success:
                 raise NotFetched(f"{place.host} answers {response.status_code}")
-            return _saved(response, place, folder)
+            return await _saved(response, place, folder)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NotFetched(f"its answer broke off: {_words(error)}") from error
         finally:
-            response.close()
+            await response.aclose()
     raise NotFetched(reason)
 
 
@@ -167,17 +199,15 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Path:
+async def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Path:
     content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     path = folder / _name(place, content_type)
-    ends, size = time.monotonic() + MOST_SECONDS, 0
+    size = 0
     with path.open("wb") as file:
-        for block in response.iter_bytes():
+        async for block in response.aiter_bytes():
             size += len(block)
             if size > MOST_BYTES:
                 raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB")
-            if time.monotonic() > ends:
-                raise NotFetched(f"it takes more than {MOST_SECONDS:g} seconds")
             file.write(block)
     encoding = (response.charset_encoding or "").lower()
     if content_type.startswith("text/") and encoding not in _UTF_8:

@@ -420,6 +420,14 @@ def test_a_damaged_file_fails_alone(kb: Kb, tmp_path: Path) -> None:
     assert next(result for result in results if result["outcome"] == "failed")["reason"]
 
 
+def test_a_url_of_no_host_fails_alone(kb: Kb, tmp_path: Path) -> None:
+    (tmp_path / "first.md").write_text("The first of two notes about granite")
+    (tmp_path / "second.md").write_text("The second of two notes about basalt")
+    status, out, _ = kb("add", "first.md", "http://xn--/", "second.md", "--json")
+    assert status == Exit.PARTLY
+    assert outcomes(json.loads(out)) == {"first.md": "added", "second.md": "added", "xn--": "failed"}
+
+
 def test_a_file_without_text_does_not_read_as_success(kb: Kb, tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text(" \n\n ")
     status, out, _ = kb("add", "blank.txt", "--json")

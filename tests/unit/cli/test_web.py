@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import pytest
 from kb_cli import web
 from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet
 from tests.support.certificates import self_signed
+from tests.support.patience import SILENCE
 
 HERE, ELSEWHERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
 PAGE = b"<h1>Stones</h1>"
@@ -41,6 +43,9 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "/inside": (302, {"Location": "http://127.0.0.2:9/secret"}, b""),
     "/file": (302, {"Location": "file:///etc/passwd"}, b""),
     "/odd": (302, {"Location": "http://[::1"}, b""),
+    "/script": (302, {"Location": "javascript:alert(1)"}, b""),
+    "/xn": (302, {"Location": "http://xn--/"}, b""),
+    "/mail": (302, {"Location": "mailto:a@b.example"}, b""),
     "/login": (302, {"Location": "http://a:b@example.test/"}, b""),
 }
 
@@ -129,7 +134,10 @@ def test_a_name_is_looked_up_once_and_the_connection_goes_there(
     [
         ("/inside", "127.0.0.2 is 127.0.0.2, which is not of the internet; --private allows"),
         ("/file", "no http:// or https:// URL"),
-        ("/odd", "Invalid URL"),
+        ("/odd", "no answer that can be followed"),
+        ("/script", "no answer that can be followed"),
+        ("/xn", "no answer that can be followed"),
+        ("/mail", "no answer that can be followed"),
         ("/login", "a password"),
         ("/loop", "redirects more than 5 times"),
         ("/nothing", "site.example answers 404"),
@@ -148,7 +156,8 @@ def test_what_is_not_fetched_says_why(
 
 
 @pytest.mark.parametrize(
-    "url", ["http://", "http://a:0/", "http://user:word@site.example/", "http://[", "http://a b/"]
+    "url",
+    ["http://", "http://a:0/", "http://user:word@site.example/", "http://[", "http://a b/", "http://xn--/"],
 )
 def test_what_is_no_url_is_refused(get: Fetch, url: str) -> None:
     with pytest.raises(NotFetched):
@@ -183,7 +192,10 @@ def test_the_certificate_is_that_of_the_name_and_not_of_the_address(tmp_path: Pa
         "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
         "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1",
         "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::", "192.0.2.1", "2001:db8::1",
-        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2", "fec0::1", "64:ff9b:1::7f00:1", "64:ff9b:1::101:101",
+        "::127.0.0.1", "::1.1.1.1", "::ffff:0:127.0.0.1", "::ffff:0:1.1.1.1", "192.88.99.1", "192.0.0.9",
+        "192.0.0.170", "198.18.0.1", "203.0.113.5", "240.0.0.1", "100::1", "100:0:0:1::1", "2001:2::1",
+        "2001:10::1", "3fff::1", "5f00::1", "4000::1", "2002:c058:6301::1",
     ],
 )  # fmt: skip
 def test_addresses_inside_are_not_of_the_internet(address: str) -> None:
@@ -193,6 +205,16 @@ def test_addresses_inside_are_not_of_the_internet(address: str) -> None:
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "64:ff9b::101:101"])
 def test_addresses_outside_are(address: str) -> None:
     assert is_of_the_internet(ip_address(address))
+
+
+def test_a_host_that_never_sends_the_head_of_its_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "MOST_SECONDS", SILENCE)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(NotFetched, match="takes more than"):
+            fetch(url, tmp_path, is_allowed=lambda _: True)
 
 
 def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:

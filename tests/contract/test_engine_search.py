@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from kb_engine.ranking_settings import RankingSettings
 from kb_engine.rerank.settings import RerankSettings
 from tests.contract.conftest import Start
 from tests.support.engine_http import Caller, Json
+from tests.support.loop_clock import advance_loop
 from tests.support.rerank_endpoint import Fault, RerankEndpoint, answering, hanging, rerank_endpoint
 
+GIVEN_UP_AFTER = 30
+"""Seconds that the engine waits for its reranker."""
 TEXTS = ["granite and basalt", "a quarry by the river", "a lantern in the harbour office"]
 
 
@@ -72,18 +76,25 @@ async def test_a_final_score_is_made_of_what_the_reranker_gave(start: Start, ser
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (hanging, "did not answer within 0.1 s"),
+        (hanging, "did not answer within 30 s"),
         (answering(b"no", 503), "HTTP 503"),
         (answering(b"[]"), "0 scores for 3 passages"),
         (answering(b"", 307, Location="http://127.0.0.1:1/rerank"), "redirects"),
     ],
 )
 async def test_a_search_is_answered_in_its_first_order_where_the_reranker_fails(
-    start: Start, served: RerankEndpoint, fault: Fault, why: str
+    start: Start, served: RerankEndpoint, fault: Fault, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kb = await filled(start, served, timeout=0.1)
+    advance = advance_loop(monkeypatch)
+    kb = await filled(start, served, timeout=GIVEN_UP_AFTER)
     first = await kb.search("granite", rerank=False)
-    served.fault = fault
+
+    async def failing(request: web.Request) -> web.StreamResponse:
+        if fault is hanging:
+            advance(GIVEN_UP_AFTER)
+        return await fault(request)
+
+    served.fault = failing
     answer = await kb.search("granite")
     assert answer["reranked"] is False
     assert why in answer["rerank_failure"]

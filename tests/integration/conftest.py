@@ -56,10 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bound the tests themselves; building images has a bound of its own."""
+    """Mark the tests that need Docker as processes."""
     for item in items:
-        if FOLDER in item.nodeid and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(240, func_only=True))
         if FOLDER in item.nodeid and "docker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.process)
 

@@ -18,7 +18,7 @@ from tests.integration.conftest import Images, Report
 from tests.integration.containers import Engine, Lab, Server, error_of, served
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, SILENCE
 
 WRITERS = 4
 NOTES_EACH = 30
@@ -74,7 +74,7 @@ class Writer(threading.Thread):
                 self._history.acknowledged[word] = result["structuredContent"]["job_id"]
                 return
             self._history.refused[error_of(result)] += 1
-            self._again.wait(0.1)
+            self._again.wait(SILENCE)
         raise AssertionError(f"{word} was refused {TRIES} times")
 
 

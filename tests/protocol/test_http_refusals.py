@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from mcp_aiohttp.options import BodyLimits
 from tests.protocol.conftest import Serve, Served
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import PLAIN, call, request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 KEY = "a-secret-key"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
@@ -160,7 +161,7 @@ async def test_json_is_json_however_it_is_spelt(served: Served, media_type: str)
 
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-LIMITS = BodyLimits(max_bytes=1000, silence=0.05, total=1.0)
+LIMITS = BodyLimits(max_bytes=1000, silence=ANSWER_SECONDS, total=ANSWER_SECONDS)
 
 
 def padded(length: int) -> bytes:
@@ -194,7 +195,7 @@ async def test_an_announced_monster_is_refused_unread(serve: Serve) -> None:
 
 
 async def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
-    served = await serve(body=LIMITS)
+    served = await serve(body=replace(LIMITS, silence=SILENCE))
     answer = await raw(served.port, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"Connection: close" in answer

@@ -14,12 +14,11 @@ import pytest
 from kb_server.tool import Call, NoArguments
 from tests.protocol.conftest import Serve, Served
 from tests.support.fake_toolset import Empty, Fake
+from tests.support.loop_clock import advance_loop, turns
 from tests.support.mcp_messages import BOTH, call, events, modern, modern_headers
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 TOKEN = {"progressToken": "p1"}
-SHORT = 0.01
-"""A keep-alive interval that passes at once."""
 
 
 def shaped(message: dict[str, Any], era: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -100,7 +99,7 @@ async def test_a_token_that_is_none_is_not_used(served: Served) -> None:
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_a_silent_call_is_kept_alive_with_comments(serve: Serve, fake: Fake, era: str) -> None:
     """After a while the answer becomes a stream, so that no proxy takes it for dead."""
-    served = await serve(keep_alive=SHORT)
+    served = await serve(keep_alive=SILENCE)
     async with streamed(served, *shaped(call("slow"), era)) as (response, lines):
         assert response.headers["Content-Type"] == "text/event-stream"
         assert [await anext(lines) for _ in range(6)] == [": keep-alive", ""] * 3
@@ -110,20 +109,22 @@ async def test_a_silent_call_is_kept_alive_with_comments(serve: Serve, fake: Fak
 
 
 async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_long_it_takes(
-    serve: Serve, fake: Fake
+    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """curl sends `*/*` and cannot read events."""
-    served = await serve(keep_alive=SHORT)
+    advance = advance_loop(monkeypatch)
+    served = await serve(keep_alive=1.0)
     posted = asyncio.ensure_future(served.post(call("slow"), {"Accept": "*/*"}))
     await fake.slow.started.wait()
-    await asyncio.wait({posted}, timeout=5 * SHORT)
+    advance(5.0)
+    await turns()
     fake.slow.release.set()
     assert (await posted).headers["Content-Type"] == "application/json"
 
 
 async def test_a_fault_after_the_stream_began_is_its_last_event(serve: Serve, fake: Fake) -> None:
     """The status has been sent; the error has not."""
-    served = await serve(keep_alive=SHORT)
+    served = await serve(keep_alive=SILENCE)
 
     async def broken_late(arguments: NoArguments, call: Call) -> Empty:
         await fake.slow.release.wait()
@@ -139,7 +140,7 @@ async def test_a_fault_after_the_stream_began_is_its_last_event(serve: Serve, fa
 
 @pytest.mark.parametrize("at", ["before", "within"])
 async def test_closing_a_modern_answer_cancels_the_work(serve: Serve, fake: Fake, at: str) -> None:
-    served = await serve(keep_alive=SHORT if at == "within" else 15.0)
+    served = await serve(keep_alive=SILENCE if at == "within" else ANSWER_SECONDS)
     await left(served, fake, *shaped(call("slow"), "modern"), at)
     await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await served.post(call("echo", text="on"))).status_code == 200
@@ -148,7 +149,7 @@ async def test_closing_a_modern_answer_cancels_the_work(serve: Serve, fake: Fake
 @pytest.mark.parametrize("at", ["before", "within"])
 async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(serve: Serve, fake: Fake, at: str) -> None:
     """A disconnect says nothing in the handshake era: the work goes on without its client."""
-    served = await serve(keep_alive=SHORT if at == "within" else 15.0)
+    served = await serve(keep_alive=SILENCE if at == "within" else ANSWER_SECONDS)
     ended = asyncio.Event()
 
     async def reporting(arguments: NoArguments, call: Call) -> Empty:

@@ -18,7 +18,7 @@ from kb_load.processes import clean_environment, free_port
 from tests.protocol.conftest import Process, Start
 from tests.support.eventually import eventually, eventually_async
 from tests.support.mcp_messages import call, initialize, request
-from tests.support.patience import COMMAND_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS
 from tests.support.stack import Process as Command
 from tests.support.stack import wait_until_ready
 
@@ -168,7 +168,9 @@ async def test_an_engine_finishes_its_jobs_before_it_ends(home: Path, start: Sta
     url = Rendezvous(home / "engine").url()
     assert url is not None
     long = "\n\n".join(f"Stone {number} lies in the quarry beside the river." * 20 for number in range(800))
-    posted = await asyncio.to_thread(httpx.post, f"{url}/api/v1/jobs", json={"text": long}, timeout=30)
+    posted = await asyncio.to_thread(
+        httpx.post, f"{url}/api/v1/jobs", json={"text": long}, timeout=ANSWER_SECONDS
+    )
     assert posted.status_code == 202, posted.text
     client.process.kill()
     eventually(lambda: not engines(home), what="the end of the engine")

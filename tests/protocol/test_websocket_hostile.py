@@ -34,9 +34,9 @@ from tests.protocol.sockets import connect as connect
 from tests.protocol.test_stdio import GARBAGE
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
-from tests.support.loop_clock import advance_loop
+from tests.support.loop_clock import advance_loop, turns
 from tests.support.mcp_messages import call, modern, request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
@@ -307,13 +307,15 @@ async def _unread(served: Served) -> AsyncIterator[socket.socket]:
 
 
 async def _flooded(connection: socket.socket, message: Any) -> None:
-    """Send `message` again and again, under new ids, until the server takes no more for a while."""
+    """Send `message` again and again, under new ids, until the server takes no more."""
     loop = asyncio.get_running_loop()
     for number in range(1_000_000):
-        sent = loop.sock_sendall(connection, frame(TEXT, json.dumps({**message, "id": number}).encode()))
-        try:
-            await asyncio.wait_for(sent, 0.5)
-        except TimeoutError:
+        data = frame(TEXT, json.dumps({**message, "id": number}).encode())
+        sent = asyncio.ensure_future(loop.sock_sendall(connection, data))
+        await asyncio.wait({sent}, timeout=SILENCE)
+        await turns()  # the server is in this loop: it has had these to read in
+        if not sent.done():
+            sent.cancel()
             return
     raise AssertionError("the server took a million messages without being read")
 

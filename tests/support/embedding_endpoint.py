@@ -161,6 +161,11 @@ def endpoint() -> Iterator[EmbeddingEndpoint]:
 @contextmanager
 def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
     """An embedder that asks this endpoint, with its settings."""
-    chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
+    chosen = {
+        "embedding_url": served.url,
+        "embedding_model": MODEL,
+        "embedding_timeout": ANSWER_SECONDS,
+        **settings,
+    }
     with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
         yield embedder

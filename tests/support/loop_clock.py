@@ -19,3 +19,32 @@ def advance_loop(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     monkeypatch.setattr(loop, "time", lambda: real() + ahead)
     return advance
+
+
+def advance_new_loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that moves on the clocks of all loops made from now on; any thread may call it."""
+    make, ahead = asyncio.new_event_loop, 0.0
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def made() -> asyncio.AbstractEventLoop:
+        loop = make()
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+        loops.append(loop)
+        return loop
+
+    def advance(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+        for loop in loops:
+            if loop.is_running():
+                loop.call_soon_threadsafe(int)  # it wakes and looks at its timers
+
+    monkeypatch.setattr(asyncio, "new_event_loop", made)
+    return advance
+
+
+async def turns(count: int = 100) -> None:
+    """Let the running loop go round, so that everything in this process that can go on does."""
+    for _ in range(count):
+        await asyncio.sleep(0)

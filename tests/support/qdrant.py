@@ -122,7 +122,7 @@ class QdrantServer:
             case "empty":
                 return web.json_response({})
             case "silent":
-                await asyncio.sleep(3_600)
+                await asyncio.Event().wait()
             case "torn":
                 answer = web.StreamResponse(headers={"Content-Length": "1000"})
                 await answer.prepare(request)

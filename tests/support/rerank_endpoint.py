@@ -93,7 +93,7 @@ async def dripping(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b" ")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
 
 async def endless(request: web.Request) -> web.StreamResponse:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kb_config.rendezvous import Rendezvous
-from tests.support.patience import ANSWER_SECONDS, START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE, START_SECONDS
 
 URL = "http://127.0.0.1:4711"
 
@@ -58,8 +58,8 @@ def test_joining_waits_while_an_engine_looks_and_not_for_one_that_ends(place: Re
     engine, look = place.announce(URL), place.claim()
     assert engine is not None
     assert look is not None
-    assert place.join(0.05) is None
-    threading.Timer(0.1, look.release).start()
+    assert place.join(SILENCE) is None
+    threading.Timer(SILENCE, look.release).start()
     assert place.join(ANSWER_SECONDS) == URL
     assert place.claim() is None, "it counts as a user from then on"
 
@@ -74,12 +74,15 @@ def test_one_at_a_time_starts_an_engine(place: Rendezvous) -> None:
 
 def test_what_a_killed_process_held_is_free(place: Rendezvous) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from kb_config.rendezvous import Rendezvous\n"
+        "import sys; from pathlib import Path; from kb_config.rendezvous import Rendezvous\n"
         f"p = Rendezvous(Path(sys.argv[1])); p.announce({URL!r}); p.use(); p.begin()\n"
-        "print('held', flush=True); time.sleep(60)"
+        "print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(place.folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(place.folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"

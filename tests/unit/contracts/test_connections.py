@@ -27,9 +27,12 @@ from kb_contracts.http.connections import (
 )
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop, turns
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
+MOVED_SECONDS = 1_000 * ANSWER_SECONDS
+"""Limit of an answer by a clock that a test moves on by the time for a header, again and again."""
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
 
 
@@ -45,7 +48,7 @@ class Peer:
         self.send(f"{HEAD.format(path=path)}{lines}\r\n".encode())
 
     async def response(self) -> tuple[int, str]:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(MOVED_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
             return int(head.split(" ")[1]), (await self._reader.readexactly(length)).decode()
@@ -55,7 +58,7 @@ class Peer:
         return (await self.response())[0]
 
     async def closed(self) -> bytes:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(MOVED_SECONDS):
             try:
                 return await self._reader.read()
             except ConnectionResetError:
@@ -127,6 +130,22 @@ class Site:
 
 
 Serve = Callable[..., Awaitable[Site]]
+Late = Callable[[Peer], Awaitable[bytes]]
+
+
+@pytest.fixture
+async def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    """Returns what a peer receives until its end, while the time for a header passes again and again."""
+    advance = advance_loop(monkeypatch)
+
+    async def received(peer: Peer) -> bytes:
+        ending = asyncio.ensure_future(peer.closed())
+        while not ending.done():
+            advance(ANSWER_SECONDS)
+            await turns(10)
+        return await ending
+
+    return received
 
 
 @pytest.fixture
@@ -137,11 +156,10 @@ async def serve() -> AsyncIterator[Serve]:
         async def start(
             connections: int = 100,
             per_address: int = 100,
-            header_seconds: float = 60.0,
             certificate: Certificate | None = None,
         ) -> Site:
             site = Site(stack)
-            limits = ConnectionLimits(connections, per_address, header_seconds, lambda _: True)
+            limits = ConnectionLimits(connections, per_address, ANSWER_SECONDS, lambda _: True)
             await site.start(limits, certificate)
             return site
 
@@ -149,27 +167,29 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 @pytest.mark.parametrize("sent", [b"", HALF])
-async def test_a_header_that_does_not_end_is_waited_for_some_seconds(serve: Serve, sent: bytes) -> None:
-    peer = await (await serve(header_seconds=0.01)).connect()
+async def test_a_header_that_does_not_end_is_waited_for_some_seconds(
+    serve: Serve, late: Late, sent: bytes
+) -> None:
+    peer = await (await serve()).connect()
     peer.send(sent)
-    assert await peer.closed() == b""
+    assert await late(peer) == b""
 
 
-async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve) -> None:
-    peer = await (await serve(header_seconds=0.01)).connect()
+async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve, late: Late) -> None:
+    peer = await (await serve()).connect()
     assert await peer.status_of() == 200
     peer.send(HALF)
-    assert await peer.closed() == b""
+    assert await late(peer) == b""
 
 
-async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -> None:
+async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve, late: Late) -> None:
     """As has the connection that waits for its next one: those others are closed meanwhile."""
-    site = await serve(header_seconds=0.01)
+    site = await serve()
     idle = await site.connect()
     assert await idle.status_of() == 200
     (peer,) = await site.busy(1)
     half = await site.connect()
-    assert await half.closed() == b""
+    assert await late(half) == b""
     site.release.set()
     assert await peer.response() == (200, "good")
     assert await idle.status_of() == 200
@@ -416,13 +436,13 @@ async def test_encrypted_connections_are_kept_and_answered_as_others(serve: Serv
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
 async def test_a_handshake_that_does_not_end_has_the_time_of_a_header(
-    serve: Serve, pair: Pair, sent: bytes
+    serve: Serve, late: Late, pair: Pair, sent: bytes
 ) -> None:
     """Silence, half of one, and a client that does not encrypt."""
-    site = await serve(certificate=Certificate(*pair), header_seconds=0.01)
+    site = await serve(certificate=Certificate(*pair))
     peer = await site.connect()
     peer.send(sent)
-    assert b"HTTP" not in await peer.closed()
+    assert b"HTTP" not in await late(peer)
 
 
 async def test_handshakes_that_do_not_end_keep_nobody_out(serve: Serve, pair: Pair) -> None:
@@ -434,11 +454,13 @@ async def test_handshakes_that_do_not_end_keep_nobody_out(serve: Serve, pair: Pa
     assert await silent[0].closed() == b""
 
 
-async def test_a_connection_after_its_handshake_has_the_time_of_a_header(serve: Serve, pair: Pair) -> None:
-    site = await serve(certificate=Certificate(*pair), header_seconds=0.01)
+async def test_a_connection_after_its_handshake_has_the_time_of_a_header(
+    serve: Serve, late: Late, pair: Pair
+) -> None:
+    site = await serve(certificate=Certificate(*pair))
     peer = await site.connect(tls=trusting(pair.certificate))
     peer.send(HALF)
-    assert await peer.closed() == b""
+    assert await late(peer) == b""
 
 
 async def test_a_new_certificate_is_for_new_connections(serve: Serve, pair: Pair) -> None:

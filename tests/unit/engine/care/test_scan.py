@@ -43,7 +43,7 @@ class Scanning:
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     async def look(self, hours: float = 1.0) -> list[str]:
         """What is hurt, after so many hours and a slice that was begun then."""

@@ -27,6 +27,7 @@ from tests.support.embedding_endpoint import (
     longer_than,
     told,
 )
+from tests.support.loop_clock import advance_new_loops
 from tests.support.patience import ANSWER_SECONDS
 
 
@@ -120,19 +121,28 @@ async def dripping(request: web.Request, _asked: Json) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b" ")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("fault", [hanging, dripping])
-def test_an_endpoint_that_hangs_is_given_up_in_time(served: EmbeddingEndpoint, fault: Any) -> None:
+def test_an_endpoint_that_hangs_is_given_up_in_time(
+    served: EmbeddingEndpoint, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the total time, however little comes meanwhile; questions then are not asked for a while."""
-    with asking(served, embedding_timeout=0.2) as embedder:
+    advance = advance_new_loops(monkeypatch)
+
+    async def late(request: web.Request, asked: Json) -> web.StreamResponse:
+        advance(ANSWER_SECONDS)
+        response: web.StreamResponse = await fault(request, asked)
+        return response
+
+    with asking(served) as embedder:
         embedder.load()
-        served.fault = fault
-        with pytest.raises(EmbedderUnavailable, match=r"within 0\.2 s") as failed:
+        served.fault = late
+        with pytest.raises(EmbedderUnavailable, match=r"within \d+ s") as failed:
             embedder.embed(["bees"])
         assert failed.value.retry_after == 0
-        with pytest.raises(EmbedderUnavailable, match=r"within 0\.2 s") as failed:
+        with pytest.raises(EmbedderUnavailable, match=r"within \d+ s") as failed:
             embedder.embed_query("bees")
         assert failed.value.retry_after > 0
 
@@ -157,14 +167,14 @@ def test_closing_ends_what_hangs(served: EmbeddingEndpoint) -> None:
         entered.set()
         return await hanging(request, asked)
 
-    with asking(served, embedding_timeout=60.0) as embedder, ThreadPoolExecutor(1) as pool:
+    with asking(served, embedding_timeout=ANSWER_SECONDS) as embedder, ThreadPoolExecutor(1) as pool:
         embedder.load()
         served.fault = held
         asked = pool.submit(embedder.embed, ["bees"])
         assert entered.wait(ANSWER_SECONDS)
         embedder.close()
         with pytest.raises(EmbedderUnavailable, match="stopping"):
-            asked.result(20)
+            asked.result(ANSWER_SECONDS)
         with pytest.raises(EmbedderUnavailable, match="stopping"):
             embedder.embed(["bees"])
         embedder.close()
@@ -261,18 +271,23 @@ def test_texts_are_cut_to_the_window_before_they_are_sent(served: EmbeddingEndpo
     assert sent[2:] == ["p: .", "p: ."]
 
 
-def test_a_batch_that_takes_too_long_is_asked_for_in_smaller_parts(served: EmbeddingEndpoint) -> None:
-    most = 2
+def test_a_batch_that_takes_too_long_is_asked_for_in_smaller_parts(
+    served: EmbeddingEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, advance = 2, advance_new_loops(monkeypatch)
 
     async def slow(request: web.Request, asked: Json) -> web.StreamResponse | None:
-        return await hanging(request, asked) if len(asked["input"]) > most else None
+        if len(asked["input"]) <= most:
+            return None
+        advance(ANSWER_SECONDS)
+        return await hanging(request, asked)
 
     texts = [f"text {number}" for number in range(16)]
-    with asking(served, embedding_batch=16, embedding_timeout=1.0) as embedder:
+    with asking(served, embedding_batch=16) as embedder:
         embedder.load()
         served.fault = slow
         for _ in range(2):
-            with pytest.raises(EmbedderUnavailable, match="within 1 s"):
+            with pytest.raises(EmbedderUnavailable, match=f"within {ANSWER_SECONDS:g} s"):
                 embedder.embed(texts)
         assert np.allclose(embedder.embed(texts), HashEmbedder().embed(texts), atol=1e-6)
         most = 16

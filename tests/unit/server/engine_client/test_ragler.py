@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.support.patience import SILENCE
 from tests.support.ragler import API_DOCS, KEY, Backend, RaglerTools, backend_running, tools_before
 
 SEARCH, LIST, INFO = "/vector/search", "/collections", f"/collections/{API_DOCS}"
@@ -157,7 +158,7 @@ async def test_a_backend_that_keeps_silent_is_given_up_after_the_timeout(
         raise AssertionError("an event that nobody sets")
 
     backend.does(PATHS[name], silent)
-    async with tools_before(backend.url, tmp_path, request_timeout_ms=50) as tools:
+    async with tools_before(backend.url, tmp_path, request_timeout_ms=round(SILENCE * 1000)) as tools:
         told = await tools.refused(name, **CALLS[name])
         assert told["error"] == "timeout"
         assert asked == 1

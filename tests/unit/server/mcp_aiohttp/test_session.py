@@ -19,8 +19,9 @@ from kb_server.tool import Call
 from mcp_aiohttp.options import Bounds
 from mcp_aiohttp.protocol.session import Session, session
 from tests.support.fake_toolset import Fake
+from tests.support.loop_clock import turns
 from tests.support.mcp_messages import call, initialize, modern, request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 
 @dataclass
@@ -99,7 +100,7 @@ async def test_settled_waits_for_answers_and_no_longer_than_it_may(fake: Fake, w
     async with beginning(fake, written) as client:
         await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
         await client.take(sent(call("slow", 1)))
-        await asyncio.wait_for(client.settled(0.01), ANSWER_SECONDS)
+        await asyncio.wait_for(client.settled(SILENCE), ANSWER_SECONDS)
         assert written.items == []
         fake.slow.release.set()
         await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
@@ -143,7 +144,7 @@ async def test_a_call_is_in_flight_until_its_answer_is_written(fake: Fake, writt
         for number in (1, 2):
             await client.take(sent(call("echo", number, text="x")))
         third = asyncio.ensure_future(client.take(sent(call("echo", 3, text="x"))))
-        await asyncio.wait({third}, timeout=0.05)
+        await turns()
         assert not third.done()  # even the refusal waits for its turn
         written.let.set()
         await asyncio.wait_for(third, ANSWER_SECONDS)

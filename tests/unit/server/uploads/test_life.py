@@ -14,6 +14,7 @@ import pytest
 from kb_server.uploads.service import Limits, WriteBehind, batches
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, NewUpload, Upload, UploadError
+from tests.support.loop_clock import turns
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.uploads import Desk, encoded, sha256
 
@@ -218,11 +219,11 @@ async def test_who_is_cancelled_twice_leaves_only_when_the_thread_is_done(tmp_pa
             path.unlink(missing_ok=True)
 
     task = asyncio.create_task(pours())
-    await asyncio.to_thread(writing.wait, 10)
+    await asyncio.to_thread(writing.wait, ANSWER_SECONDS)
     for _ in range(2):
         task.cancel()
-        left, _ = await asyncio.wait([task], timeout=0.05)
-        assert not left
+        await turns()
+        assert not task.done()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task

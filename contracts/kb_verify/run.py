@@ -89,20 +89,8 @@ def run(
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     with TemporaryDirectory(prefix="kb-verify-") as folder:
         home = Path(folder)
-        (home / "pytest.ini").write_text("[pytest]\n")
-        command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
-        command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
-        # Differences in full: pytest's advice to raise its verbosity is of no use to a report's reader.
-        command += ["-o", "verbosity_assertions=2"]
-        command += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
-        command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
-        command += ["--kb-timeout", str(target.timeout), "--kb-results", str(home / _RESULTS)]
-        for name, value in target.headers.items():
-            command += ["--kb-header", f"{name}:{value}"]
-        command += ["--pyargs", *tests, *only]
-        command += ["-m", "not generated"] if quick else []
-        if junit is not None:
-            command += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
+        command = [sys.executable, "-m", "pytest"]
+        command += arguments(target, home, quick=quick, tests=tests, only=only, junit=junit)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: target.api_key}
         out = sys.stderr if show_progress else subprocess.PIPE
@@ -118,7 +106,7 @@ def run(
             finally:
                 process.kill()
         try:
-            results = msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
+            results = results_in(home)
         except (OSError, msgspec.DecodeError) as error:
             if interrupted:
                 raise KeyboardInterrupt from error
@@ -126,6 +114,39 @@ def run(
                 f"the suite did not run to its end: {(output or '')[-_TAIL:].strip()}"
             ) from error
         return msgspec.structs.replace(results, interrupted=interrupted)
+
+
+def arguments(
+    target: Target,
+    home: Path,
+    *,
+    quick: bool = False,
+    tests: Sequence[str] = (SUITE,),
+    only: Sequence[str] = (),
+    junit: Path | None = None,
+) -> list[str]:
+    """Arguments for pytest to run the suite in the folder `home`, which receives the results; see `run`."""
+    configuration = home / "pytest.ini"
+    configuration.write_text("[pytest]\n")
+    given = ["-c", str(configuration), "--rootdir", str(home)]
+    given += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
+    # Differences in full: pytest's advice to raise its verbosity is of no use to a report's reader.
+    given += ["-o", "verbosity_assertions=2"]
+    given += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
+    given += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
+    given += ["--kb-timeout", str(target.timeout), "--kb-results", str(home / _RESULTS)]
+    for name, value in target.headers.items():
+        given += ["--kb-header", f"{name}:{value}"]
+    given += ["--pyargs", *tests, *only]
+    given += ["-m", "not generated"] if quick else []
+    if junit is not None:
+        given += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
+    return given
+
+
+def results_in(home: Path) -> Results:
+    """The results that pytest has left in `home`. Raises OSError, msgspec.DecodeError: there are none."""
+    return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import httpx
@@ -22,13 +24,14 @@ from kb_cli.output import Exit
 from kb_cli.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import ApiSurface, of_surface
-from kb_contracts.http.mount import problem_response
+from kb_contracts.api.operations import OPERATIONS, ApiSurface, of_surface
+from kb_contracts.http.mount import build_application
+from kb_simulator.harness import app
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
 from kb_verify.run import SUITE
 from tests.contract.conftest import kb_verify
+from tests.mutation.mutants import MUTANTS
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.eventually import eventually
 from tests.support.patience import COMMAND_SECONDS
@@ -44,20 +47,10 @@ UUID = "00000000-0000-4000-8000-000000000000"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@web.middleware
-async def resets_created_at(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """An engine that gives a patched note another time of creation."""
-    response = await handler(request)
-    if request.method == "PATCH" and response.status == 200 and isinstance(response, web.Response):
-        document = msgspec.json.decode(response.body)  # type: ignore[arg-type]  # the adapter sends bytes
-        document["created_at"] = document["updated_at"]
-        response.body = msgspec.json.encode(document)
-    return response
-
-
-def test_an_engine_with_one_broken_promise_is_told_by_its_requirement(tmp_path: Path) -> None:
-    """Exit status 1; the promise, the requirement and the reason are named, everything else is kept."""
-    with engine(tmp_path, [resets_created_at]) as url:
+def test_an_engine_with_one_broken_promise_is_reported_by_its_requirement(tmp_path: Path) -> None:
+    """Exit status 1. The promise, the requirement and the reason are named; no other promise is broken."""
+    [mutant] = (each for each in MUTANTS if each.name == "a patch resets created_at")
+    with mutant.broken(), simulator() as url:
         done = kb_verify(url, "--quick", "--report", "out", cwd=tmp_path)
     assert done.returncode == 1
     (broken,) = [line for line in done.stdout.splitlines() if "\tBROKEN\t" in line]
@@ -190,7 +183,7 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
 
 
 def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) -> None:
-    """As a command: jobs that end at once leave nothing to cancel, and seven promises not shown."""
+    """As a command, on a base that may be erased. Jobs that end at once would leave nothing to cancel."""
     process = Process.start(
         "-m",
         "kb_cli.main",
@@ -204,7 +197,11 @@ def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) ->
     )
     try:
         line = eventually(process.output, lambda text: "\n" in text, what="the ready line")
-        done = kb_verify(line.split()[2].rstrip(","), "--quick", cwd=tmp_path)
+        url = line.split()[2].rstrip(",")
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}) as http:
+            http.post("/api/v1/jobs", json={"text": "granite"}).raise_for_status()
+            done = kb_verify(url, "--quick", "--erase", cwd=tmp_path)
+            assert http.get("/api/v1/documents").json()["total"] == 0
     finally:
         assert process.stop() == 0
     assert done.returncode == 0, done.stderr
@@ -212,7 +209,7 @@ def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) ->
 
 
 def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    """Nothing in it is touched; `--erase` allows it."""
+    """Nothing in it is touched."""
     with simulator() as url:
         headers = {"Authorization": f"Bearer {API_KEY}"}
         with httpx.Client(base_url=url, headers=headers) as http:
@@ -223,10 +220,6 @@ def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
             assert "1 documents" in refused.stderr
             assert "--erase" in refused.stderr
             assert http.get("/api/v1/documents").json()["total"] == 1
-            allowed = kb_verify(url, "--quick", "--erase", "--json", cwd=tmp_path)
-            assert allowed.returncode == 0, allowed.stderr
-            assert msgspec.json.decode(allowed.stdout, type=Verdict).passed
-            assert http.get("/api/v1/documents").json()["total"] == 0
 
 
 def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
@@ -242,23 +235,26 @@ def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
         assert http.get(f"/collections/{UUID}").json()["name"] == "guides"
 
 
-def serving_only(*paths: str) -> Any:
-    """An engine that knows of RAGler's paths only these, by how they begin."""
+def serving_only(*ids: str) -> AbstractContextManager[Any]:
+    """Simulators started meanwhile serve, of RAGler's operations, these alone."""
+    table = tuple(each for each in OPERATIONS if each.surface is not ApiSurface.RAGLER or each.id in ids)
+    served = {operation.id for operation in table}
 
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        ours = f"{request.method} {request.path}"
-        if request.path.startswith(("/collections", "/vector")) and not ours.startswith(paths):
-            return problem_response(EngineError("route_not_found", "There is no such path."))
-        return await handler(request)
+    def build(handlers: Mapping[str, Any], **others: Any) -> web.Application:
+        kept = {id_: handler for id_, handler in handlers.items() if id_ in served}
+        return build_application(kept, operations=table, **others)
 
-    return middleware
+    return patch.object(app, "build_application", build)
 
 
 def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
-    """They are told as not shown, with the reason; every other promise is kept."""
-    with engine(tmp_path, [serving_only("no path")]) as url:
-        done = kb_verify(url, "--json", "--examples", "3", cwd=tmp_path)
+    """They are reported as not shown, with the reason. All other promises are kept."""
+    with serving_only(), simulator() as url:
+        done = kb_verify(url, "--json", "--quick", cwd=tmp_path)
+        generated = run(
+            Target(url, API_KEY, examples=1), tests=[f"{SUITE}.test_generated"], only=["-k", "putCollection"]
+        )
+    assert generated.outcomes == []
     assert done.returncode == 0, done.stderr
     answer = msgspec.json.decode(done.stdout, type=Verdict)
     assert answer.passed
@@ -270,8 +266,8 @@ def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
 
 
 def test_an_engine_with_a_part_of_raglers_operations_is_not(tmp_path: Path) -> None:
-    """Whoever finds a collection goes on to search in it."""
-    with engine(tmp_path, [serving_only("GET /collections")]) as url:
+    """A caller that finds a collection goes on to search in it."""
+    with serving_only("listCollections", "getCollection"), simulator() as url:
         done = kb_verify(url, "--quick", cwd=tmp_path)
     assert done.returncode == 1
     whole = [line for line in done.stdout.splitlines() if "served whole or not at all" in line]

@@ -190,7 +190,7 @@ _DOCUMENTS = [
        around("clearDocuments", mis.documents_alone_removed)),
     _m("clearing counts nothing", DOCUMENTS, "clearing_removes_all", says("clearDocuments", documents=0)),
     _m("a patch resets created_at", DOCUMENTS, "a_patched_note_keeps_created_at",
-       answers("patchNote", lambda a: {"created_at": a.updated_at})),
+       answers("patchNote", lambda a: {"created_at": a.updated_at} if isinstance(a, m.Document) else {})),
     _m("a patch leaves updated_at", DOCUMENTS, "a_patched_note_renews_updated_at_and_its_version",
        answers("patchNote", lambda a: {"updated_at": a.created_at})),
     _m("a patch leaves the version", DOCUMENTS, "a_patched_note_renews_updated_at_and_its_version",

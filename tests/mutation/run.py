@@ -4,28 +4,34 @@
     python -m tests.mutation.run patch      those with "patch" in their name
 
 Exit status 1 where a mutant is not caught by its own test, or falls over instead of misbehaving. One that its
-own test lets pass is shown to the whole suite, generated requests and all. There is a process for each core:
-what is broken is broken in one of them.
+own test lets pass is shown to the whole suite, generated requests and all. Each mutant has two processes, one
+with the broken simulator and one with the suite, forked from this one once it has run the suite itself.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kb_verify import Results, Status, Target, run
+from kb_verify import Results, Status, Target
 from kb_verify.run import SUITE, SuiteError
+from tests.mutation.breaking import Mutant
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.suite_process import FORK, Run, run_here, suite_process
 from tests.support.engines import API_KEY, simulator
+
+_BRIEF = ("-x", "--tb=no")
 
 
 @dataclass(frozen=True)
@@ -61,18 +67,17 @@ class Crashes(logging.Handler):
             self.seen.append(f"{type(error).__name__}: {error}")
 
 
-def fate_of(name: str) -> Fate:
-    """What becomes of the mutant of this name."""
-    (mutant,) = (each for each in MUTANTS if each.name == name)
+def fate_of(mutant: Mutant) -> Fate:
+    """Break a simulator, and run the test that is to notice, then the whole suite if it does not."""
     started = time.monotonic()
     module, _, test = mutant.test.partition("::")
-    with _crashes() as crashes, mutant.broken(), simulator() as url:
+    with suite_process() as verify, _crashes() as crashes, mutant.broken(), simulator() as url:
         target = Target(url, API_KEY)
-        caught = _caught(run(target, tests=[f"{SUITE}.{module}"], only=["-x", "-k", f"{test}"]))
+        caught = _caught(verify(Run(target, tests=[f"{SUITE}.{module}"], only=[*_BRIEF, "-k", test])))
         expected = caught is not None
         if caught is None:
-            caught = _caught(run(target, only=["-x"]))
-    return Fate(name, mutant.test, caught, expected, crashes.seen, time.monotonic() - started)
+            caught = _caught(verify(Run(target, only=_BRIEF)))
+    return Fate(mutant.name, mutant.test, caught, expected, crashes.seen, time.monotonic() - started)
 
 
 @contextmanager
@@ -93,12 +98,14 @@ def _caught(results: Results) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    names = [each.name for each in MUTANTS]
-    chosen = [name for name in names if not arguments or any(word in name for word in arguments)]
-    _check_whole()
+    chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
     started = time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
-        fates = [_printed(fate) for fate in processes.map(fate_of, chosen)]
+    _check_whole()
+    gc.freeze()  # a collection in a forked process would copy all that was imported
+    fates = []
+    for fate in fates_of(chosen):
+        print(f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
+        fates.append(fate)
     seconds = time.monotonic() - started
     survivors = sum(fate.caught_by is None for fate in fates)
     print(f"{len(fates)} mutants, {survivors} survived, {seconds:.0f} s")
@@ -108,6 +115,29 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if fates and all(fate.well for fate in fates) else 1
 
 
+def fates_of(mutants: Sequence[Mutant]) -> Iterator[Fate]:
+    """The fates in the order in which they are known, of as many mutants at a time as there are cores."""
+    waiting, running = deque(mutants), dict[Any, Mutant]()
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            ours, theirs = FORK.Pipe(duplex=False)
+            FORK.Process(target=_send_fate, args=(theirs, waiting[0])).start()
+            theirs.close()
+            running[ours] = waiting.popleft()
+        for ready in wait(list(running)):
+            mutant = running.pop(ready)
+            try:
+                yield ready.recv()
+            except EOFError:
+                raise SystemExit(f"the process of the mutant {mutant.name} died") from None
+            finally:
+                ready.close()
+
+
+def _send_fate(out: Connection, mutant: Mutant) -> None:
+    out.send(fate_of(mutant))
+
+
 def _trouble(fate: Fate) -> str:
     if fate.crashes:
         return f"it falls over: {fate.crashes[0]}"
@@ -115,16 +145,23 @@ def _trouble(fate: Fate) -> str:
 
 
 def _check_whole() -> None:
-    """The tests that are to notice pass while nothing is broken."""
-    with simulator() as url:
-        results = run(Target(url, API_KEY), quick=True)
+    """Run the tests that are to notice on a simulator of which nothing is broken, in this process."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_serve_whole, args=(theirs,))
+    process.start()
+    results = run_here(Run(Target(ours.recv(), API_KEY), quick=True))
+    ours.send(None)
+    process.join()
+    if isinstance(results, str):
+        raise SystemExit(results)
     if not results.passed:
         raise SystemExit(f"the suite fails on a whole simulator: {results.of(Status.FAILED)[0].id}")
 
 
-def _printed(fate: Fate) -> Fate:
-    print(f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
-    return fate
+def _serve_whole(until: Connection) -> None:
+    with simulator() as url:
+        until.send(url)
+        until.recv()
 
 
 if __name__ == "__main__":

@@ -15,17 +15,15 @@ from kb_engine.index.port import IndexStats
 from tests.support.qdrant import QdrantServer, serving
 from tests.support.qdrant_cores import REAL_URL, core_of
 from tests.support.remote_index import Server
+from tests.support.scope import rows
 
 FarServer = Server | QdrantServer
 
-QDRANT = (
-    pytest.param("local", marks=pytest.mark.process),
-    pytest.param("edge", marks=pytest.mark.process),
-    pytest.param(
-        "real",
-        marks=[pytest.mark.process, pytest.mark.skipif(not REAL_URL, reason="QDRANT_URL names no server")],
-    ),
+QDRANT = tuple(
+    pytest.param(kind, marks=pytest.mark.process)
+    for kind in (*rows("edge", whole=["local"]), *(["real"] if REAL_URL else []))
 )
+"""Qdrant's core; in a whole run also the model in Python that its client has of it."""
 FAR = ("remote", *QDRANT)
 """Parameters of a fixture."""
 

@@ -1,5 +1,9 @@
 """The contract of an index: its tests run on those in a base, PostgreSQL's in each of the ways in which it
-finds chunks, and on those far away."""
+finds chunks, and on those far away.
+
+Rows that only search share a base: they are subtests of one test. Rows of the analyser and of the parser of
+queries, which all indexes share, run on the embedded index.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,13 @@ KINDS = (
         for kind in ("postgres", "postgres scoring all", "postgres by HNSW")
     ),
 )
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
+    """An empty base with the embedded index."""
+    async with opened(tmp_path / "kb.db") as base:
+        yield base
 
 
 @pytest.fixture(params=(*KINDS, *FAR))

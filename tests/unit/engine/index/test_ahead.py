@@ -63,13 +63,28 @@ async def nothing(_base: Base) -> None:
     pass
 
 
-@pytest.mark.parametrize("change", [tagged, untagged, deleted, added, cleared, nothing])
-@pytest.mark.parametrize("mode", ["hybrid", "vector"])
-@pytest.mark.parametrize("selection", [Selection(), Selection(tags=["a"])])
-async def test_what_changes_while_the_vector_is_made_counts(
-    base: Base, change: Change, mode: Any, selection: Selection
+CHANGES = (tagged, untagged, deleted, added, cleared, nothing)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_while_the_vector_is_made_counts(base: Base, change: Change) -> None:
+    await compare(base, change, replace(HYBRID, selection=Selection(tags=["a"])))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "query", [HYBRID, replace(HYBRID, mode="vector", selection=Selection(tags=["a"]))], ids=["all", "vector"]
+)
+async def test_a_change_counts_in_each_mode_and_selection(
+    embedded: Base, monkeypatch: pytest.MonkeyPatch, change: Change, query: Query
 ) -> None:
-    query = replace(HYBRID, mode=mode, selection=selection)
+    monkeypatch.setattr(vectors, "BESIDE_ROWS", 0)
+    await fill(embedded)
+    await compare(embedded, change, query)
+
+
+async def compare(base: Base, change: Change, query: Query) -> None:
+    """The answer of a search during which the base changes is that of a search afterwards."""
 
     async def vector() -> Vector:
         await change(base)
@@ -97,15 +112,18 @@ async def test_a_reach_that_is_lost_while_the_vector_is_made_is_lost(base: Base)
     assert [each.document.title for each in found.results] == ["2"]
 
 
-@pytest.mark.parametrize("text", ["", "?!", "\u200b", "unheard-of"])
-async def test_a_text_of_which_the_index_has_no_word_is_searched_by_its_vector(base: Base, text: str) -> None:
+async def test_a_text_without_a_word_of_the_index_is_searched_by_its_vector(
+    base: Base, subtests: pytest.Subtests
+) -> None:
     async def vector() -> Vector:
         return meaning(TEXT)
 
-    query = replace(HYBRID, text=text)
-    found = await base.store.search(query, vector())
-    assert answers(found) == answers(await base.store.search(replace(query, vector=meaning(TEXT))))
-    assert found.results
+    for text in ("", "?!", "\u200b", "unheard-of"):
+        with subtests.test(text=text):
+            query = replace(HYBRID, text=text)
+            found = await base.store.search(query, vector())
+            assert answers(found) == answers(await base.store.search(replace(query, vector=meaning(TEXT))))
+            assert found.results
 
 
 async def test_what_the_vector_raises_is_raised_and_the_store_goes_on(base: Base) -> None:

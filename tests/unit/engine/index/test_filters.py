@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,53 +27,51 @@ async def base(base: Base) -> Base:
     return base
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        ({}, "1234"),
-        ({"tags": ["a"]}, "12"),
-        ({"tags": ["a", "b"]}, "1"),
-        ({"tags": ["a", "c"]}, ""),
-        ({"tags": ["A"]}, ""),
-        ({"tags_any": ["a", "c"]}, "123"),
-        ({"tags": ["b"], "tags_any": ["a", "zz"]}, "1"),
-        ({"doc_type": "pdf"}, "3"),
-        ({"formats": ["md", "html"]}, "24"),
-        ({"formats": ["MD"]}, ""),
-        ({"source_types": ["manual"]}, "1"),
-        ({"source_types": ["other"]}, ""),
-        ({"source_types": [None]}, "234"),
-        ({"source_types": ["manual", None]}, "1234"),
-        ({"source_types": ["other", None], "tags": ["b"]}, "3"),
-        ({"source_path_prefix": "/docs/"}, "12"),
-        ({"source_path_prefix": "/docs/50%"}, "2"),
-        ({"source_path_prefix": "/docs/_"}, ""),
-        ({"source_path_prefix": "/docs/5%_off"}, ""),
-        ({"source_path_prefix": "%"}, ""),
-        ({"source_path_prefix": "/DOCS"}, ""),
-        ({"doc_type": "pdf", "tags": ["c"], "formats": ["pdf"], "source_path_prefix": "/o"}, "3"),
-    ],
+SELECTIONS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "1234"),
+    ({"tags": ["a"]}, "12"),
+    ({"tags": ["a", "b"]}, "1"),
+    ({"tags": ["a", "c"]}, ""),
+    ({"tags": ["A"]}, ""),
+    ({"tags_any": ["a", "c"]}, "123"),
+    ({"tags": ["b"], "tags_any": ["a", "zz"]}, "1"),
+    ({"doc_type": "pdf"}, "3"),
+    ({"formats": ["md", "html"]}, "24"),
+    ({"formats": ["MD"]}, ""),
+    ({"source_types": ["manual"]}, "1"),
+    ({"source_types": ["other"]}, ""),
+    ({"source_types": [None]}, "234"),
+    ({"source_types": ["manual", None]}, "1234"),
+    ({"source_types": ["other", None], "tags": ["b"]}, "3"),
+    ({"source_path_prefix": "/docs/"}, "12"),
+    ({"source_path_prefix": "/docs/50%"}, "2"),
+    ({"source_path_prefix": "/docs/_"}, ""),
+    ({"source_path_prefix": "/docs/5%_off"}, ""),
+    ({"source_path_prefix": "%"}, ""),
+    ({"source_path_prefix": "/DOCS"}, ""),
+    ({"doc_type": "pdf", "tags": ["c"], "formats": ["pdf"], "source_path_prefix": "/o"}, "3"),
 )
-async def test_a_selection_leaves_what_it_names(base: Base, selection: dict[str, Any], expected: str) -> None:
-    for mode in ("fts", "vector", "hybrid"):
-        assert sorted(await base.titles("x", mode, vector=axis(0), **selection)) == list(expected)
+SPANS = (
+    (START, None, "1234"),
+    (START + timedelta(microseconds=1), None, "234"),
+    (None, START + timedelta(hours=1), "12"),
+    (None, START - timedelta(microseconds=1), ""),
+    (START + timedelta(hours=1), START + timedelta(hours=2), "23"),
+    (START + timedelta(hours=3), START, ""),
+)
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "expected"),
-    [
-        (START, None, "1234"),
-        (START + timedelta(microseconds=1), None, "234"),
-        (None, START + timedelta(hours=1), "12"),
-        (None, START - timedelta(microseconds=1), ""),
-        (START + timedelta(hours=1), START + timedelta(hours=2), "23"),
-        (START + timedelta(hours=3), START, ""),
-    ],
-)
-async def test_both_ends_of_a_span_are_inside(
-    base: Base, begin: datetime | None, end: datetime | None, expected: str
-) -> None:
-    assert sorted(await base.titles("x", date_from=begin, date_to=end)) == list(expected)
+async def test_a_selection_leaves_the_documents_that_it_names(base: Base, subtests: pytest.Subtests) -> None:
+    for selection, expected in SELECTIONS:
+        for mode in ("fts", "vector", "hybrid"):
+            with subtests.test(mode=mode, **selection):
+                assert sorted(await base.titles("x", mode, vector=axis(0), **selection)) == list(expected)
+
+
+async def test_both_ends_of_a_span_are_inside(base: Base, subtests: pytest.Subtests) -> None:
+    for begin, end, expected in SPANS:
+        with subtests.test(begin=begin, end=end):
+            assert sorted(await base.titles("x", date_from=begin, date_to=end)) == list(expected)
 
 
 async def test_a_span_may_be_of_the_last_change(base: Base) -> None:

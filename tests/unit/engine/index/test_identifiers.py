@@ -29,13 +29,13 @@ async def add(base: Base, text: str) -> None:
     await base.ingest(new_note(text, title="-"), prepared(text, title="-"))
 
 
-async def test_the_passage_with_the_whole_identifier_is_first(base: Base) -> None:
+async def test_the_passage_with_the_whole_identifier_is_first(embedded: Base) -> None:
     for query, exact, scattered in EXACT:
         for text in (scattered, exact, "basalt columns"):
-            await add(base, text)
-        texts = [result.chunk.text for result in (await base.find(query)).results]
+            await add(embedded, text)
+        texts = [result.chunk.text for result in (await embedded.find(query)).results]
         assert texts == [exact, scattered], query
-        await base.store.once(None, documents.clear)
+        await embedded.store.once(None, documents.clear)
 
 
 async def test_an_identifier_is_found_by_its_parts(base: Base) -> None:
@@ -58,13 +58,13 @@ FORMS = [
 ]
 
 
-async def test_the_form_of_a_letter_does_not_matter(base: Base) -> None:
+async def test_the_form_of_a_letter_does_not_matter(embedded: Base) -> None:
     """In neither of the two, in a text of a known language or of none."""
     for written, sought in FORMS:
         for query, text, language in ((sought, written, None), (written, sought, "de")):
             note = new_note(text, title="-", dedup_scope=str(language))
-            await base.ingest(note, prepared(text, title="-", language=language))
-            assert text in [result.chunk.text for result in (await base.find(query)).results], written
+            await embedded.ingest(note, prepared(text, title="-", language=language))
+            assert text in [result.chunk.text for result in (await embedded.find(query)).results], written
 
 
 def test_an_identifier_that_is_nowhere_takes_nothing_away() -> None:

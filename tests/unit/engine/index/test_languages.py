@@ -23,30 +23,33 @@ async def add(base: Base, language: str | None, text: str) -> None:
     await base.ingest(job, prepared(text, title="-", language=language))
 
 
-@pytest.mark.parametrize(
-    ("query", "language"),
-    [
-        ("Haus", "de"), ("haeuser häuser", "de"), ("Flusses", "de"), ("FRUHLING", "de"),
-        ("mangeait", "fr"), ("maison", "fr"), ("книга", "ru"), ("деревянная полка", "ru"),
-        ("किताब", "hi"), ("หลังคา", "th"), ("แมว", "th"), ("house", "en"), ("selling rivers", "en"),
-    ],
+INFLECTED = (
+    ("Haus", "de"), ("haeuser häuser", "de"), ("Flusses", "de"), ("FRUHLING", "de"),
+    ("mangeait", "fr"), ("maison", "fr"), ("книга", "ru"), ("деревянная полка", "ru"),
+    ("किताब", "hi"), ("หลังคา", "th"), ("แมว", "th"), ("house", "en"), ("selling rivers", "en"),
 )  # fmt: skip
-async def test_inflected_forms_are_found_in_a_mixed_base(base: Base, query: str, language: str) -> None:
-    for one, text in TEXTS.items():
-        await add(base, one, text)
-    found = (await base.find(query)).results
-    assert found[0].chunk.text == TEXTS[language]
 
 
-@pytest.mark.parametrize("language", TEXTS)
-async def test_a_word_as_it_stands_is_found_whatever_the_languages(base: Base, language: str) -> None:
-    """Also in a document of before, whose language nobody found."""
+async def test_inflected_forms_are_found_in_a_mixed_base(embedded: Base, subtests: pytest.Subtests) -> None:
     for one, text in TEXTS.items():
-        await add(base, one, text)
-        await add(base, None, text)
-    for word in TEXTS[language].rstrip(".।").split():
-        texts = [result.chunk.text for result in (await base.find(word)).results]
-        assert texts.count(TEXTS[language]) == 2, word
+        await add(embedded, one, text)
+    for query, language in INFLECTED:
+        with subtests.test(query=query):
+            assert (await embedded.find(query)).results[0].chunk.text == TEXTS[language]
+
+
+async def test_a_word_as_it_stands_is_found_in_any_language(
+    embedded: Base, subtests: pytest.Subtests
+) -> None:
+    """Also in a document of before, whose language is not known."""
+    for one, text in TEXTS.items():
+        await add(embedded, one, text)
+        await add(embedded, None, text)
+    for language, text in TEXTS.items():
+        for word in text.rstrip(".।").split():
+            with subtests.test(language=language, word=word):
+                texts = [result.chunk.text for result in (await embedded.find(word)).results]
+                assert texts.count(text) == 2
 
 
 @pytest.mark.parametrize("query", ["ışık", "Işık"])

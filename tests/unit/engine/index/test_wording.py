@@ -15,7 +15,7 @@ from tests.support.stores import Base, axis, between, meaning, new_note, prepare
 
 pytestmark = pytest.mark.process  # most make a base of seven hundred passages, in each index
 
-MODES = pytest.mark.parametrize("mode", ["fts", "vector", "hybrid"])
+MODES = ("fts", "vector", "hybrid")
 DEEP = 700
 """Passages that every ranking prefers, more than are looked at first."""
 
@@ -45,19 +45,21 @@ async def german(base: Base, *texts: str, **changes: Any) -> None:
     await base.ingest(new_note("".join(texts)), prepared(*texts, language="de", **changes))
 
 
-@MODES
-async def test_a_phrase_that_is_deep_in_the_ranking_is_found(deep: Base, mode: str) -> None:
+async def test_a_phrase_that_is_deep_in_the_ranking_is_found(deep: Base, subtests: pytest.Subtests) -> None:
     wording = Wording(["connection reset"])
-    found = await deep.find(**ranked("connection reset", mode, wording=wording, top=1))
-    assert [result.document.title for result in found.results] == ["wanted"]
-    assert found.total >= (mode != "vector")
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            found = await deep.find(**ranked("connection reset", mode, wording=wording, top=1))
+            assert [result.document.title for result in found.results] == ["wanted"]
+            assert found.total >= (mode != "vector")
 
 
-@MODES
-async def test_a_word_that_nearly_all_hold_is_excluded(deep: Base, mode: str) -> None:
+async def test_a_word_that_nearly_all_hold_is_excluded(deep: Base, subtests: pytest.Subtests) -> None:
     wording = Wording(excluded=["peer"])
-    found = await deep.find(**ranked("connection reset", mode, wording=wording, top=1))
-    assert [result.document.title for result in found.results] == ["wanted"]
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            found = await deep.find(**ranked("connection reset", mode, wording=wording, top=1))
+            assert [result.document.title for result in found.results] == ["wanted"]
 
 
 async def test_what_was_not_all_looked_at_is_no_exact_total(deep: Base) -> None:
@@ -68,31 +70,35 @@ async def test_what_was_not_all_looked_at_is_no_exact_total(deep: Base) -> None:
     assert not found.total_exact
 
 
-@MODES
-async def test_in_a_small_base_the_total_is_exact(base: Base, mode: str) -> None:
+async def test_in_a_small_base_the_total_is_exact(base: Base, subtests: pytest.Subtests) -> None:
     """Whatever the index makes of the words: here one of them is spelled otherwise."""
     await base.note("a connection reset", "connection ﬁrst, then a reset", title="1", vectors=[axis(0)] * 2)
     await base.note("a connection ﬁrst", title="2", vectors=[axis(0)])
-    found = await base.find(**ranked("connection reset first", mode, wording=Wording(["connection first"])))
-    assert sorted(result.chunk.text for result in found.results) == [
-        "a connection ﬁrst",
-        "connection ﬁrst, then a reset",
-    ]
-    assert (found.total, found.total_exact) == (2, True)
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            found = await base.find(
+                **ranked("connection reset first", mode, wording=Wording(["connection first"]))
+            )
+            assert sorted(result.chunk.text for result in found.results) == [
+                "a connection ﬁrst",
+                "connection ﬁrst, then a reset",
+            ]
+            assert (found.total, found.total_exact) == (2, True)
 
 
-@MODES
-async def test_scores_are_those_of_a_search_without_phrases(deep: Base, mode: str) -> None:
+async def test_scores_are_those_of_a_search_without_phrases(deep: Base, subtests: pytest.Subtests) -> None:
     wording = Wording(["a connection reset by others"])
-    query = ranked("a connection reset by others", mode, explain=True)
-    (result,) = (await deep.find(**query, wording=wording, top=5)).results
-    everything = (await deep.find(**query, top=DEEP + 1)).results
-    (same,) = [other for other in everything if other.chunk.id == result.chunk.id]
-    assert result.score == pytest.approx(same.score, abs=1e-6)
-    assert result.explain is not None
-    assert same.explain is not None
-    assert result.explain.bm25 == pytest.approx(same.explain.bm25)
-    assert result.explain.cosine == pytest.approx(same.explain.cosine)
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            query = ranked("a connection reset by others", mode, explain=True)
+            (result,) = (await deep.find(**query, wording=wording, top=5)).results
+            everything = (await deep.find(**query, top=DEEP + 1)).results
+            (same,) = [other for other in everything if other.chunk.id == result.chunk.id]
+            assert result.score == pytest.approx(same.score, abs=1e-6)
+            assert result.explain is not None
+            assert same.explain is not None
+            assert result.explain.bm25 == pytest.approx(same.explain.bm25)
+            assert result.explain.cosine == pytest.approx(same.explain.cosine)
 
 
 async def test_a_phrase_is_found_under_filters(deep: Base) -> None:

@@ -85,6 +85,7 @@ TIERS = (
         needs=("browser", "node"),
     ),
     Tier("mutants", tests=("tests/mutation",), sources=("simulator",), command=("make", "mutants")),
+    Tier("seeded faults", tests=("tests/mutation/test_faults.py",)),
     Tier(
         "conformance",
         tests=("tests/conformance",),

@@ -31,6 +31,7 @@ from tests.support.engines import API_KEY, engine
 from tests.support.postgres import Database, drop, new_database
 from tests.support.qdrant import qdrant
 from tests.support.qdrant_cores import REAL_URL, EdgeCore
+from tests.support.scope import rows
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
 
 pytestmark = pytest.mark.process
@@ -45,13 +46,7 @@ Pair = tuple[Side, Side]
 
 
 each_kind = pytest.mark.parametrize(
-    "kind",
-    [
-        "sqlite",
-        "simulator",
-        "postgres",
-        "sqlite and qdrant",
-    ],
+    "kind", rows("sqlite", "simulator", "postgres", whole=["sqlite and qdrant"])
 )
 each_reach = pytest.mark.parametrize("reach", REACHES.values(), ids=REACHES.keys())
 

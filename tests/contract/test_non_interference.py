@@ -29,11 +29,12 @@ from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import give_back, new_database
+from tests.support.scope import rows
 
 MINE, THEIRS = "collection:memory", "collection:documents"
 _OF_TIME = ("elapsed_seconds", "estimated_seconds", "took_ms", "executionTime", "retry_after", "detail")
 """How long things take, which their work has a say in, and texts that repeat the names of things."""
-_SEEDS = (7, pytest.param(11, marks=pytest.mark.process))
+_SEEDS = rows(7, whole=[11])
 _STEPS = 120
 
 

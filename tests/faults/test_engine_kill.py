@@ -20,12 +20,13 @@ from tests.support.eventually import eventually
 from tests.support.patience import START_SECONDS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.qdrant import environment_of, qdrant
+from tests.support.scope import ALL, rows
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
 
 NOTES = 100
-KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
 
 
 def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ class OnPostgres:
 Place = OnSqlite | OnPostgres
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL", "PostgreSQL and Qdrant"])
+@pytest.fixture(params=rows("SQLite", "PostgreSQL", whole=["PostgreSQL and Qdrant"]))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Where the base and the index are; database and Qdrant's core outlive the engine."""
     if request.param == "SQLite":
@@ -115,14 +116,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_no_number_of_kills_loses_what_was_accepted(
     tmp_path: Path, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
-    """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
+    """Half of them within the life of one job, the rest at any moment: while it works, starts or accepts.
 
     Whatever was answered with 202 is there once in the end, and between two kills every file whose job has
     not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
     kills is `KB_TEST_KILLS`.
     """
     history = Kills(tmp_path, place)
-    history.during_one_job(min(3, KILLS))
+    history.during_one_job(KILLS // 2)
     for number in range(KILLS - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
     history.check_the_end()

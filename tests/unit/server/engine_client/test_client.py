@@ -44,6 +44,8 @@ from kb_server.waiting import Clock
 from kb_simulator import Stuck
 from kb_simulator.harness.faults import Status
 from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop, turns
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 from tests.support.uploads import sha256
@@ -183,7 +185,7 @@ class TestVersionCheck:
 
     async def test_callers_that_begin_together_share_the_outcome(self, engine: SimulatedEngine) -> None:
         engine.arm("hang", "getStatus")
-        client = HttpEngine(engine.url, "secret", silence=0.1)
+        client = HttpEngine(engine.url, "secret", silence=SILENCE)
         outcomes = await asyncio.gather(
             *(client.call(LIST_JOBS, query=JobsQuery()) for _ in range(4)), return_exceptions=True
         )
@@ -191,12 +193,18 @@ class TestVersionCheck:
         engine.journal.expect(operation="getStatus", exactly=1)
         await client.close()
 
-    async def test_who_leaves_does_not_take_it_from_the_others(self, engine: SimulatedEngine) -> None:
+    async def test_who_leaves_does_not_take_it_from_the_others(
+        self, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        advance = advance_loop(monkeypatch)
         engine.arm("hang", "getStatus")
-        client = HttpEngine(engine.url, "secret", silence=0.5)
+        client = HttpEngine(engine.url, "secret", silence=ANSWER_SECONDS)
         leaving, staying = (asyncio.create_task(client.call(LIST_JOBS, query=JobsQuery())) for _ in range(2))
         await eventually_async(lambda: engine.journal.requests("getStatus"), what="the question")
         leaving.cancel()
+        await turns()
+        assert not staying.done()
+        advance(ANSWER_SECONDS)
         outcomes = await asyncio.gather(leaving, staying, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, EngineTimeout]
         engine.journal.expect(operation="getStatus", exactly=1)

@@ -50,6 +50,8 @@ from kb_server.engine_client.port import USER, FileSource
 from kb_server.engine_client.ragler_http import HttpRagler
 from kb_server.engine_client.transport import RetryPolicy
 from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop, turns
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 KEY = "secret"
 URL = "http://engine:8000"
@@ -330,21 +332,29 @@ async def test_a_caller_that_leaves_stops_nothing_that_has_begun() -> None:
 
 async def test_silence_is_a_timeout() -> None:
     slow = Slow()
-    async with before(slow, silence=0.02) as (client, _):
-        with pytest.raises(EngineTimeout, match=r"It said nothing for 0\.02 s\."):
+    async with before(slow, silence=SILENCE) as (client, _):
+        with pytest.raises(EngineTimeout, match=r"It said nothing for 0\.05 s\."):
             await client.call(GET_STATUS)
     assert slow.ended == ["getStatus"]
 
 
-async def test_an_upload_may_take_longer_than_the_silence_while_it_moves(tmp_path: Path) -> None:
+async def test_an_upload_may_take_longer_than_the_silence_while_it_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = advance_loop(monkeypatch)
+
     async def drips() -> AsyncIterator[bytes]:
-        for _ in range(6):
-            await asyncio.sleep(0.05)
+        for _ in range(3):
             yield b"x"
+            await turns()
+            advance(0.75 * ANSWER_SECONDS)
+            await turns()
 
     async with running(EngineSettings(home=tmp_path, port=0, embedder="hash")) as (url, app):
-        client = HttpEngine(url, policy=ONCE, exchange=DirectExchange(app[CALLS], url), silence=0.2)
-        assert (await client.send_file(FileSource("a.txt", 6, drips), m.FileFields())).status == "queued"
+        client = HttpEngine(
+            url, policy=ONCE, exchange=DirectExchange(app[CALLS], url), silence=ANSWER_SECONDS
+        )
+        assert (await client.send_file(FileSource("a.txt", 3, drips), m.FileFields())).status == "queued"
 
 
 async def test_an_engine_that_stops_lets_calls_end_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

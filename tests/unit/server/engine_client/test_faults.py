@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -29,6 +30,8 @@ from kb_server.engine_client.errors import (
 )
 from kb_server.engine_client.port import FileSource
 from kb_server.engine_client.transport import RetryPolicy
+from tests.support.loop_clock import advance_loop, turns
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import simulated_engine
 
@@ -36,7 +39,8 @@ Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
 Behaviour = Callable[[Reader, Writer], Awaitable[None]]
 
-SILENCE = 0.2
+ALLOWED = 20.0
+"""Silence allowed where a test moves the clock, in seconds: short beside the limit of a whole answer."""
 JSON = b"Content-Type: application/json\r\n"
 
 
@@ -60,7 +64,9 @@ async def misbehaving(behave: Behaviour) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def engine_at(url: str, *, attempts: int = 2, silence: float = SILENCE) -> AsyncIterator[HttpEngine]:
+async def engine_at(
+    url: str, *, attempts: int = 2, silence: float = ANSWER_SECONDS
+) -> AsyncIterator[HttpEngine]:
     engine = HttpEngine(
         url, "key", silence=silence, policy=RetryPolicy(attempts=attempts), clock=JumpingClock().clock()
     )
@@ -94,14 +100,27 @@ def response(status: bytes, body: bytes = b"", head: bytes = JSON) -> bytes:
     return b"HTTP/1.1 " + status + b"\r\n" + head + b"Content-Length: %d\r\n" % len(body) + b"\r\n" + body
 
 
+@pytest.fixture(autouse=True)
+async def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a silent peer move on the clock of the loop."""
+    Time.advance = advance_loop(monkeypatch)
+
+
+class Time:
+    advance: ClassVar[Callable[[float], None]]
+
+
 async def keeps_silent(reader: Reader, _writer: Writer) -> None:
-    await reader.read()
+    left = asyncio.ensure_future(reader.read())
+    while not left.done():
+        await turns()
+        Time.advance(ANSWER_SECONDS)
 
 
 async def stops_in_the_body(reader: Reader, writer: Writer) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
     await writer.drain()
-    await reader.read()
+    await keeps_silent(reader, writer)
 
 
 async def resets(_reader: Reader, writer: Writer) -> None:
@@ -201,7 +220,9 @@ async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
     held = asyncio.Event()
 
     async def reads_no_more(_reader: Reader, _writer: Writer) -> None:
-        await held.wait()
+        while not held.is_set():
+            await turns()
+            Time.advance(ANSWER_SECONDS)
 
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
@@ -216,15 +237,17 @@ async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
 async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> None:
     async def drips() -> AsyncIterator[bytes]:
         for _ in range(6):
-            await _pause(SILENCE / 2)
+            Time.advance(0.75 * ALLOWED)
+            await turns()
             yield b"x"
+            await turns()
 
     async def accepts(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"--\r\n")
         writer.write(response(b"500 Enough"))
         await writer.drain()
 
-    async with misbehaving(after_the_version(accepts)) as url, engine_at(url) as engine:
+    async with misbehaving(after_the_version(accepts)) as url, engine_at(url, silence=ALLOWED) as engine:
         with pytest.raises(EngineFailed):
             await engine.send_file(FileSource("a.bin", 6, drips), m.FileFields())
 
@@ -237,18 +260,12 @@ async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> 
         for start in range(0, len(body), 8):
             writer.write(body[start : start + 8])
             await writer.drain()
-            await _pause(SILENCE / 2)
+            await turns()
+            Time.advance(0.75 * ALLOWED)
+            await turns()
 
-    async with misbehaving(after_the_version(dripping)) as url, engine_at(url) as engine:
+    async with misbehaving(after_the_version(dripping)) as url, engine_at(url, silence=ALLOWED) as engine:
         assert (await engine.call(LIST_JOBS, query=JobsQuery())).total == 0
-
-
-async def _pause(seconds: float) -> None:
-    """Real time, which is what the bound on silence is about."""
-    loop = asyncio.get_running_loop()
-    passed = asyncio.Event()
-    loop.call_later(seconds, passed.set)
-    await passed.wait()
 
 
 @pytest.mark.parametrize(
@@ -303,7 +320,7 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
 async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
     async with (
         simulated_engine() as plain,
-        engine_at(plain.url.replace("http:", "https:"), silence=9) as engine,
+        engine_at(plain.url.replace("http:", "https:")) as engine,
     ):
         with pytest.raises(EngineUnreachable, match="TLS"):
             await engine.call(LIST_JOBS, query=JobsQuery())
@@ -327,10 +344,10 @@ async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection(
         finally:
             freed.set()
 
-    async with misbehaving(when(waits)) as url, engine_at(url, silence=30) as engine:
+    async with misbehaving(when(waits)) as url, engine_at(url) as engine:
         call = asyncio.create_task(engine.call(LIST_JOBS, query=JobsQuery()))
         await asked.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(freed.wait(), 10)
+        await asyncio.wait_for(freed.wait(), ANSWER_SECONDS)

@@ -20,6 +20,8 @@ from kb_server.engine_client.http1 import MAX_ANSWER_BYTES, MAX_WAITING_BYTES
 from kb_server.engine_client.port import FileSource
 from kb_simulator import Simulator, SimulatorSettings
 from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop
+from tests.support.patience import ANSWER_SECONDS
 
 BLOCK = b"x" * 65_536
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,7 +65,7 @@ def document(number: int, size: int = 0) -> m.Document:
 
 
 @asynccontextmanager
-async def answering(serve: Serve, silence: float = 30.0) -> AsyncIterator[HttpEngine]:
+async def answering(serve: Serve, silence: float = ANSWER_SECONDS) -> AsyncIterator[HttpEngine]:
     async def status(_request: web.Request) -> web.Response:
         return web.json_response({"version": "v3.0.0"})
 
@@ -121,7 +123,7 @@ async def test_who_leaves_early_ends_the_transfer() -> None:
     async with answering(serve) as engine:
         async with engine.original(document(1)) as content:
             await anext(content.blocks)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await ended.wait()
 
 
@@ -149,15 +151,18 @@ async def test_what_is_not_the_file_is_a_fault(
             assert [block async for block in content.blocks] == [body]
 
 
-async def test_an_engine_that_falls_silent_is_a_fault() -> None:
+async def test_an_engine_that_falls_silent_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = advance_loop(monkeypatch)
+
     async def serve(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "10", "Content-Type": OCTETS})
         await response.prepare(request)
         await response.write(b"four")
-        await asyncio.sleep(20)
+        await asyncio.Event().wait()
         return response
 
-    async with answering(serve, silence=0.1) as engine, engine.original(document(1)) as content:
+    async with answering(serve) as engine, engine.original(document(1)) as content:
         assert await anext(content.blocks) == b"four"
+        advance(ANSWER_SECONDS)
         with pytest.raises(EngineTimeout):
             await anext(content.blocks)

@@ -17,6 +17,8 @@ from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
 from kb_server.engine_client.transport import EngineRequest, Pool
 from tests.support.certificates import self_signed
 from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop, turns
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
@@ -174,7 +176,7 @@ class TestReuse:
             long = asyncio.create_task(pool.exchange(Question()))
             await eventually_async(lambda: made.heads, what="the first request")
             with pytest.raises(EngineTimeout, match="All 1 connections"):
-                await pool.exchange(Question(silence=0.01))
+                await pool.exchange(Question(silence=SILENCE))
             long.cancel()
             await asyncio.wait([long])
 
@@ -275,7 +277,7 @@ class TestBodies:
 
         async with peer(reads_not) as made, pool_to(made) as pool:
             with pytest.raises(EngineTimeout):
-                await pool.exchange(Question(blocks=counted, silence=0.1))
+                await pool.exchange(Question(blocks=counted, silence=SILENCE))
             held.set()
         assert taken < 16
 
@@ -289,26 +291,31 @@ class TestBodies:
 
 
 class TestTime:
-    async def test_a_head_that_drips_is_silence(self) -> None:
+    async def test_a_head_that_drips_is_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        advance = advance_loop(monkeypatch)
+
         async def drips(_reader: Reader, writer: Writer) -> None:
             while True:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 await writer.drain()
-                await pause(0.02)
+                await turns(10)
+                advance(ANSWER_SECONDS / 10)
 
         async with peer(drips) as made, pool_to(made) as pool:
             with pytest.raises(EngineTimeout, match="said nothing"):
-                await pool.exchange(Question(silence=0.2))
+                await pool.exchange(Question(silence=ANSWER_SECONDS))
 
     async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(f"{HTTP1}.ANSWER_SECONDS", 0.2)
+        advance = advance_loop(monkeypatch)
+        monkeypatch.setattr(f"{HTTP1}.ANSWER_SECONDS", 10 * ANSWER_SECONDS)
 
         async def drips(_reader: Reader, writer: Writer) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
             while True:
                 writer.write(b".")
                 await writer.drain()
-                await pause(0.02)
+                await turns(10)
+                advance(ANSWER_SECONDS / 2)
 
         async with peer(drips) as made, pool_to(made) as pool:
             with pytest.raises(EngineTimeout, match="not arrived whole"):
@@ -323,9 +330,9 @@ class TestTime:
             writer.write(OK)
 
         async with peer(first_only) as made, pool_to(made) as pool:
-            await pool.exchange(Question(silence=60))
+            await pool.exchange(Question(silence=ANSWER_SECONDS))
             with pytest.raises(EngineTimeout):
-                await pool.exchange(Question(silence=0.02))
+                await pool.exchange(Question(silence=SILENCE))
 
     async def test_a_cancelled_exchange_closes_its_connection(self) -> None:
         async with peer(silent) as made, pool_to(made) as pool:

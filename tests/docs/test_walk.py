@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
+from itertools import pairwise
 from operator import and_
 from pathlib import Path
 
@@ -43,14 +44,20 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
 
         call("kb_addnote", text="bees keep warm by shivering", collection="memory")
         call("kb_search", query="how do bees keep warm", collection="memory")
-        windows = []
-        for question in ("where do bees live", "who is cold", "what shivers", "why keep bees", "is it warm"):
-            begun = time.monotonic_ns()
+        begun = []
+        for question in (
+            "where do bees live",
+            "who is cold",
+            "what shivers",
+            "why keep bees",
+            "is it warm",
+            "the end",
+        ):
+            begun.append(time.monotonic_ns())
             call("kb_search", query=question, collection="memory")
-            time.sleep(0.2)  # what follows the answer belongs to the call
-            windows.append((begun, time.monotonic_ns()))
     lines = [json.loads(line) for file in home.glob("trace.*") for line in file.read_text().splitlines()]
-    walks = [set(entries(lines, *window)) for window in windows]
+    # Work that follows an answer belongs to the call: each lasts until the next one begins.
+    walks = [set(entries(lines, *window)) for window in pairwise(begun)]
     return reduce(and_, (Counter(file for file, _ in walk) for walk in walks))
 
 

@@ -24,11 +24,9 @@ from tests.support.stack import wait_until_ready
 
 pytestmark = pytest.mark.process
 
-LINGER = 1.0
-
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    settings = {"KB_HOME": str(home), "KB_EMBEDDER": "hash", "KB_ENGINE_LINGER": str(LINGER)}
+    settings = {"KB_HOME": str(home), "KB_EMBEDDER": "hash", "KB_ENGINE_LINGER": "1"}
     return dict(clean_environment(**settings | more))
 
 
@@ -77,6 +75,16 @@ async def found(client: Process, words: str) -> set[str]:
     return {result["text"] for result in results}
 
 
+async def an_unused_engine_has_ended(start: Start, home: Path) -> None:
+    """Return when an engine of another folder, which loses its only client now, has ended."""
+    other = home.parent / "other"
+    client = await connected(start, other)
+    await client.ask(call("kb_status"))
+    assert len(engines(other)) == 1
+    await client.end()
+    await eventually_async(lambda: not engines(other), what="the end of the other engine")
+
+
 async def test_clients_that_start_at_once_share_one_engine_which_ends_after_the_last(
     home: Path, start: Start
 ) -> None:
@@ -88,7 +96,7 @@ async def test_clients_that_start_at_once_share_one_engine_which_ends_after_the_
     (engine,) = engines(home)
     for client in clients[1:]:
         assert (await client.end())[0] == 0
-    await asyncio.sleep(2 * LINGER)
+    await an_unused_engine_has_ended(start, home)
     assert engines(home) == [engine]
     assert await found(clients[0], "stone") == set(stones)
     await clients[0].end()
@@ -154,7 +162,7 @@ async def test_commands_and_kb_up_find_the_engine_and_keep_it(home: Path, start:
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", up)
         assert "it ran already" in up.output()
         await client.end()
-        await asyncio.sleep(2 * LINGER)
+        await an_unused_engine_has_ended(start, home)
         message = call("kb_search", query="stone")
         answer = await asyncio.to_thread(httpx.post, f"http://127.0.0.1:{port}/mcp", json=message)
         assert "stone granite" in answer.text

@@ -27,7 +27,7 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import JOB_SECONDS, SILENCE
 from tests.support.simulated_engine import SimulatedEngine
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -223,7 +223,7 @@ async def test_what_need_not_be_waited_for_is_answered_at_once(
     engine.state.policy = Stuck()
     at_once = (await asked_now(served, note("Wasps do not.")))["result"]
     assert at_once["structuredContent"]["status"] in ("queued", "running")
-    without = (await served.post(modern(note("Ants neither.", wait_seconds=0.01)), path=PATH)).json()[
+    without = (await served.post(modern(note("Ants neither.", wait_seconds=SILENCE)), path=PATH)).json()[
         "result"
     ]
     assert without["resultType"] == "complete"

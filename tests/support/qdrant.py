@@ -27,7 +27,7 @@ from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
 from kb_engine.index.qdrant.settings import QdrantSettings
-from tests.support.patience import SILENCE
+from tests.support.patience import SILENCE, START_SECONDS
 from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
 
 M = TypeVar("M", bound=BaseModel)
@@ -198,7 +198,7 @@ def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), name="qdrant", daemon=True)
     thread.start()
-    server, loop, ended = started.result(30)
+    server, loop, ended = started.result(START_SECONDS)
     try:
         yield server
     finally:

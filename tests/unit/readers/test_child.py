@@ -19,7 +19,9 @@ from kb_readers import child
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Limits
 from tests.support.documents import large_pdf, nested_pdf
-from tests.support.patience import START_SECONDS
+from tests.support.eventually import eventually_async
+from tests.support.loop_clock import advance_loop
+from tests.support.patience import ANSWER_SECONDS, SILENCE, START_SECONDS
 from tests.support.reading import read_path
 from tests.support.stack import own_children
 
@@ -72,9 +74,9 @@ async def test_a_failure_inside_is_the_same_failure_outside(tmp_path: Path) -> N
 
 
 async def test_a_reader_that_takes_too_long_is_ended(endless: tuple[Path, int]) -> None:
-    failed = await failure(endless[0], HTML, Limits(wall_seconds=0.5))
+    failed = await failure(endless[0], HTML, Limits(wall_seconds=SILENCE))
     assert failed.code == "extraction_timeout"
-    assert "0.5 seconds" in failed.message
+    assert f"{SILENCE} seconds" in failed.message
 
 
 async def test_cancelling_ends_the_reader(endless: tuple[Path, int]) -> None:
@@ -123,17 +125,20 @@ async def test_the_reader_is_bound_and_knows_no_secret(
 async def test_what_the_reader_started_is_ended_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = tmp_path / "held"
+    held, advance = tmp_path / "held", advance_loop(monkeypatch)
     os.mkfifo(held)
     script = f"(echo started; exec tail -f /dev/null) > {held} & wait"
     monkeypatch.setattr(child, "_command", lambda task: ["/bin/sh", "-c", script])
     path = tmp_path / "x"
     path.touch()
     with os.fdopen(os.open(held, os.O_RDONLY | os.O_NONBLOCK), "rb") as listening:
-        assert (await failure(path, HTML, Limits(wall_seconds=0.5))).code == "extraction_timeout"
+        failing = asyncio.create_task(failure(path, HTML, Limits(wall_seconds=ANSWER_SECONDS)))
+        assert await eventually_async(listening.readline) == b"started\n"
+        advance(ANSWER_SECONDS)
+        assert (await failing).code == "extraction_timeout"
         os.set_blocking(listening.fileno(), True)
         # The end comes when the last that holds the other side is gone.
-        assert await asyncio.to_thread(listening.read) == b"started\n"
+        assert await asyncio.to_thread(listening.read) == b""
 
 
 def dying(how: str) -> list[str]:
@@ -179,7 +184,13 @@ def page_of(megabytes: float) -> bytes:
         (partial(page_of, 128), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (nested_pdf, "pdf", Limits(memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
         # Long before a large one would be: what it may compute goes by its size.
-        (nested_pdf, "pdf", Limits(cpu_seconds=0.5), "extraction_timeout", "far more work than its size"),
+        (
+            nested_pdf,
+            "pdf",
+            Limits(cpu_seconds=0.5, memory_bytes=8 << 30),
+            "extraction_timeout",
+            "far more work than its size",
+        ),
     ],
     ids=["text", "memory of HTML", "memory of PDF", "memory without end", "work in circles"],
 )

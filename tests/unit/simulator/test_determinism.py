@@ -73,11 +73,11 @@ async def test_autojump_wakes_concurrent_sleepers_by_deadline() -> None:
     clock = Clock()
     seen: list[tuple[float, float]] = []
 
-    async def sleep(seconds: float) -> None:
+    async def slept(seconds: float) -> None:
         await clock.sleep(seconds)
         seen.append((seconds, clock.elapsed()))
 
-    await asyncio.gather(sleep(5), sleep(3), sleep(5))
+    await asyncio.gather(slept(5), slept(3), slept(5))
     assert seen == [(3, 3), (5, 5), (5, 5)]
 
 

@@ -19,6 +19,7 @@ from kb_engine.store.postgres import opening as postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import EMBEDDER, Place, axis, new_note, opened, prepared, visit
@@ -186,7 +187,7 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
 
     def embed(passages: Sequence[Passage]) -> Vectors:
         migrated = database.execute(f"UPDATE layout SET version = {len(MIGRATIONS) + 1}")
-        asyncio.run_coroutine_threadsafe(migrated, loop).result(20)
+        asyncio.run_coroutine_threadsafe(migrated, loop).result(ANSWER_SECONDS)
         return embed_passages(passages)
 
     with pytest.raises(BaseTooNew):
@@ -209,7 +210,7 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
                 # Called on a thread: the engine's own loop takes in a note before this batch is done.
                 job = new_note("meanwhile", title="meanwhile")
                 ingest = base.ingest_among_others(job, prepared("meanwhile", title=job.title))
-                written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(20))
+                written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(ANSWER_SECONDS))
             return embed_passages(passages)
 
         assert await reindex(database, embed=embed) == 4

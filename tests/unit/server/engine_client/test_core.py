@@ -52,7 +52,8 @@ class TestCircuit:
         assert breaker.allows(10.0)
         breaker.failed(10.0)
         assert not breaker.allows(11.5)
-        assert breaker.wait(11.5) == pytest.approx(0.5)
+        now = 11.5
+        assert breaker.wait(now) == pytest.approx(0.5)
 
     def test_a_success_in_between_forgets_the_failures(self) -> None:
         breaker = Breaker(threshold=2)
@@ -77,7 +78,8 @@ class TestCircuit:
 
     def test_a_failed_probe_opens_it_again(self, probed: Breaker) -> None:
         probed.failed(3.0)
-        assert probed.wait(3.0) == 2.0
+        now = 3.0
+        assert probed.wait(now) == 2.0
 
     def test_a_probe_that_takes_long_does_not_hold_the_others_up(self, probed: Breaker) -> None:
         """An upload may be the probe: each cooldown lets one more call try."""

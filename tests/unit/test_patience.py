@@ -1,0 +1,166 @@
+"""No number in a test is a time limit: `support/patience.py` holds them all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+EXEMPT = (
+    TESTS / "support/patience.py",
+    TESTS / "support/eventually.py",  # compares the clock with a limit that it is given
+    TESTS / "integration/foreign_engine",  # an engine in an image of its own
+    TESTS / "integration/inside",  # runs in an image without this folder
+    Path(__file__).resolve(),
+)
+
+_LIMIT = re.compile(r"timeout|(^|_)silence$|^(header|wall|wait|read_timeout)_seconds$", re.IGNORECASE)
+"""Names of arguments that are time limits."""
+_CONSTANT = re.compile(r"(^|_)(SECONDS|TIMEOUT|SILENCE|PATIENCE|BOUND|WAIT|LINGER)$")
+"""Names of constants that are time limits."""
+_NO_LIMIT = re.compile(r"(PAUSE|BUDGET)_SECONDS$")
+"""A pause between two looks, and processor time."""
+_CALLS = {"timeout": 0, "wait_for": 1, "join": 0, "wait": 0, "settimeout": 0, "result": 0}
+"""Functions that take a time limit, with its position."""
+_CLOCKS = {"monotonic", "perf_counter", "time"}
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _is_number(node: ast.AST) -> bool:
+    """True for a number other than 0, computed or not; False where a name decides."""
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float) and node.value != 0
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.UnaryOp) and _is_number(node.operand)
+
+
+def _is_limit(constant: str) -> bool:
+    return bool(_CONSTANT.search(constant)) and not _NO_LIMIT.search(constant)
+
+
+def _reads_clock(node: ast.AST) -> bool:
+    return any(
+        isinstance(part, ast.Call)
+        and _name(part) in _CLOCKS
+        and (isinstance(part.func, ast.Name) or getattr(part.func.value, "id", "") == "time")
+        for part in ast.walk(node)
+    )
+
+
+def _breaches(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.Call():
+            name = _name(node)
+            for keyword in node.keywords:
+                named = keyword.arg or ""
+                is_limit = _LIMIT.search(named) or (named == "seconds" and name.startswith("eventually"))
+                if is_limit and _is_number(keyword.value):
+                    yield keyword.value
+            position = 0 if name == "sleep" and _sleeps(node.func) else _CALLS.get(name)
+            if name == "result" and isinstance(node.func, ast.Name):
+                return  # a function of a test, not the method of a future
+            if position is not None and len(node.args) > position and _is_number(node.args[position]):
+                yield node
+        case ast.Assign(targets=[ast.Name(id=name)]) if _is_limit(name) and _is_number(node.value):
+            yield node
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _CONSTANT.search(
+            name
+        ) and _is_number(value):
+            yield node
+        case ast.arguments():
+            parameters = [*node.posonlyargs, *node.args][::-1]
+            for parameter, default in (
+                *zip(parameters, node.defaults[::-1], strict=False),
+                *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+            ):
+                if default is not None and _LIMIT.search(parameter.arg) and _is_number(default):
+                    yield default
+        case ast.Compare() if any(_reads_clock(side) for side in (node.left, *node.comparators)):
+            yield node
+
+
+def _sleeps(function: ast.expr) -> bool:
+    """True for the sleep of the wall's clock, not for the method of a clock of the project."""
+    return isinstance(function, ast.Name) or getattr(getattr(function, "value", None), "id", "") in (
+        "asyncio",
+        "time",
+    )
+
+
+def limits(source: str) -> list[int]:
+    """The lines of `source` where a number is a time limit, or a clock is compared."""
+    return sorted({part.lineno for node in ast.walk(ast.parse(source)) for part in _breaches(node)})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "httpx.get(url, timeout=60)",
+        "subprocess.run(command, timeout=2 * 30)",
+        "process.communicate(timeout=60.0)",
+        "Question(silence=0.2)",
+        "serve(header_seconds=0.01)",
+        "call('kb_addnote', wait_seconds=5)",
+        "Limits(wall_seconds=0.5)",
+        "Client(url, read_timeout_seconds=60)",
+        "eventually(look, seconds=30, what='it')",
+        "await eventually_async(look, seconds=30)",
+        "await asyncio.sleep(0.05)",
+        "time.sleep(2)",
+        "sleep(0.1)",
+        "await asyncio.wait_for(event.wait(), 5)",
+        "await asyncio.wait({task}, timeout=0.05)",
+        "thread.join(5)",
+        "process.wait(30)",
+        "future.result(20)",
+        "connection.settimeout(3)",
+        "@pytest.mark.timeout(300)\ndef test_it(): ...",
+        "async def test_it():\n    async with asyncio.timeout(10): ...",
+        "SECONDS = 20.0",
+        "_READY_SECONDS: float = 60",
+        "def stop(self, timeout=20): ...",
+        "def stop(self, *, silence: float = 0.2): ...",
+        "assert time.monotonic() - began < 30",
+        "assert perf_counter() < end",
+    ],
+)
+def test_a_number_that_is_a_limit_is_found(source: str) -> None:
+    assert len(limits(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "httpx.get(url, timeout=ANSWER_SECONDS)",
+        "await asyncio.sleep(0)",
+        "await clock.sleep(3_600)",
+        "' '.join(words)",
+        "serve(drain_seconds=4 * ANSWER_SECONDS)",
+        "timedelta(seconds=1)",
+        "base.clock.move(seconds=9)",
+        "_PAUSE_SECONDS = 0.02",
+        "now = int(time.time())",
+        "assert process_time() - began < 4 * reference",
+    ],
+)
+def test_what_is_no_limit_is_left_alone(source: str) -> None:
+    assert limits(source) == []
+
+
+def test_no_number_in_a_test_is_a_time_limit() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if not any(path.is_relative_to(exempt) for exempt in EXEMPT) and "node_modules" not in path.parts
+        for line in limits(path.read_text("utf-8"))
+    ]
+    assert found == [], "take the limit from tests/support/patience.py"

@@ -11,6 +11,7 @@ from tests.contract.access_matrix import PAGE, TRIES, rows, written
 from tests.support.engines import engine, simulator
 
 
+@pytest.mark.process
 @pytest.mark.requirement("R44", "R47", "R49")
 @pytest.mark.parametrize("kind", ["engine", "simulator"])
 def test_the_page_says_who_may_do_what(kind: str, tmp_path: Path) -> None:

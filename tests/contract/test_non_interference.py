@@ -31,6 +31,8 @@ from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import give_back, new_database
 from tests.support.scope import rows
 
+pytestmark = pytest.mark.process
+
 MINE, THEIRS = "collection:memory", "collection:documents"
 _OF_TIME = ("elapsed_seconds", "estimated_seconds", "took_ms", "executionTime", "retry_after", "detail")
 """How long things take, which their work has a say in, and texts that repeat the names of things."""
@@ -192,7 +194,7 @@ def _told(each: Difference) -> str:
     return f"{where}\n  with them {each.engine!r}\n  without {each.simulator!r}"
 
 
-@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.process), "simulator"])
+@pytest.fixture(params=["SQLite", "PostgreSQL", "simulator"])
 def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Starts an empty engine of a name; its URL."""
     with ExitStack() as stack:

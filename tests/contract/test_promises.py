@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kb_verify import Status, Target, run
 from tests.support.engines import API_KEY, engine
+
+pytestmark = pytest.mark.process
 
 
 def test_every_promise_is_kept(tmp_path: Path) -> None:

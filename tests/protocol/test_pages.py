@@ -540,6 +540,7 @@ async def test_without_pages_there_are_none(opened: Open) -> None:
         assert (await site.http.get("/documents", headers=HTML)).status_code == 404
 
 
+@pytest.mark.process
 async def test_many_visits_at_once(site: Site) -> None:
     site.engine.add("collection:memory", text="granite")
     pages = await asyncio.gather(*(site.get(path) for path in EVERY[:-1] * 5))

@@ -84,6 +84,7 @@ async def test_a_proxys_clients_have_a_bound_each(serve: Serve, connect: Connect
         await connect(served)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("greeted", [False, True])
 async def test_a_websocket_that_is_dropped_leaves_nothing(served: Served, greeted: bool) -> None:

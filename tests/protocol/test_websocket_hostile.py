@@ -325,6 +325,7 @@ async def _poured(connection: socket.socket, data: bytes, times: int) -> None:
         await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, data), ANSWER_SECONDS)
 
 
+@pytest.mark.process
 async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
     serve: Serve, fake: Fake, connect: Connect
 ) -> None:
@@ -410,6 +411,7 @@ async def test_a_slow_reader_gets_every_answer(
             advance(1.1)
 
 
+@pytest.mark.process
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve: Serve, fake: Fake) -> None:
     Counting(fake)
     served = await serve(serve_options={"drain_seconds": 1.0})

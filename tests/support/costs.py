@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -26,8 +28,8 @@ _PROPERTY = "processor seconds"
 
 def processor_seconds() -> float:
     """User and system time of this process and its ended children, in seconds."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 class Costs:

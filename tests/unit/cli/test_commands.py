@@ -131,6 +131,7 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
     assert after["chunks"][0]["text"] == "The committee meets on Thursday"
 
 
+@pytest.mark.process
 def test_updatenote_waits_for_what_takes_longer_than_a_request(kb: Kb) -> None:
     with in_thread(SimulatorSettings(port=0, jobs="seconds:90")) as slow:
         document = kb.json("addnote", "granite", "--url", slow.url)["document_id"]

@@ -25,6 +25,7 @@ def import_(kb: Kb, folder: Path, home: Path) -> tuple[int, str, str]:
     return kb("import", str(folder), "--home", str(home), "--embedder", "hash")
 
 
+@pytest.mark.process
 def test_a_base_made_of_an_export_answers_as_the_first(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_they_come_back_in_postgresql_too(
         assert http.get("/api/v1/documents/1/original").content == b"granite"
 
 
+@pytest.mark.process
 def test_an_import_is_repeated_without_harm_and_goes_on(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ def test_documents_of_an_export_that_have_the_same_text_stay_apart(
     assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 3 are here already\n"
 
 
+@pytest.mark.process
 def test_a_collection_is_exported_alone_and_read_by_people(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

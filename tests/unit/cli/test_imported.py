@@ -85,6 +85,7 @@ def held(kb: Kb, collection: str) -> dict[str, Any]:
     return {each["title"]: each for each in listed}
 
 
+@pytest.mark.process
 def test_a_vault_of_obsidian_is_taken_in_with_its_tags_titles_and_dates(
     kb: Kb, vault: Path, collection: str
 ) -> None:
@@ -246,6 +247,7 @@ def test_tags_in_yaml_are_data_and_make_nothing() -> None:
     assert front_matter.read("x: !!python/object/apply:os.system ['true']") == {"x": ["true"]}
 
 
+@pytest.mark.process
 def test_hostile_files_are_named_and_the_others_taken(kb: Kb, vault: Path, collection: str) -> None:
     """Links out of the folder, no UTF-8, tags without end, front matter beyond what metadata may have."""
     secret = vault.parent / "secret.md"
@@ -316,6 +318,7 @@ def test_a_memory_that_is_no_text_does_not_keep_the_others_out(
     assert [each["outcome"] for each in results] == ["failed"] * 3 + ["added"]
 
 
+@pytest.mark.process
 def test_members_of_a_memory_that_are_out_of_bounds_are_left_out_and_named(
     kb: Kb, tmp_path: Path, collection: str
 ) -> None:

@@ -29,6 +29,8 @@ from tests.support.stores import DIMENSIONS, Place, new_place, opened
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.whole_bases import answers, documents, fill, running
 
+pytestmark = pytest.mark.process
+
 KEPT = "basalt columns of the north coast"
 REMOVED = "gneiss of the far valley"
 IDENTITY = EmbedderIdentity("test", DIMENSIONS)

@@ -244,6 +244,7 @@ def test_a_file_that_stands_as_it_was_is_not_read_again(
     assert second.digests[source] == first.digests[source]
 
 
+@pytest.mark.process
 def test_of_several_moves_of_the_same_text_each_source_goes_once(kb: Kb, folder: Path) -> None:
     """And only as many as there are new places; further ones are additions."""
     (standing,) = (one for one in kb.json("get", *ON_SHELF)["documents"] if one["filename"] == "a.md")

@@ -192,6 +192,7 @@ def measure_kb_and_pgvector(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pgvector.recall.vectors == (1.0, 1.0)
 
 
+@pytest.mark.process
 def test_the_effort_is_raised_until_the_recall_is_good(corpus: Corpus, tmp_path: Path) -> None:
     """Without effort the exact peer finds nothing; the second step finds all."""
     place = tmp_path / "peer"

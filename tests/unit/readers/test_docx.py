@@ -435,6 +435,7 @@ def deep() -> bytes:
     return body("<w:tbl><w:tr><w:tc>" * tables + inner + "</w:tc></w:tr></w:tbl>" * tables)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("bomb", "code", "message"),
     [
@@ -448,6 +449,7 @@ def test_a_docx_bomb_is_refused(bomb: Callable[[], bytes], code: str, message: s
     assert message in failure.message
 
 
+@pytest.mark.process
 def test_pictures_of_any_size_cost_nothing() -> None:
     data = docx_package(
         f"<w:document {WORD}><w:body>{PARAGRAPH.format('x')}</w:body></w:document>",

@@ -305,6 +305,7 @@ def test_an_xlsx_that_cannot_be_read_says_why(data: bytes, message: str) -> None
     assert message in failure.message
 
 
+@pytest.mark.process
 async def test_texts_that_fill_the_memory_cost_their_own_job(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(with_strings("", f"<si><t>{'x' * 40}</t></si>" * 1_000_000))

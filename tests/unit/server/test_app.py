@@ -57,6 +57,7 @@ async def warnings() -> AsyncIterator[Warnings]:
     logger.removeHandler(handler)
 
 
+@pytest.mark.process
 async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unready(
     tmp_path: Path, warnings: Warnings
 ) -> None:

@@ -372,6 +372,7 @@ async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
         return namespace.journal.canonical(), arrival
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", [7, 8])
 async def test_two_runs_of_one_seed_have_the_same_journal_byte_for_byte(seed: int) -> None:
     first, first_order = await run(seed, dice_seed=1)
@@ -381,6 +382,7 @@ async def test_two_runs_of_one_seed_have_the_same_journal_byte_for_byte(seed: in
     assert first == second
 
 
+@pytest.mark.process
 async def test_another_seed_has_another_journal() -> None:
     one, _ = await run(7, dice_seed=1)
     other, _ = await run(9, dice_seed=1)

@@ -134,6 +134,7 @@ def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
     assert base.submit("copper").status == "queued"
 
 
+@pytest.mark.process
 def test_the_oldest_ended_jobs_are_forgotten(base: Base) -> None:
     base.state.policy = Stuck()
     waiting = base.submit("granite")

@@ -210,6 +210,7 @@ def shifted(by: float) -> Callable[[Sequence[str]], NDArray[np.float32]]:
     return embed
 
 
+@pytest.mark.process
 def test_constants_of_the_score_are_measured(served: EmbeddingEndpoint) -> None:
     served.embed = shifted(0.0)
     with asking(served) as embedder:

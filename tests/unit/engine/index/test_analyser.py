@@ -40,6 +40,7 @@ def test_a_question_of_many_words_is_bounded() -> None:
     assert len(ANALYSER.terms_of(" ".join(map(str, range(1_000))))) == MAX_PHRASES
 
 
+@pytest.mark.process
 def test_every_cjk_character_is_a_token_of_its_own_or_none() -> None:
     """What the pairs rest on: after the tokenizer it is the same character still, in its plain form."""
     characters = filter(CJK_CHARACTER.match, map(chr, range(0x2E80, 0x40000)))

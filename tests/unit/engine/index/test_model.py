@@ -61,6 +61,7 @@ class Model:
         return found
 
 
+@pytest.mark.process
 @settings(max_examples=25)
 @given(DOCUMENTS, TEXT, st.sampled_from(["fts", "vector", "hybrid"]), st.sampled_from([None, "a"]))
 def test_search_gives_the_scores_of_the_formula(

@@ -47,6 +47,7 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
     assert (await parts.ended(long)).status == "completed"
 
 
+@pytest.mark.process
 async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> None:
     file = await parts.accept_file("a.txt", b"granite. " * 30_000)
     notes = 0

@@ -92,6 +92,7 @@ def titles(url: str) -> set[str]:
         return {document.title for document in found}
 
 
+@pytest.mark.process
 def test_copies_of_a_base_that_is_written_have_all_that_was_acknowledged_before(tmp_path: Path) -> None:
     """Documents, and uploads whose jobs wait; each is found in the base that is made of the copy."""
     home = Home(tmp_path / "home")

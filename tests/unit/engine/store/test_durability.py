@@ -198,6 +198,7 @@ async def expect_full(base: Base) -> None:
     assert (await refused(base.accept(new_note(" ".join(CHUNKS) * 50)))).code == "storage_full"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("others", [False, True], ids=["with documents", "by another program"])
 async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool) -> None:
     async with opened(disk / "kb.db") as base:
@@ -214,6 +215,7 @@ async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool)
         assert (await base.find("words")).total == 0
 
 
+@pytest.mark.process
 async def test_what_was_deleted_makes_room(disk: Path) -> None:
     async with opened(disk / "kb.db") as base:
         added = await fill_with_notes(base)
@@ -225,6 +227,7 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
                 added.append((await base.note(*CHUNKS, sha256=f"{document} {number}")).id)
 
 
+@pytest.mark.process
 async def test_versions_and_trash_make_room_first(disk: Path) -> None:
     """A base that has any takes nearly as much as one that has none."""
     counts = []

@@ -148,6 +148,7 @@ async def test_files_that_are_missing_or_damaged_are_made_again(
             await tidied(base)
 
 
+@pytest.mark.process
 async def test_a_large_base_without_its_files_is_indexed_in_pieces(tmp_path: Path) -> None:
     """More chunks than are kept in memory at once while a base is read."""
     async with opened(tmp_path / "kb.db") as base:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.index.embedded import index as embedded
@@ -187,7 +187,6 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(CHANGES, CHANGES)
 def test_any_history_gives_the_answers_of_what_remains(
     changes: list[tuple[str, int, int]], meanwhile: list[tuple[str, int, int]]

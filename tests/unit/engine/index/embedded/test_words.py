@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.index.embedded import words, words_merging
@@ -56,7 +56,6 @@ def test_scores_are_those_of_a_plain_bm25(chunks: list[AnalysedChunk], terms: li
     assert scores([build(chunks)], terms).tolist() == pytest.approx(reference(chunks, terms), **TOLERANCE)
 
 
-@settings(max_examples=30)  # files are synced
 @given(CHUNKS, QUESTIONS, st.data())
 def test_the_same_scores_to_the_last_bit_in_every_kind_of_block(
     chunks: list[AnalysedChunk], terms: list[str], data: st.DataObject
@@ -76,7 +75,6 @@ def test_the_same_scores_to_the_last_bit_in_every_kind_of_block(
             np.testing.assert_array_equal(scores(blocks, terms), expected)
 
 
-@settings(max_examples=30)  # files are synced
 @given(CHUNKS, QUESTIONS, st.data())
 def test_some_rows_have_the_scores_that_they_have_among_all(
     chunks: list[AnalysedChunk], terms: list[str], data: st.DataObject
@@ -126,7 +124,6 @@ def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.
     assert block.frequencies(Terms(["a", "a\1", "a\2", "b"])).tolist() == [1, 1, 0, 1]
 
 
-@settings(max_examples=30)  # files are synced
 @given(CHUNKS)
 def test_frequent_terms_are_columns_and_rare_ones_lists(chunks: list[AnalysedChunk]) -> None:
     with TemporaryDirectory() as name:

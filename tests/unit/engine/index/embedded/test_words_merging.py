@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.index.embedded import words, words_merging
@@ -32,7 +32,6 @@ def small_stretches() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=30)  # files are synced
 @given(st.lists(CHUNKS, max_size=4), st.data())
 def test_a_merged_file_is_that_of_the_chunks_that_were_kept(
     parts: list[list[AnalysedChunk]], data: st.DataObject

@@ -16,11 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kb_load.processes import LOOPBACK, free_port
+from kb_load.processes import LOOPBACK, Leash, free_port
 
 USER = "kb"
 _NOBODY = 65534
-_SECONDS = 30.0
+_SECONDS = 300.0
 
 
 class PostgresFailed(RuntimeError):
@@ -39,6 +39,7 @@ class PostgresServer:
         self.port = free_port()
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._leash: Leash | None = None
         folder.chmod(0o755)
         self._programs = _programs(folder)
         if (folder / "data").exists():
@@ -65,6 +66,7 @@ class PostgresServer:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
+        self._leash = Leash(process.pid, "QUIT")  # it ends at once, with its children
         until = time.monotonic() + _SECONDS
         while not self._answers():
             if process.poll() is not None or time.monotonic() > until:
@@ -76,13 +78,19 @@ class PostgresServer:
         self._run("pg_ctl", "stop", "-w", "-m", how)
         assert self._process is not None, "it ran"
         self._process.wait(_SECONDS)
+        self._let_go()
 
     def remove(self) -> None:
         """End it for good, with its data."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(_SECONDS)
+        self._let_go()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        if self._leash is not None:
+            self._leash.release()
 
     def _answers(self) -> bool:
         command = [str(self._programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port)]

@@ -116,6 +116,33 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**kept, **extra}
 
 
+class Leash:
+    """Sends a signal to a process when this one ends, in whatever way, unless it is released before.
+
+    The shell that waits for the end of a pipe is a child of no process here. PR_SET_PDEATHSIG would do for a
+    child of a thread that lives as long as its process, and asyncio starts processes from other threads.
+    """
+
+    _WAIT = 'exec 3<&0; (read -r _ <&3 || kill -s "$1" -- "$2") >/dev/null 2>&1 &'
+
+    def __init__(self, target: int, signal_name: str) -> None:
+        """`target` is a process id, or that of a process group with a minus before it."""
+        waits, self._held = os.pipe()
+        try:
+            command = ["/bin/sh", "-c", self._WAIT, "sh", signal_name, str(target)]
+            subprocess.run(command, stdin=waits, check=True, start_new_session=True)
+        finally:
+            os.close(waits)
+
+    def release(self) -> None:
+        """Send nothing any more; for a process that has ended."""
+        if self._held >= 0:
+            with suppress(BrokenPipeError):
+                os.write(self._held, b"\n")
+            os.close(self._held)
+            self._held = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A process that was started here. Its output goes to the file `log`, so that nobody must read it."""

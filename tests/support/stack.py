@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from kb_contracts.http.certificate import trusting
-from kb_load.processes import clean_environment, free_port
+from kb_load.processes import Leash, clean_environment, free_port
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
@@ -28,6 +28,7 @@ class Process:
     """A running command whose output is kept."""
 
     popen: subprocess.Popen[str]
+    leash: Leash
     lines: list[str] = field(default_factory=list)
     _readers: list[threading.Thread] = field(default_factory=list)
 
@@ -42,7 +43,7 @@ class Process:
             text=True,
             start_new_session=True,
         )
-        process = cls(popen)
+        process = cls(popen, Leash(-popen.pid, "KILL"))
         for stream in (popen.stdout, popen.stderr):
             assert stream is not None
             reader = threading.Thread(target=lambda s=stream: process.lines.extend(s), daemon=True)
@@ -69,6 +70,7 @@ class Process:
         finally:
             for reader in self._readers:
                 reader.join(ANSWER_SECONDS)
+            self.leash.release()
             for stream in (self.popen.stdout, self.popen.stderr):
                 if stream is not None:
                     stream.close()

@@ -6,10 +6,10 @@
     python -m tests.mutation.faults --compare BEFORE.json AFTER.json
 
 A scratch copy of the tree has all faults at once, each as `((changed) if at(7) else (original))`. One run of
-the tests of `make test` without an active fault records which tests reach which fault. Then each fault is
-active in turn for its tests: the nearest and cheapest files first, the promises last. No clock decides: a
-fault's tests are chosen up to `--seconds` of processor time (the row counts the tests left out), a run that
-takes many times that much is a kill, and a test kills if it fails again on its own.
+the tests of `make test` and of the promises, without an active fault, records which tests reach which fault.
+Then each fault is active in turn for its tests: the nearest and cheapest files first, the promises last. No
+clock decides: a fault's tests are chosen up to `--seconds` of processor time (the row counts the tests left
+out), a run that takes many times that much is a kill, and a test kills if it fails again on its own.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Row(msgspec.Struct):
 class Tree:
     """A scratch copy of a checkout that runs pytest with the probe."""
 
-    def __init__(self, root: Path, path: Path) -> None:
+    def __init__(self, root: Path, path: Path, added: Sequence[str] = ()) -> None:
         self.path, self._python = path, root / ".venv/bin/python"
         listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], check=True, capture_output=True)
         for file in map(os.fsdecode, listing.stdout.split(b"\0")):
@@ -96,6 +96,7 @@ class Tree:
                 shutil.copy2(root / file, path / file)
         self._probe = path / "contracts/kb_fault.py"
         shutil.copy(HERE / "fault_probe.py", self._probe)
+        self._probe.with_name("kb_fault_added.txt").write_text("\n".join((PROMISES, *added)))
 
     def pytest(self, *arguments: str, active: int = -1, limit: float | None = None) -> tuple[Probed, float]:
         """Results and processor seconds. The status is that of the process if the probe wrote nothing."""
@@ -112,7 +113,7 @@ class Tree:
         }
         bound = f"ulimit -S -t {limit:.0f}; " if limit else ""
         command = ["bash", "-c", f'{bound}exec nice -n 10 "$@"', "-", str(self._python), "-m", "pytest"]
-        command += ["-q", "-p", "kb_fault", "-p", "no:randomly", "-m", "not process", *arguments]
+        command += ["-q", "-p", "kb_fault", "-p", "no:randomly", "-m", "not process or added", *arguments]
         with (self.path / "pytest.log").open("wb") as log:
             process = subprocess.Popen(command, cwd=self.path, env=environment, stdout=log, stderr=log)
             _, status, used = os.wait4(process.pid, 0)
@@ -206,7 +207,7 @@ def kept(probed: Probed) -> list[int]:
     return numbers
 
 
-def run(root: Path, seed: int | None, seconds: float) -> list[Row]:
+def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> list[Row]:
     """Run each fault on a checkout."""
     groups = [modules(root, folders) for folders in PARTS]
     source = [module for group in groups for module in group]
@@ -220,7 +221,7 @@ def run(root: Path, seed: int | None, seconds: float) -> list[Row]:
         sites = [site for group in found for site in group]
         faults = [site.fault for group in found for site in group]
     with tempfile.TemporaryDirectory(prefix="kb-faults-") as folder:
-        trees = [Tree(root, Path(folder, name)) for name in ("one", "two")]
+        trees = [Tree(root, Path(folder, name), added) for name in ("one", "two")]
         for tree in trees:
             for file, text in instrumented(source, sites).items():
                 (tree.path / file).write_bytes(text)
@@ -273,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path, nargs="?", help="file for the results")
     parser.add_argument("--root", type=Path, default=HERE.parents[1], help="checkout with its .venv")
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time of the tests of a fault")
+    parser.add_argument("--add", type=Path, metavar="TESTS", help="list of tests to run despite their mark")
     parser.add_argument("--draw", type=int, metavar="SEED", help="draw other faults and write faults.json")
     parser.add_argument("--compare", type=Path, nargs=2, metavar="RESULTS", help="print the new survivors")
     options = parser.parse_args(arguments)
@@ -283,7 +285,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if survivors else 0
     if options.out is None:
         parser.error("a file for the results is missing")
-    rows = run(options.root.resolve(), options.draw, options.seconds)
+    added = options.add.read_text().splitlines() if options.add else []
+    rows = run(options.root.resolve(), options.draw, options.seconds, added)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     return 0
 

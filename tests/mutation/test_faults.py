@@ -27,7 +27,8 @@ def fits(books: int, *, tight: bool = False) -> bool:
         return books < ROOM + 1
     return books <= ROOM
 '''
-TESTS = """from shelf import fits
+TESTS = """import pytest
+from shelf import fits
 
 
 def test_one_book_fits():
@@ -36,6 +37,16 @@ def test_one_book_fits():
 
 def test_nine_books_do_not_fit():
     assert not fits(9)
+
+
+@pytest.mark.process
+def test_two_books_fit():
+    assert fits(2)
+
+
+@pytest.mark.process
+def test_a_process_fits():
+    raise AssertionError
 """
 
 
@@ -145,14 +156,14 @@ def test_a_fault_is_killed_by_the_test_that_notices_it(tmp_path: Path) -> None:
         site_of("constant", "3"),
         site_of("return", "books < ROOM + 1"),
     ]
-    tree = Tree(root, tmp_path / "tree")
+    tree = Tree(root, tmp_path / "tree", added=["test_shelf.py::test_two_books_fit"])
     for file, source in instrumented([Module(FILE, SOURCE.encode())], chosen).items():
         (tree.path / file).write_bytes(source)
 
     probed, _ = tree.pytest()
     rows = [row_of(tree, number, site.fault, probed, seconds=60.0) for number, site in enumerate(chosen)]
 
-    assert (probed.status, len(probed.costs)) == (0, 2)
+    assert (probed.status, len(probed.costs)) == (0, 3)
     assert [(row.outcome, row.killed_by) for row in rows] == [
         ("killed", "test_shelf.py::test_nine_books_do_not_fit"),
         ("survived", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,16 @@ import httpx
 import psutil
 
 from kb_contracts.http.certificate import trusting
-from kb_load.processes import Leash, clean_environment, free_port
+from kb_load.processes import Leash, clean_environment
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+_ENDPOINT = re.compile(r"^  endpoint +(\S+)/mcp$", re.MULTILINE)
+_ENGINE = re.compile(r"^  engine +(\S+)", re.MULTILINE)
+"""Addresses in the words of `kb up`."""
 
 
 @dataclass
@@ -57,6 +63,23 @@ class Process:
 
     def output(self) -> str:
         return "".join(self.lines)
+
+    def told(self, pattern: re.Pattern[str]) -> str:
+        """Wait for output that matches, and return the first group of it: an address that was bound, say.
+
+        Raises:
+            AssertionError: the process ended before, or said nothing of the kind in time.
+        """
+
+        def look() -> re.Match[str] | None:
+            found = pattern.search(self.output())
+            ended = found is None and self.popen.poll() is not None
+            assert not ended, f"ended with {self.popen.returncode}:\n{self.output()}"
+            return found
+
+        found = eventually(look, seconds=START_SECONDS, what=f"output like {pattern.pattern}")
+        assert found is not None
+        return found[1]
 
     def stop(self, seconds: float = START_SECONDS) -> int:
         """SIGTERM, and its exit status; killed with its group where it does not obey."""
@@ -121,24 +144,12 @@ def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack
 
     Where it has a certificate of its own, that vouches for itself.
     """
-    engine_port, server_port = free_port(), free_port()
-    process = Process.start(
-        "-m",
-        "kb_cli.main",
-        "up",
-        *flags,
-        KB_HOME=str(home),
-        KB_ENGINE_PORT=str(engine_port),
-        KB_MCP_PORT=str(server_port),
-        **environment,
-    )
-    engine = "https" if "KB_ENGINE_TLS_CERT" in environment else "http"
-    certificate = environment.get("KB_TLS_CERT")
-    server = "https" if certificate else "http"
-    stack = Stack(process, home, f"{engine}://127.0.0.1:{engine_port}", f"{server}://127.0.0.1:{server_port}")
+    ports = {"KB_ENGINE_PORT": "0", "KB_MCP_PORT": "0"}
+    process = Process.start("-m", "kb_cli.main", "up", *flags, KB_HOME=str(home), **ports | environment)
     try:
-        wait_until_ready(f"{stack.server_url}/readyz", process, certificate)
-        yield stack
+        server, engine = (process.told(pattern) for pattern in (_ENDPOINT, _ENGINE))
+        wait_until_ready(f"{server}/readyz", process, environment.get("KB_TLS_CERT"))
+        yield Stack(process, home, engine, server)
     finally:
         process.stop()
 

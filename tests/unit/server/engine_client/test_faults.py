@@ -112,9 +112,10 @@ class Time:
 
 async def keeps_silent(reader: Reader, _writer: Writer) -> None:
     left = asyncio.ensure_future(reader.read())
+    await turns()
     while not left.done():
-        await turns()
         Time.advance(ANSWER_SECONDS)
+        await turns()  # a client that has given up is gone by then, and its next connection is not hurried
 
 
 async def stops_in_the_body(reader: Reader, writer: Writer) -> None:

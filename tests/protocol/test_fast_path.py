@@ -43,6 +43,14 @@ from kb_server.toolsets import TOOLSETS, build_toolset
 from mcp_aiohttp.fastpath import FastPath
 from tests.protocol.conftest import serving
 from tests.protocol.sockets import INITIALIZED
+from tests.support.contract_objects import (
+    chunk_with,
+    detail_of,
+    document_with,
+    response_with,
+    result_with,
+    summary_with,
+)
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (
     BOTH,
@@ -55,7 +63,6 @@ from tests.support.mcp_messages import (
     request,
 )
 from tests.support.patience import ANSWER_SECONDS
-from tests.support.server_fixtures import chunk
 
 
 def _call_of(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -106,14 +113,14 @@ class _Engine:
 
     async def call(self, operation: AnyOperation, **request: Any) -> Any:
         if operation is GET_DOCUMENT and request["path"] == {"document_id": LINKED}:
-            return _document(LINKED, 'Bees \u2028 keep "warm" \\ \x7f')
+            return detail_of(_document(LINKED, 'Bees \u2028 keep "warm" \\ \x7f'))
         if operation is LIST_DOCUMENTS and request["query"].source_path is not None:
             found = [_document(number, None) for number in (1, 2)]
             return m.DocumentList(documents=found, total=2, limit=100, offset=0)
         if operation is not SEARCH:
             raise Refused("document_not_found", "There is none.")
         results = [_hit(1, 'Bees \u2028 keep "warm" \\ \x7f'), _hit(2, "\u00fcber \U0001f41d \u0000\n")]
-        return m.SearchResponse(results=results, total=2, mode="hybrid", took_ms=0.5, weak=False)
+        return response_with(results)
 
     async def wait_for_job(self, _job_id: str, _seconds: float) -> m.Job:
         raise Refused("job_not_found", "There is none.")
@@ -136,51 +143,15 @@ class _Ragler:
         raise RateLimited("Enough.", retry_after=12.5)
 
 
-def _document(number: int, text: str | None) -> m.DocumentDetail:
-    return m.DocumentDetail(
-        id=number,
-        uid=UUID,
-        title=text or "Bees",
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=text,
-        source_paths=[],
-        size_bytes=1,
-        sha256="0" * 64,
-        tags=[],
-        metadata={},
-        status="searchable",
-        status_reason=None,
-        extraction_method="none",
-        pages=None,
-        chunk_count=0,
-        version=1,
-        created_at="2026-01-02T03:04:05Z",
-        updated_at="2026-01-02T03:04:05Z",
-        chunks=[],
-        chunk_offset=0,
-        chunk_limit=200,
-    )
+def _document(number: int, text: str | None) -> m.Document:
+    return document_with(id=number, title=text or "Bees", source_path=text)
 
 
 def _hit(number: int, text: str) -> m.SearchResult:
-    document = m.DocumentSummary(
-        id=number,
-        uid="u",
-        title=text,
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=None,
-        metadata={"none": None, "deep": {"list": [None, 1.0, 2**62, True, {}]}, text: [text]},
-        version=1,
-        created_at="2026-01-02T03:04:05Z",
-        updated_at="2026-01-02T03:04:05Z",
-    )
-    return m.SearchResult(
-        chunk=chunk(number, text=text), score=1 / 3, document=document, tags=["collection:memory"]
-    )
+    metadata = {"none": None, "deep": {"list": [None, 1.0, 2**62, True, {}]}, text: [text]}
+    document = summary_with(id=number, title=text, metadata=metadata)
+    chunk = chunk_with(index=number, text=text)
+    return result_with(chunk, document, score=1 / 3, tags=["collection:memory"])
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,8 +18,8 @@ from kb_simulator import AtOnce
 from kb_simulator.engine.jobs import JobRecord
 from kb_simulator.engine.submissions import note
 from tests.protocol.conftest import Serve, Served
+from tests.support.contract_objects import MOMENT, job_error, job_with
 from tests.support.mcp_messages import call, modern, request
-from tests.support.server_fixtures import MOMENT
 from tests.support.simulated_engine import SimulatedEngine
 
 KB = 1024
@@ -46,30 +46,23 @@ async def test_the_list_of_tools_is_under_16_kb(served: Served) -> None:
         assert len(body) < 16 * KB
 
 
-def job(number: int, **members: Any) -> m.Job:
+def job(
+    number: int, *, title: str | None = None, tags: Sequence[str] | None = None, is_explained: bool = True
+) -> m.Job:
     """A job that failed, with as much to say as there can be."""
-    return m.Job(
-        **{
-            "id": str(uuid4()),
-            "status": "failed",
-            "kind": "file",
-            "title": f"{number} " + '年金の再評価 "quoted" ' * 30,
-            "filename": "报告" * 60 + ".pdf",
-            "tags": ["collection:documents", *(f"tag-{place}-{'x' * 100}" for place in range(20))],
-            "step": "failed",
-            "progress": 0.0,
-            "completed_steps": 0,
-            "total_steps": 1,
-            "attempts": 3,
-            "document_id": None,
-            "document_uid": None,
-            "deduplicated": False,
-            "error": m.JobError(code="file_corrupt", message="Das Dokument ist beschädigt. " * 50),
-            "created_at": MOMENT,
-            "started_at": MOMENT,
-            "finished_at": MOMENT,
-            **members,
-        }
+    many = ["collection:documents", *(f"tag-{place}-{'x' * 100}" for place in range(20))]
+    return job_with(
+        id=str(uuid4()),
+        status="failed",
+        kind="file",
+        title=title or f"{number} " + '年金の再評価 "quoted" ' * 30,
+        filename="报告" * 60 + ".pdf",
+        tags=many if tags is None else tags,
+        step="failed",
+        attempts=3,
+        error=job_error(message="Das Dokument ist beschädigt. " * 50) if is_explained else None,
+        started_at=MOMENT,
+        finished_at=MOMENT,
     )
 
 
@@ -79,7 +72,9 @@ def keep(engine: SimulatedEngine, jobs: list[m.Job]) -> None:
     engine.state.jobs.update((each.id, JobRecord(each, source, AtOnce(), 0)) for each in reversed(jobs))
 
 
-@pytest.mark.parametrize("members", [{}, {"title": "report", "tags": ["collection:memory"], "error": None}])
+@pytest.mark.parametrize(
+    "members", [{}, {"title": "report", "tags": ["collection:memory"], "is_explained": False}]
+)
 async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
     served: Served, engine: SimulatedEngine, members: dict[str, Any]
 ) -> None:

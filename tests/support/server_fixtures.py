@@ -1,20 +1,18 @@
-"""What the tests of the server share: clocks that are set by hand, search results, and calls of the tools."""
+"""What the tests of the server share: clocks that are set by hand, and calls of the tools."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from jsonschema import Draft202012Validator
 
-from kb_contracts.api import models as m
 from kb_server.hosting.calls import Calls
 from kb_server.hosting.toolset_server import combine
 from kb_server.observability.metrics import Metrics
@@ -24,37 +22,6 @@ from kb_server.tool import Call, Progress, Toolset, no_progress
 from kb_server.toolsets import build_toolset
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
-
-MOMENT = "2026-01-02T03:04:05Z"
-
-
-def chunk(index: int, **members: Any) -> m.Chunk:
-    return m.Chunk(
-        **{
-            "id": index + 1,
-            "uid": str(uuid4()),
-            "index": index,
-            "text": "some text",
-            "page": None,
-            "heading": None,
-            "start": 0,
-            "end": 9,
-            **members,
-        }
-    )
-
-
-def hit(
-    document: m.Document, index: int = 0, *, tags: Sequence[str] | None = None, **members: Any
-) -> m.SearchResult:
-    """A search result that shows `document`; `members` are its chunk's."""
-    summary = {name: getattr(document, name) for name in m.DocumentSummary.__struct_fields__}
-    return m.SearchResult(
-        chunk=chunk(index, **members),
-        score=0.75,
-        document=m.DocumentSummary(**summary),
-        tags=list(document.tags if tags is None else tags),
-    )
 
 
 class ManualClock:

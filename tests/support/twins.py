@@ -27,6 +27,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.content import OCTETS
 from kb_contracts.semantics.cursors import Place, cursor_after
 from kb_verify.client import Client, fresh_user
+from tests.support.contract_objects import response_with
 from tests.support.patience import ANSWER_SECONDS
 
 MINE, THEIRS, TEAM = "collection:mine", "collection:theirs", "team"
@@ -239,7 +240,7 @@ class Side:
     def forged_cursor(self, label: str, body: Mapping[str, Any]) -> str:
         """A cursor of the caller's own request that names somebody's chunk."""
         request = m.SearchRequest(**{**body, "pages": True})
-        answer = m.SearchResponse(results=[], total=9, mode="hybrid", took_ms=0.0, weak=False)
+        answer = response_with(total=9)
         return cursor_after(request, answer, [[Place(self.known[label].chunk, 0.5)]], self.reach)
 
 

@@ -25,7 +25,7 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
 )
-from tests.support.jobs import job_with
+from tests.support.contract_objects import job_with
 
 JOB = job_with()
 

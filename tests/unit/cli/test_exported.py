@@ -12,6 +12,7 @@ from kb_cli.exported import layout
 from kb_cli.output import Exit
 from kb_contracts.api import models as m
 from kb_load.processes import free_port
+from tests.support.contract_objects import chunk_with, detail_of, document_with
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.whole_bases import NOTE, answers, check_same, documents, fill, running
@@ -235,10 +236,7 @@ def test_an_engine_that_is_away_leaves_no_folder_of_an_export(
 
 
 def test_passages_that_are_no_parts_of_a_text_are_not_exported() -> None:
-    chunk = m.Chunk(id=1, uid="u", index=0, text="granite", page=None, heading=None, start=0, end=3)
-    detail = m.DocumentDetail(
-        **dict.fromkeys(m.Document.__struct_fields__, ""), chunks=[chunk], chunk_offset=0, chunk_limit=1
-    )  # type: ignore[arg-type]
+    detail = detail_of(document_with(), [chunk_with(text="granite", end=3)])
     with pytest.raises(layout.NotAnExport, match="no parts of one text"):
         layout.text_of(detail, detail.chunks)
 

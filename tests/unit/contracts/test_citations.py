@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.citations import as_line, citation_of, find_quote, from_line, quote_hash
+from tests.support.contract_objects import UID, chunk_with
 
-UID = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 texts = st.text(min_size=1, max_size=60)
 
 
 def cited(text: str, start: int = 0, page: int | None = None) -> m.Citation:
-    chunk = m.Chunk(
-        id=1, uid=UID, index=0, text=text, page=page, heading="A > B", start=start, end=start + len(text)
-    )
-    return citation_of(UID, 3, chunk)
+    return citation_of(UID, 3, chunk_with(text=text, page=page, heading="A > B", start=start))
 
 
 def test_the_hash_is_the_first_half_of_the_sha_256_of_the_exact_text() -> None:

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.cursors import Place, cursor_after, opened, places_after
+from tests.support.contract_objects import chunk_with, response_with, result_with
 
 REQUEST = m.SearchRequest(query="granite", pages=True)
 ids = st.integers(1, m.MAX_INTEGER)
@@ -23,18 +24,12 @@ places = st.builds(
 )
 
 
-def answer(**members: Any) -> m.SearchResponse:
-    return m.SearchResponse(
-        **{"results": [], "total": 7, "mode": "fts", "took_ms": 1, "weak": False, **members}
-    )
-
-
 def cursor_of(content: Any) -> str:
     return urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
 def content_of(**changes: Any) -> list[Any]:
-    cursor = cursor_after(REQUEST, answer(), [[Place(1, 0.5)]])
+    cursor = cursor_after(REQUEST, response_with(total=7, mode="fts"), [[Place(1, 0.5)]])
     names = ("version", "request", "total", "exact", "mode", "weak", "reranked", "failure", "places")
     content = dict(zip(names, json.loads(urlsafe_b64decode(cursor + "==")), strict=True))
     return list((content | changes).values())
@@ -47,7 +42,9 @@ def with_cursor(cursor: str) -> m.SearchRequest:
 @given(st.lists(places, max_size=20), st.booleans())
 def test_the_rest_of_a_ranking_comes_back(rest: list[Place], exact: bool) -> None:
     total_exact = UNSET if exact else False
-    before = answer(total_exact=total_exact, reranked=False, rerank_failure="it was away")
+    before = response_with(
+        total=7, mode="fts", total_exact=total_exact, reranked=False, rerank_failure="it was away"
+    )
     after, found = opened(with_cursor(cursor_after(REQUEST, before, [[place] for place in rest])))
     assert found == rest
     assert (after.total, after.mode, after.weak, after.total_exact) == (7, "fts", False, total_exact)
@@ -56,12 +53,8 @@ def test_the_rest_of_a_ranking_comes_back(rest: list[Place], exact: bool) -> Non
 
 def test_what_was_merged_and_had_no_room_comes_first() -> None:
     """On a page that has the first result whole, the second alone, and the third not at all."""
-    document = m.DocumentSummary(
-        id=1, uid="d", title="t", doc_type="note", format=None, filename=None, source_path=None, metadata={},
-        version=1, created_at="2026-01-01", updated_at="2026-01-02",
-    )  # fmt: skip
-    chunk = m.Chunk(id=1, uid="c", index=0, text="x", page=None, heading=None, start=0, end=1)
-    alone = m.SearchResult(chunk=chunk, score=0.5, document=document, tags=[])
+    chunk = chunk_with()
+    alone = result_with(chunk)
     rows = [[Place(3 * row + place, 0.5) for place in (1, 2, 3)] for row in range(3)]
     page = [msgspec.structs.replace(alone, after=[chunk]), alone]
     assert places_after(rows, page) == [rows[1][1:], rows[2]]

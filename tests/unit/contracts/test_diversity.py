@@ -17,6 +17,7 @@ from kb_contracts.semantics.diversity import (
     pool_for,
     runs_of,
 )
+from tests.support.contract_objects import chunk_with, result_with, summary_with
 
 WORDS = [
     "granite",
@@ -37,18 +38,8 @@ TEXT = " ".join(WORDS * 4)
 
 def result(document: int, index: int = 0, *, score: float = 0.5, text: str | None = None) -> m.SearchResult:
     chunk_id = document * 100 + index
-    return m.SearchResult(
-        chunk=m.Chunk(
-            id=chunk_id, uid=f"c{chunk_id}", index=index, text=text or f"text{chunk_id}", page=None,
-            heading=None, start=0, end=9,
-        ),
-        score=score,
-        document=m.DocumentSummary(
-            id=document, uid=f"d{document}", title="t", doc_type="note", format=None, filename=None,
-            source_path=None, metadata={}, version=1, created_at="2026-01-01", updated_at="2026-01-02",
-        ),
-        tags=[],
-    )  # fmt: skip
+    chunk = chunk_with(id=chunk_id, index=index, text=text or f"text{chunk_id}")
+    return result_with(chunk, summary_with(id=document), score=score)
 
 
 def texts_that_stay(*texts: str) -> list[str]:

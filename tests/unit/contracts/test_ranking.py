@@ -27,6 +27,13 @@ from kb_contracts.semantics.ranking import (
     recency_score,
     reputation_score,
 )
+from tests.support.contract_objects import (
+    chunk_with,
+    explanation_with,
+    ranking_parts_with,
+    result_with,
+    summary_with,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 shares = st.floats(0, 1)
@@ -35,21 +42,8 @@ shares = st.floats(0, 1)
 def result(number: int, score: float, days: float = 0, **metadata: Any) -> m.SearchResult:
     """A result whose document changed so many days ago."""
     changed = (NOW - timedelta(days=days)).isoformat().replace("+00:00", "Z")
-    document = m.DocumentSummary(
-        id=number,
-        uid=f"uid {number}",
-        title="",
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=None,
-        metadata=metadata,
-        version=1,
-        created_at=changed,
-        updated_at=changed,
-    )
-    chunk = m.Chunk(id=number, uid="", index=0, text="", page=None, heading=None, start=0, end=0)
-    return m.SearchResult(chunk=chunk, score=score, document=document, tags=[])
+    document = summary_with(id=number, metadata=metadata, updated_at=changed)
+    return result_with(chunk_with(id=number), document, score=score)
 
 
 def ordered(
@@ -67,9 +61,7 @@ def test_the_default_weights_are_those_of_the_document() -> None:
 
 @pytest.mark.requirement("R27")
 def test_a_final_score_is_the_sum_of_its_parts_by_their_weights() -> None:
-    parts = m.RankingParts(
-        semantic=0.5, recency=0.8, reputation=0.4, feedback=0.25, weights=DEFAULT_WEIGHTS, kind="keywords"
-    )
+    parts = ranking_parts_with(semantic=0.5, recency=0.8, reputation=0.4, feedback=0.25)
     assert final_score(parts) == pytest.approx(0.7 * 0.5 + 0.15 * 0.8 + 0.1 * 0.4 + 0.05 * 0.25)
 
 
@@ -119,7 +111,7 @@ def test_equals_stay_in_their_order() -> None:
 
 def test_the_parts_stand_in_an_explanation_that_was_wanted() -> None:
     bare, wanted = result(1, 0.5), result(2, 0.4)
-    wanted.explain = m.Explanation(cosine=0.4, bm25=None, weight=1.0, saturation=2.0)
+    wanted.explain = explanation_with(cosine=0.4)
     plan = ranking_plan("granite", m.Ranking(), PLAIN)
     first, second = in_final_order([bare, wanted], {2: NO_VOTES}, plan, NOW)
     assert first.explain is None

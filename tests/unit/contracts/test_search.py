@@ -26,6 +26,7 @@ from kb_contracts.semantics.search import (
     within_budget,
     without_text,
 )
+from tests.support.contract_objects import chunk_with, result_with, summary_with
 
 GUIDES = collection_id("guides")
 
@@ -96,10 +97,6 @@ def test_an_end_before_the_start_is_told() -> None:
         date_window(Filters(date_from="2025-01-02", date_to="2025-01-01"))
 
 
-def chunk(length: int) -> m.Chunk:
-    return m.Chunk(id=1, uid="u", index=0, text="x" * length, page=None, heading=None, start=0, end=length)
-
-
 def result(
     length: int = 5,
     before: int = 0,
@@ -109,26 +106,12 @@ def result(
     metadata: dict[str, Any] | None = None,
     source_path: str | None = None,
 ) -> m.SearchResult:
-    document = m.DocumentSummary(
-        id=1,
-        uid="u",
-        title="t",
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=source_path,
-        metadata=metadata or {},
-        version=1,
-        created_at="2026-01-01",
-        updated_at="2026-01-02",
-    )
-    return m.SearchResult(
-        chunk=chunk(length),
-        score=0.5,
-        document=document,
-        tags=list(tags),
-        before=[chunk(before)] if before else [],
-        after=[chunk(after)] if after else [],
+    return result_with(
+        chunk_with(text="x" * length),
+        summary_with(metadata=metadata, source_path=source_path),
+        tags=tags,
+        before=[chunk_with(text="x" * before)] if before else [],
+        after=[chunk_with(text="x" * after)] if after else [],
     )
 
 
@@ -226,8 +209,9 @@ def test_as_many_are_kept_as_fit_together(sizes: list[int], budget: int) -> None
 
 
 def test_what_is_not_known_is_the_default_or_absent() -> None:
-    found = vector_result(result(metadata={"url": 5, "source_type": None}, tags=["x"]), {})
-    assert (found.source_url, found.metadata.collection_id) == ("urn:uuid:u", None)
+    bare = result(metadata={"url": 5, "source_type": None}, tags=["x"])
+    found = vector_result(bare, {})
+    assert (found.source_url, found.metadata.collection_id) == (f"urn:uuid:{bare.document.uid}", None)
     assert (found.metadata.source_type, found.metadata.last_modified_by) == ("manual", ENGINE_USER)
     assert (found.metadata.heading, found.metadata.context_breadcrumbs) == (UNSET, UNSET)
 

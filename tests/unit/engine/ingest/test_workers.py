@@ -20,10 +20,10 @@ from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
+from tests.support.contract_objects import job_with
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, Parts, parts_in
-from tests.support.jobs import job_with
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children

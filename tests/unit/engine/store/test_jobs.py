@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Bounds, NewJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.store.repository.transaction import seconds_between, stamp
 from kb_engine.turns import SHORT_BYTES
+from tests.support.contract_objects import job_error
 from tests.support.stores import (
     START,
     Base,
@@ -31,7 +31,7 @@ from tests.support.stores import (
 )
 
 MAX_QUEUED = 9
-ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
+ERROR = job_error()
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.repository import documents, jobs, updates
+from tests.support.contract_objects import job_error
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, all_documents, key, new_note, new_place, opened, prepared
 
@@ -217,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fail(self, leased: LeasedJob | None) -> None:
         if leased is None:
             return
-        error = m.JobError(code="file_corrupt", message="")
+        error = job_error()
         good = self.model.jobs[leased.job.id] == "running"
         assert self.ask(self.base.store.write(jobs.fail, leased.lease, leased.job.id, error)) is good
         if good:

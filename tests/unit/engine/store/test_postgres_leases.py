@@ -21,6 +21,7 @@ from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
+from tests.support.contract_objects import job_error
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, give_back, new_database
@@ -28,7 +29,7 @@ from tests.support.stores import Base, all_documents, new_file, new_note, opened
 
 pytestmark = pytest.mark.process
 
-ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
+ERROR = job_error()
 _WAITING_FOR_ROWS = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
@@ -327,9 +328,7 @@ async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: 
     two.other.store.subscribe(events.put_nowait)
     async with asyncio.timeout(ANSWER_SECONDS):
         assert (await events.get()).kind == "resumed"
-        await two.one.store.write(
-            jobs.fail, update.lease, update.job.id, m.JobError(code="internal", message="")
-        )
+        await two.one.store.write(jobs.fail, update.lease, update.job.id, job_error("internal"))
         assert {(await events.get()).kind, (await events.get()).kind} == {"queued", "ended"}
 
 

@@ -12,6 +12,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.store.repository import documents, jobs, sources, updates
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
+from tests.support.contract_objects import job_error
 from tests.support.stores import Base, all_documents, died, direct, key, new_file, new_note, opened, prepared
 
 PATH = "/notes/a.md"
@@ -40,7 +41,7 @@ async def test_jobs_of_a_source_follow_one_another(base: Base) -> None:
 
 async def test_a_job_that_is_tried_again_waits_for_a_later_one_that_runs(base: Base) -> None:
     first = await base.lease(new_note("1", source_path=PATH))
-    error = m.JobError(code="file_corrupt", message="")
+    error = job_error()
     await base.store.write(jobs.fail, first.lease, first.job.id, error)
     second = await base.lease(new_note("2", source_path=PATH))
     await base.store.write(jobs.retry, first.job.id)

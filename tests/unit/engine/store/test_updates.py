@@ -15,6 +15,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state, updates
 from kb_engine.store.repository.transaction import answer_to
+from tests.support.contract_objects import job_error
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
 
 
@@ -184,7 +185,7 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     leased = await base.take("lease")
     assert (await refused(base.commit(leased, prepared("new")))).code == "version_conflict"
     assert (await base.store.read(documents.note, 1))[1] == "old"
-    failure = m.JobError(code="version_conflict", message="It has changed.")
+    failure = job_error(code="version_conflict", message="It has changed.")
     assert await base.store.write(jobs.fail, "lease", leased.job.id, failure)
     assert not (await base.store.read(jobs.find, leased.job.id)).retryable
     assert await base.count("job_texts") == 0

@@ -306,7 +306,7 @@ class Slow:
         self.begun.append(incoming.operation.id)
         await self.go_on.wait()
         self.ended.append(incoming.operation.id)
-        return m.Removed(documents=1, chunks=1)
+        return m.Removed(documents=1, chunks=1, bytes=1)
 
 
 @asynccontextmanager

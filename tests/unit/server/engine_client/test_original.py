@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -19,6 +18,7 @@ from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineT
 from kb_server.engine_client.http1 import MAX_ANSWER_BYTES, MAX_WAITING_BYTES
 from kb_server.engine_client.port import FileSource
 from kb_simulator import Simulator, SimulatorSettings
+from tests.support.contract_objects import document_with
 from tests.support.eventually import eventually_async
 from tests.support.loop_clock import advance_loop
 from tests.support.patience import ANSWER_SECONDS
@@ -53,15 +53,10 @@ async def test_a_file_comes_back_and_its_connection_serves_on(engine: HttpEngine
 
 
 async def test_what_is_not_kept_is_a_refusal(engine: HttpEngine) -> None:
-    async with engine.original(document(1)) as content:
+    async with engine.original(document_with()) as content:
         with pytest.raises(Refused) as caught:
             await anext(content.blocks)
     assert caught.value.reason == "document_not_found"
-
-
-def document(number: int, size: int = 0) -> m.Document:
-    fields: dict[str, Any] = dict.fromkeys(m.Document.__struct_fields__)
-    return m.Document(**{**fields, "id": number, "title": "t", "size_bytes": size, "sha256": "0"})
 
 
 @asynccontextmanager
@@ -92,7 +87,7 @@ async def test_what_nobody_takes_does_not_gather_in_memory() -> None:
     async def serve(_request: web.Request) -> web.Response:
         return web.Response(body=many(), content_type=OCTETS)
 
-    async with answering(serve) as engine, engine.original(document(1)) as content:
+    async with answering(serve) as engine, engine.original(document_with()) as content:
         received = len(await anext(content.blocks))
         seen: list[int] = []
 
@@ -121,7 +116,7 @@ async def test_who_leaves_early_ends_the_transfer() -> None:
         return web.Response(body=endless(), content_type=OCTETS)
 
     async with answering(serve) as engine:
-        async with engine.original(document(1)) as content:
+        async with engine.original(document_with()) as content:
             await anext(content.blocks)
         async with asyncio.timeout(ANSWER_SECONDS):
             await ended.wait()
@@ -146,7 +141,7 @@ async def test_what_is_not_the_file_is_a_fault(
         request.transport.close()
         return response
 
-    async with answering(serve) as engine, engine.original(document(1)) as content:
+    async with answering(serve) as engine, engine.original(document_with()) as content:
         with pytest.raises(fault):
             assert [block async for block in content.blocks] == [body]
 
@@ -161,7 +156,7 @@ async def test_an_engine_that_falls_silent_is_a_fault(monkeypatch: pytest.Monkey
         await asyncio.Event().wait()
         return response
 
-    async with answering(serve) as engine, engine.original(document(1)) as content:
+    async with answering(serve) as engine, engine.original(document_with()) as content:
         assert await anext(content.blocks) == b"four"
         advance(ANSWER_SECONDS)
         with pytest.raises(EngineTimeout):

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_contracts.api import models as m
-from kb_contracts.semantics.ranking import DEFAULT_WEIGHTS
 from kb_server.toolsets.kb.search import explained
+from tests.support.contract_objects import explanation_with, ranking_parts_with
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import SimulatedEngine
 
@@ -48,10 +47,8 @@ async def test_what_does_not_fit_is_refused(
 @pytest.mark.requirement("R27", "R30")
 def test_an_explanation_has_the_parts_and_weights_of_a_final_score() -> None:
     """Where the engine makes one; a search of this tool asks for none."""
-    plain = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=2.0)
-    parts = m.RankingParts(
-        semantic=0.5, recency=1.0, reputation=0.4, feedback=0.25, weights=DEFAULT_WEIGHTS, kind="keywords"
-    )
+    plain = explanation_with()
+    parts = ranking_parts_with(semantic=0.5, recency=1.0, reputation=0.4, feedback=0.25)
     assert "recency" not in explained(plain)
     assert explained(msgspec.structs.replace(plain, ranking=parts)) == explained(plain) | {
         "semantic": 0.5, "weight_semantic": 0.7, "recency": 1.0, "weight_recency": 0.15,

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
 
 from kb_contracts.api import models as m
 from kb_server.engine_client.port import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
-from tests.support.server_fixtures import ToolCaller, chunk, hit
+from tests.support.contract_objects import chunk_with, explanation_with, response_with, result_of
+from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
 
 DEFAULTS = {
@@ -32,15 +34,16 @@ def posted(engine: SimulatedEngine) -> dict[str, Any]:
 
 
 def respond(
-    tools: ToolCaller, *found: m.SearchResult, total: int | None = None, weak: bool = False, **more: Any
+    tools: ToolCaller,
+    *found: m.SearchResult,
+    total: int | None = None,
+    weak: bool = False,
+    total_exact: bool | UnsetType = UNSET,
 ) -> None:
     """Let searches find these results; `total` is what matches, None: as many as were found."""
-    matching = len(found) if total is None else total
 
     async def searches(_search: MakeCall) -> m.SearchResponse:
-        return m.SearchResponse(
-            results=[*found], total=matching, mode="hybrid", took_ms=1.0, weak=weak, **more
-        )
+        return response_with(found, total=total, weak=weak, total_exact=total_exact)
 
     tools.around["search"] = searches
 
@@ -132,7 +135,12 @@ async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine
         source_path="in/report.pdf",
         metadata={"author": "A"},
     )
-    respond(tools, hit(document, 7, text="Pensions are revalued.", page=3, heading="Revaluation"))
+    respond(
+        tools,
+        result_of(
+            document, chunk_with(index=7, text="Pensions are revalued.", page=3, heading="Revaluation")
+        ),
+    )
     answer = await tools.ok("kb_search", query="pension revaluation")
     assert answer["total"] == 1
     assert answer["mode"] == "hybrid"
@@ -165,7 +173,7 @@ async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine
 @pytest.mark.requirement("K22", "K60")
 async def test_the_collection_stands_above_the_tags(engine: SimulatedEngine, tools: ToolCaller) -> None:
     document = engine.add("collection:memory", "feedback", "email")
-    respond(tools, hit(document))
+    respond(tools, result_of(document))
     (result,) = (await tools.ok("kb_search", query="x"))["results"]
     assert (result["collection"], result["tags"]) == ("memory", ["feedback", "email"])
 
@@ -174,7 +182,7 @@ async def test_a_document_in_several_collections_is_repaired_on_sight(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     document = engine.add("collection:a", "x", "collection:b")
-    respond(tools, hit(document, 0), hit(document, 1))
+    respond(tools, result_of(document), result_of(document, chunk_with(index=1)))
     answer = await tools.ok("kb_search", query="x")
     assert {result["collection"] for result in answer["results"]} == {"b"}
     assert engine.document().tags == ["x", "collection:b"]
@@ -185,7 +193,7 @@ async def test_a_repair_that_fails_does_not_spoil_the_search(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """The caller came for something else."""
-    respond(tools, hit(engine.add("collection:a", "collection:b")))
+    respond(tools, result_of(engine.add("collection:a", "collection:b")))
     engine.arm("internal_error", "removeTag")
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
@@ -193,8 +201,8 @@ async def test_a_repair_that_fails_does_not_spoil_the_search(
 async def test_what_was_collapsed_is_named(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Neighbours that were merged come with their texts, also where none were wanted."""
     merged = msgspec.structs.replace(
-        hit(engine.add(), 3),
-        before=[chunk(2, text="before")],
+        result_of(engine.add(), chunk_with(index=3)),
+        before=[chunk_with(index=2, text="before")],
         duplicates=[m.Duplicate(document_id=7, chunk_id=70)],
     )
     respond(tools, merged)
@@ -205,7 +213,7 @@ async def test_what_was_collapsed_is_named(engine: SimulatedEngine, tools: ToolC
 
 
 async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    respond(tools, hit(engine.add()), weak=True)
+    respond(tools, result_of(engine.add()), weak=True)
     answer = await tools.ok("kb_search", query="x")
     assert answer["weak"] is True
     assert "variant phrasings" in answer["hint"]
@@ -214,7 +222,7 @@ async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: Too
 async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Also where the engine did not keep the bound, by the rule that it should have kept."""
     document = engine.add()
-    respond(tools, *(hit(document, index, text="x" * 60) for index in range(5)))
+    respond(tools, *(result_of(document, chunk_with(index=index, text="x" * 60)) for index in range(5)))
     answer = await tools.ok("kb_search", query="x", max_chars=130)
     texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
     assert texts == [(60, False), (60, False), (10, True)]
@@ -226,7 +234,7 @@ async def test_locations_have_no_text_and_say_how_to_read_one(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     document = engine.add(metadata={"author": "A"})
-    respond(tools, hit(document, 3, text="", page=2))
+    respond(tools, result_of(document, chunk_with(index=3, text="", page=2)))
     answer = await tools.ok("kb_search", query="x", detail="locations", max_tokens=50)
     (result,) = answer["results"]
     assert (result["text"], result["page"], result["title"]) == ("", 2, document.title)
@@ -237,14 +245,14 @@ async def test_locations_have_no_text_and_say_how_to_read_one(
 async def test_a_total_that_was_not_counted_to_its_end_is_told(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    respond(tools, hit(engine.add()), total=70, total_exact=False)
+    respond(tools, result_of(engine.add()), total=70, total_exact=False)
     assert "70 is how many match at least" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
 async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    respond(tools, hit(engine.add(metadata={"long": "x" * 5_000})))
+    respond(tools, result_of(engine.add(metadata={"long": "x" * 5_000})))
     (result,) = (await tools.ok("kb_search", query="x"))["results"]
     assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
 
@@ -252,9 +260,11 @@ async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
 async def test_neighbours_and_an_explanation_are_added_when_asked_for(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    explained = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=3.0)
-    near = [chunk(9, text="y" * 60)]
-    respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained, before=near, after=near))
+    explained = explanation_with(cosine=0.5)
+    near = [chunk_with(index=9, text="y" * 60)]
+    respond(
+        tools, msgspec.structs.replace(result_of(engine.add()), explain=explained, before=near, after=near)
+    )
     (result,) = (await tools.ok("kb_search", query="x", explain=True, neighbors=1))["results"]
     assert result["explain"]["cosine"] == 0.5
     assert result["before"] == result["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
@@ -311,7 +321,7 @@ async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) 
 async def test_more_results_than_match_are_said_to_be_the_nearest(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    respond(tools, hit(engine.add()), hit(engine.add()), total=1)
+    respond(tools, result_of(engine.add()), result_of(engine.add()), total=1)
     answer = await tools.ok("kb_search", query="x")
     assert (len(answer["results"]), answer["total"]) == (2, 1)
     assert "Only 1 match" in answer["hint"]

@@ -332,6 +332,7 @@ def build_request(
         elif operation.mutates:
             headers["Content-Length"] = "0"
         params = to_params(query) if query is not None else {}
+        "".join(params.values()).encode()  # a URL would be written without half a surrogate pair
         texts = {name: str(value) for name, value in path.items()} if path else {}
         if texts or params:
             url = URL(base + operation.fill_path(texts), encoded=True)

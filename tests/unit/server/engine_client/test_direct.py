@@ -111,14 +111,14 @@ async def test_a_document_lives_in_one_process_as_over_http(both: Both) -> None:
     assert await direct.call(REMOVE_TAG, path={**path, "tag": "ü % +"}) != tagged
     patched = await direct.call(PATCH_NOTE, path=path, body=m.NotePatch(text="Ants dig."))
     assert isinstance(patched, m.Document)
-    listed = DocumentsQuery(tag=["bees"], limit=5)
+    listed = DocumentsQuery(tag="bees", limit=5)
     for operation, content in (
         (SEARCH, {"body": m.SearchRequest(query="what do ants do", tags=["bees"])}),
         (LIST_DOCUMENTS, {"query": listed}),
         (LIST_TAGS, {"query": TagsQuery(limit=1)}),
         (GET_DOCUMENT, {"path": path, "query": DocumentQuery(text=True)}),
     ):
-        here, there = [await client.call(operation, **content) for client in (direct, http)]  # type: ignore[arg-type]
+        here, there = [await client.call(operation, **content) for client in (direct, http)]
         for answer in (here, there):
             if isinstance(answer, m.SearchResponse):
                 answer.took_ms = 0
@@ -156,7 +156,7 @@ REFUSED: dict[str, Call] = {
     "a step in a path": lambda engine: engine.call(REMOVE_TAG, path={"document_id": 1, "tag": ".."}),
     "half a surrogate pair": lambda engine: engine.call(SEARCH, body=m.SearchRequest(query="\ud800")),
     "half a pair in a query": lambda engine: engine.call(
-        LIST_DOCUMENTS, query=DocumentsQuery(tag=["\ud800"])
+        LIST_DOCUMENTS, query=DocumentsQuery(tag="a\ud800b")
     ),
     "a body that does not fit": lambda engine: engine.call(SEARCH, body=m.SearchRequest(query="x", top=-1)),
     "a query that does not fit": lambda engine: engine.call(LIST_TAGS, query=TagsQuery(limit=0)),
@@ -175,7 +175,7 @@ REFUSED: dict[str, Call] = {
     ),
     "too many values": lambda engine: engine.call(
         CREATE_JOB,
-        body=m.NoteRequest(text="x", metadata={"a": [1] * 100_001}),  # type: ignore[dict-item]
+        body=m.NoteRequest(text="x", metadata={"a": [1] * 100_001}),
     ),
     "a kind of file that is not taken": lambda engine: engine.send_file(
         text_file(9, filename="a.exe"), m.FileFields()

@@ -220,8 +220,12 @@ class Visit:
 
 def visits(servers: Servers) -> list[Visit]:
     """Clients with and without the key that the server asks for, or does not."""
-    doors = [("open", servers.product, None), ("key", servers.keyed, KEY), ("no key", servers.keyed, None)]
-    kinds = [_all_tools, *(partial(_connect, client) for client in LISTS)]
+    doors: list[tuple[str, str, str | None]] = [
+        ("open", servers.product, None),
+        ("key", servers.keyed, KEY),
+        ("no key", servers.keyed, None),
+    ]
+    kinds: list[Callable[..., Visit]] = [_all_tools, *(partial(_connect, client) for client in LISTS)]
     return [
         visit(where, f"{url}/mcp", key, let_in=where != "no key")
         for where, url, key in doors
@@ -263,7 +267,7 @@ def _listing(line: str) -> Listing:
 def _codex(home: Path) -> tuple[Listing, str]:
     """It is connected where it has listed the tools."""
     servers = node.codex_servers(home, seconds=COMMAND_SECONDS)
-    [kb] = [server for server in servers if server["name"] == "kb"] or [None]
+    kb = next((server for server in servers if server["name"] == "kb"), None)
     return "absent" if kb is None else "connected" if "kb_search" in kb["tools"] else "failed", str(servers)
 
 
@@ -358,10 +362,10 @@ def report(
         for name in verdict.stale
     ]
     _print(console, "The conformance suite", ("server", "version", *counts), rows, failed)
-    columns = ("endpoint", "era", "tools", "errors", "warnings that are meant")
+    warned = ("endpoint", "era", "tools", "errors", "warnings that are meant")
     inspected = [(each.path, each.era, each.tools, len(each.errors), each.warnings) for each in inspections]
     errors = [f"ERROR {each.path} {each.era}: {error}" for each in inspections for error in each.errors]
-    _print(console, "The inspector, --strict", columns, inspected, errors)
+    _print(console, "The inspector, --strict", warned, inspected, errors)
     arrived = [(each.name, each.mode, each.version, "wrong" if each.wrong else "good") for each in arrivals]
     lost = [
         f"WRONG {each.name} {each.mode} {what}: {how}"

@@ -107,7 +107,7 @@ def _place(kind: str, model: Place | None) -> Iterator[Place]:
         if model is not None:
             shutil.copytree(model.home, home, dirs_exist_ok=True)
         if kind == "postgres":
-            database = asyncio.run(new_database(like=model and model.database))
+            database = asyncio.run(new_database(like=None if model is None else model.database))
             yield Place(home, database, further={"store": database.url})
             asyncio.run(drop(database))
         elif "qdrant" in kind:

@@ -79,7 +79,7 @@ async def test_a_final_score_is_made_of_what_the_reranker_gave(start: Start, ser
         (hanging, "did not answer within 30 s"),
         (answering(b"no", 503), "HTTP 503"),
         (answering(b"[]"), "0 scores for 3 passages"),
-        (answering(b"", 307, Location="http://127.0.0.1:1/rerank"), "redirects"),
+        (answering(b"", 307, {"Location": "http://127.0.0.1:1/rerank"}), "redirects"),
     ],
 )
 async def test_a_search_is_answered_in_its_first_order_where_the_reranker_fails(

@@ -202,7 +202,7 @@ def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
         def start(name: str) -> str:
             if request.param == "simulator":
                 return stack.enter_context(simulator())
-            settings = {}
+            settings: dict[str, Any] = {}
             if request.param == "PostgreSQL":
                 database = asyncio.run(new_database())
                 stack.callback(give_back, database)

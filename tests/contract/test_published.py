@@ -31,7 +31,9 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield stack.enter_context(in_thread(settings)).url
             return
         home = tmp_path_factory.mktemp("home")
-        base = {"store": asyncio.run(new_database()).url} if request.param == "postgres" else {}
+        base: dict[str, Any] = (
+            {"store": asyncio.run(new_database()).url} if request.param == "postgres" else {}
+        )
         yield stack.enter_context(engine(home, published_collections=PUBLISHED, **base))
 
 

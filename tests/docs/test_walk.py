@@ -61,7 +61,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     return reduce(and_, (Counter(file for file, _ in walk) for walk in walks))
 
 
-def entries(lines: list[list[object]], begun: int, ended: int) -> Iterator[tuple[str, str]]:
+def entries(lines: list[tuple[int, str, object]], begun: int, ended: int) -> Iterator[tuple[str, str]]:
     """(file, who called it), each once, of the calls within a span of time."""
     for at, file, caller in lines:
         if begun <= at <= ended:

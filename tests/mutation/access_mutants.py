@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from kb_contracts.access.reach import RIGHTS, Access, Reach
+from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_from
 from kb_contracts.http import callers, mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import cursors
@@ -27,8 +27,8 @@ def reaches_names_alone(self: Reach, tag: str) -> bool:
 
 
 def the_last_header(access: Access, headers: Any, _published: Reach | None) -> Access:
-    values = headers.getall(callers.ACCESS, ())
-    return access.narrowed(callers.access_from(values[-1])) if values else access
+    values = headers.getall(ACCESS, ())
+    return access.narrowed(access_from(values[-1])) if values else access
 
 
 def with_all_rights(access: Access, headers: Any, _published: Reach | None) -> Access:

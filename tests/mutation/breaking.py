@@ -42,7 +42,7 @@ def around(operation_id: str, act: Around) -> Break:
     """`act` stands between the adapter and the handler of one operation."""
 
     def begin() -> AbstractContextManager[Any]:
-        whole = app.handlers
+        whole: Callable[[], dict[str, Handler]] = vars(app)["handlers"]
 
         def handlers() -> dict[str, Handler]:
             table = dict(whole())

@@ -17,8 +17,9 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import AnyOperation
 from kb_contracts.http import mount
-from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.http.mount import Answering, Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.cursors import Place
@@ -32,7 +33,6 @@ from kb_simulator.engine.handlers import CURRENT
 from kb_simulator.engine.jobs import Answers, Retry
 from kb_simulator.engine.stored import Stored
 from kb_simulator.engine.versions import History, Past
-from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
 _TESTS = search._tests
@@ -221,6 +221,7 @@ async def numbers_only(incoming: Incoming, inner: Handler) -> Any:
 async def dropped_from_one_side(incoming: Incoming, inner: Handler) -> Any:
     """The end of a range stands for the moment before it."""
     answer = await inner(incoming)
+    assert isinstance(answer, m.SearchResponse)
     until = incoming.body.filters and incoming.body.filters.date_to
     kept = [each for each in answer.results if each.document.created_at[: len(until or "x")] != until]
     return msgspec.structs.replace(answer, results=kept)
@@ -321,8 +322,8 @@ def problem_without_member(name: str) -> Any:
     return respond
 
 
-def without_etag(operation: Any, handler: Handler, *bounds: Any) -> Any:
-    serve = whole_adapt(operation, handler, *bounds)
+def without_etag(operation: AnyOperation, answer: Answering) -> Any:
+    serve = whole_adapt(operation, answer)
 
     async def bare(request: web.Request) -> web.StreamResponse:
         response = await serve(request)
@@ -332,8 +333,8 @@ def without_etag(operation: Any, handler: Handler, *bounds: Any) -> Any:
     return bare
 
 
-def as_text(operation: Any, handler: Handler, *bounds: Any) -> Any:
-    serve = whole_adapt(operation, handler, *bounds)
+def as_text(operation: AnyOperation, answer: Answering) -> Any:
+    serve = whole_adapt(operation, answer)
 
     async def plain(request: web.Request) -> web.StreamResponse:
         response = await serve(request)
@@ -354,14 +355,14 @@ async def any_body(operation: Any, request: web.Request) -> Any:
 
 def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ").removeprefix("bearer ")
-    if app.is_probe(request) or sent.startswith(namespace.api_key):
+    if mount.is_probe(request) or sent.startswith(namespace.api_key):
         return None
     return EngineError("unauthorized", "Send the key.")
 
 
 def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
     sent = request.headers.get("Authorization", "").split(" ")[-1]
-    if app.is_probe(request) or sent == namespace.api_key:
+    if mount.is_probe(request) or sent == namespace.api_key:
         return None
     return EngineError("unauthorized", "Send the key.")
 

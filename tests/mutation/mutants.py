@@ -535,7 +535,7 @@ _UPLOADS = [
     _m("an empty file reads as success", UPLOADS, "an_empty_file_is_an_empty_document",
        says("getDocument", status="searchable", status_reason=None)),
     _m("any kind of file is text", UPLOADS, "an_unknown_kind_of_file_is_refused_by_name",
-       replaced(handlers, "_format", lambda *_: handlers.format_of("a.txt"))),
+       replaced(handlers, "_format", lambda *_: formats.format_of("a.txt"))),
     _m("a part's type is ignored", UPLOADS, "text_of_an_unknown_kind_is_taken_where_its_part_says_so",
        replaced(handlers, "format_of", lambda name, _type: formats.format_of(name))),
     _m("a failed job has no code", UPLOADS, "a_file_that_cannot_be_read_fails_its_job",

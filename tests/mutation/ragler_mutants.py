@@ -90,6 +90,7 @@ async def whatever_the_dates(incoming: Incoming, inner: Handler) -> Any:
 
 async def all_of_the_tags(incoming: Incoming, inner: Handler) -> Any:
     answer = await inner(incoming)
+    assert isinstance(answer, r.VectorSearchResponse)
     wanted = set(incoming.body.filters.tags) if incoming.body.filters else set()
     kept = [each for each in answer.results if wanted.issubset(each.metadata.tags)]
     return msgspec.structs.replace(answer, results=kept)
@@ -97,12 +98,14 @@ async def all_of_the_tags(incoming: Incoming, inner: Handler) -> Any:
 
 async def with_drafts(incoming: Incoming, inner: Handler) -> Any:
     answer = await inner(incoming)
+    assert isinstance(answer, r.VectorSearchResponse)
     state = CURRENT.get().namespace.state
     return msgspec.structs.replace(answer, total=answer.total + len(state._waiting))
 
 
 async def with_the_collections_of_drafts(incoming: Incoming, inner: Handler) -> Any:
     answer = await inner(incoming)
+    assert isinstance(answer, r.CollectionList)
     jobs = CURRENT.get().namespace.state.jobs.values()
     names = {name for record in jobs for name in r.names_in(record.job.tags)}
     more = [
@@ -139,6 +142,7 @@ async def invented(incoming: Incoming, _inner: Handler) -> r.CollectionDetail:
 
 async def gone_when_empty(incoming: Incoming, inner: Handler) -> Any:
     answer = await inner(incoming)
+    assert isinstance(answer, r.CollectionDetail)
     if answer.chunk_count == 0:
         raise EngineError("collection_not_found", "It is empty.")
     return answer

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -117,14 +116,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def fates_of(mutants: Sequence[Mutant]) -> Iterator[Fate]:
     """The fates in the order in which they are known, of as many mutants at a time as there are cores."""
-    waiting, running = deque(mutants), dict[Any, Mutant]()
+    waiting, running = deque(mutants), dict[Connection, Mutant]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             ours, theirs = FORK.Pipe(duplex=False)
             FORK.Process(target=_send_fate, args=(theirs, waiting[0])).start()
             theirs.close()
             running[ours] = waiting.popleft()
-        for ready in wait(list(running)):
+        for ready in [each for each in wait(list(running)) if isinstance(each, Connection)]:
             mutant = running.pop(ready)
             try:
                 yield ready.recv()

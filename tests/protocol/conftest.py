@@ -54,7 +54,10 @@ class Served:
         return f"{self.base}/mcp"
 
     async def post(
-        self, message: Any, headers: Mapping[str, str] | None = None, path: str = "/mcp"
+        self,
+        message: Any,
+        headers: Mapping[str, str] | Mapping[bytes, bytes] | None = None,
+        path: str = "/mcp",
     ) -> httpx.Response:
         """Send a message; without `headers` those that its era needs, and no more."""
         if headers is None:

@@ -74,8 +74,8 @@ class House:
         found: dict[str, Any] = response.json()
         return found
 
-    async def tools(self, token: str, **where: str) -> set[str]:
-        found = await self.ask(token, "tools/list", **where)
+    async def tools(self, token: str, *, era: str = MODERN, path: str = "/mcp") -> set[str]:
+        found = await self.ask(token, "tools/list", era=era, path=path)
         return {tool["name"] for tool in found["result"]["tools"]}
 
     async def call(self, token: str, tool: str, path: str = "/mcp", **arguments: Any) -> dict[str, Any]:
@@ -259,12 +259,13 @@ async def test_a_websocket_ends_when_its_key_does(house: House) -> None:
 async def test_an_upload_is_of_the_key_that_began_it(house: House) -> None:
     mine, other = house.key("mine", "read write"), house.key("other", "read write")
     started = await house.call(mine, "kb_upload_start", filename="a.txt", total_size=3)
-    upload, chunk = started["upload_id"], {"chunk_index": 0, "data": base64.b64encode(b"abc").decode()}
-    for tool, arguments in (
-        ("kb_upload_chunk", chunk),
-        ("kb_upload_finish", {}),
-        ("kb_upload_abort", {}),
-    ):
+    upload = started["upload_id"]
+    calls: dict[str, dict[str, Any]] = {
+        "kb_upload_chunk": {"chunk_index": 0, "data": base64.b64encode(b"abc").decode()},
+        "kb_upload_finish": {},
+        "kb_upload_abort": {},
+    }
+    for tool, arguments in calls.items():
         refused = (await house.call(other, tool, upload_id=upload, **arguments))["refused"]
         assert refused["error"] == "upload_not_found"
         unknown = (await house.call(other, tool, upload_id="0" * 8, **arguments))["refused"]
@@ -334,7 +335,7 @@ async def test_what_a_key_adds_in_a_day_is_bounded_by_every_way(house: House) ->
 async def test_uploads_in_flight_are_bounded_for_each_key(house: House) -> None:
     token = house.key("ci", "write", quotas=Quotas(uploads_in_flight=2))
     other = house.key("other", "write")
-    upload = {"filename": "a.txt", "total_size": 3}
+    upload: dict[str, Any] = {"filename": "a.txt", "total_size": 3}
     for _ in range(2):
         assert "refused" not in await house.call(token, "kb_upload_start", **upload)
     assert (await house.call(token, "kb_upload_start", **upload))["refused"]["error"] == "too_many_uploads"
@@ -585,7 +586,7 @@ async def test_a_token_of_sixteen_kilobytes_is_read(protected: House, issuer: Is
 
 
 async def test_a_token_of_bytes_beyond_ascii_is_a_wrong_one(protected: House) -> None:
-    headers = {"Authorization": b"Bearer \xe4.b.c", "Content-Type": b"application/json"}
+    headers = {b"Authorization": b"Bearer \xe4.b.c", b"Content-Type": b"application/json"}
     response = await protected.served.http.post("/mcp", json=request("ping"), headers=headers)
     assert response.status_code == 401
 

@@ -26,7 +26,7 @@ from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import LATEST_HANDSHAKE, call, initialize, modern
 from tests.support.simulated_engine import SimulatedEngine
 
-FORM = {"elicitation": {"form": {}}}
+FORM: dict[str, Any] = {"elicitation": {"form": {}}}
 CAN_ASK = {"io.modelcontextprotocol/clientCapabilities": FORM}
 REPLIES = ["decline", "cancel"]
 
@@ -164,14 +164,14 @@ async def test_the_seven_tools_ask_beside_their_own_confirmation(
     server: Served, engine: SimulatedEngine
 ) -> None:
     """Without their arguments they refuse as they always do, and ask nobody."""
-    path, confirmed = "/mcp/knowledge", {"confirm": True}
+    path = "/mcp/knowledge"
     document = engine.add("collection:memory", text="Granite is hard.")
     number, uid = document.id, document.uid
     unconfirmed = modern(call("knowledge-remove", document_id=uid), **CAN_ASK)
     refused = error_of((await server.post(unconfirmed, path=path)).json())
     assert (refused["error"], refused["success"]) == ("confirmation_required", False)
-    remove = modern(call("knowledge-remove", document_id=uid, **confirmed), **CAN_ASK)
-    clear = modern(call("knowledge-clear", **confirmed, confirmation_phrase="DELETE ALL"), **CAN_ASK)
+    remove = modern(call("knowledge-remove", document_id=uid, confirm=True), **CAN_ASK)
+    clear = modern(call("knowledge-clear", confirm=True, confirmation_phrase="DELETE ALL"), **CAN_ASK)
     for message in (remove, clear):
         requests = await asked(server, message, path)
         declined = answered(message, requests, action="decline")
@@ -288,7 +288,12 @@ async def test_strange_replies_change_nothing(
 ) -> None:
     """Before anything was asked, under ids that nobody gave, without an id."""
     wire = await connect(server, path="/mcp/kb-extra")
-    for reply in ({"id": 1, "result": {}}, {"id": "x", "error": 5}, {"id": None, "result": {}}):
+    replies: list[dict[str, Any]] = [
+        {"id": 1, "result": {}},
+        {"id": "x", "error": 5},
+        {"id": None, "result": {}},
+    ]
+    for reply in replies:
         await wire.send({"jsonrpc": "2.0", **reply})
     assert (await wire.greet())["protocolVersion"] == "2025-06-18"
     for reply in ({"id": 1, "result": {}}, {"id": "x", "error": 5}, {"id": True, "result": {}}):
@@ -307,7 +312,7 @@ async def test_a_person_is_asked_over_stdio(
     number = note(engine)
     questions: list[str] = []
 
-    async def ask(_context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def ask(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         questions.append(params.message)
         return types.ElicitResult(action=reply, content={} if reply == "accept" else None)
 

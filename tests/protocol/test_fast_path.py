@@ -148,7 +148,7 @@ def _document(number: int, text: str | None) -> m.Document:
 
 
 def _hit(number: int, text: str) -> m.SearchResult:
-    metadata = {"none": None, "deep": {"list": [None, 1.0, 2**62, True, {}]}, text: [text]}
+    metadata: dict[str, Any] = {"none": None, "deep": {"list": [None, 1.0, 2**62, True, {}]}, text: [text]}
     document = summary_with(id=number, title=text, metadata=metadata)
     chunk = chunk_with(index=number, text=text)
     return result_with(chunk, document, score=1 / 3, tags=["collection:memory"])
@@ -350,7 +350,7 @@ def _parameters() -> list[str]:
 
 
 FEW = settings(
-    max_examples=3 * settings.default.max_examples,
+    max_examples=3 * settings().max_examples,
     derandomize=True,
     database=None,
     suppress_health_check=[

@@ -92,7 +92,7 @@ headers = st.fixed_dictionaries(
 )
 
 
-FUZZ = settings(max_examples=2 * settings.default.max_examples, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 
 
 class Server:

@@ -46,7 +46,8 @@ async def test_without_the_key_every_method_is_unauthorized(serve: Serve, method
 async def test_with_the_key_calls_are_answered_and_probes_need_none(serve: Serve) -> None:
     served = await serve(settings={"api_key": KEY})
     for token, status in ((KEY, 200), (KEY + "x", 401), ("\xff", 401)):
-        headers = {**PLAIN, "Authorization": f"Bearer {token}".encode("latin-1")}
+        sent = f"Bearer {token}".encode("latin-1")
+        headers = {b"Content-Type": b"application/json", b"Authorization": sent}
         response = await served.post(call("echo", text="a"), headers)
         assert response.status_code == status
     for path in ("/healthz", "/readyz"):

@@ -103,7 +103,8 @@ async def test_the_official_client_adds_finds_and_removes(
 
 @pytest.mark.requirement("N18", "N88", "N89", "N90")
 async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) -> None:
-    valid = text_of(await post(call("knowledge-add", file_path=knowledge.file("doc.pdf"), **{"async": True})))
+    in_background: dict[str, Any] = {"async": True}
+    valid = text_of(await post(call("knowledge-add", file_path=knowledge.file("doc.pdf"), **in_background)))
     assert valid["success"] is True
     assert "task_id" in valid
     missing = await post(call("knowledge-add"))

@@ -115,8 +115,9 @@ async def test_whatever_is_killed_nothing_is_lost_and_no_process_is_left(home: P
     assert len(engines(home)) == 1
     stones = {f"stone {name}" for name in ("granite", "basalt", "slate", "chalk")}
     assert await found(third, "stone") == stones
-    for process in (second.process, third.process, *engines(home)):
-        process.kill()
+    left: list[asyncio.subprocess.Process | psutil.Process] = [second.process, third.process, *engines(home)]
+    for each in left:
+        each.kill()
     again = await connected(start, home)
     assert await found(again, "stone") == stones
     await again.end()

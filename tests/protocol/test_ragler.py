@@ -33,7 +33,7 @@ from tests.support.patience import ANSWER_SECONDS
 from tests.support.ragler import DESCRIPTIONS, THREE
 
 API_DOCS, SUPPORT = collection_id("api-docs"), collection_id("support-faq")
-TOPICS = (
+TOPICS: tuple[tuple[str, list[str]], ...] = (
     ("API authentication: send the API key as a bearer token.", ["api", "authentication"]),
     ("API authentication fails with 401 where the token has expired.", ["api", "authentication"]),
     ("Rate limits of the API: a hundred requests a minute.", ["api", "limits"]),

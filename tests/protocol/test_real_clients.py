@@ -75,6 +75,7 @@ async def fastmcp(url: str, key: str | None) -> AsyncIterator[CallTool]:
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             result = await client.call_tool(name, arguments)
             assert dataclasses.is_dataclass(result.data), f"{name}: {result.data!r}"
+            assert not isinstance(result.data, type)
             return dataclasses.asdict(result.data)
 
         yield call

@@ -31,7 +31,7 @@ from tests.support.patience import JOB_SECONDS, SILENCE
 from tests.support.simulated_engine import SimulatedEngine
 
 EXTENSION = "io.modelcontextprotocol/tasks"
-WITH_TASKS = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
+WITH_TASKS: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
 OF_2025 = {**PLAIN, "MCP-Protocol-Version": LATEST_HANDSHAKE}
 NOBODY = "8f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 PATH = "/mcp/kb"
@@ -242,7 +242,8 @@ async def test_a_failure_of_the_work_is_a_result(
     """`failed` is for errors of the protocol alone."""
     engine.state.policy = FAILS
     (tmp_path / "bees.html").write_text("<p>Bees</p>")
-    add = call("knowledge-add", file_path=str(tmp_path / "bees.html"), **{"async": True})
+    in_background: dict[str, Any] = {"async": True}
+    add = call("knowledge-add", file_path=str(tmp_path / "bees.html"), **in_background)
     task_id = (await asked_now(served, add, "/mcp/knowledge"))["result"]["structuredContent"]["task_id"]
     state = (await asked_now(served, of("tasks/get", task_id), "/mcp/knowledge"))["result"]
     assert (state["status"], state["result"]["isError"]) == ("completed", True)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -82,7 +83,7 @@ async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair
     assert stack.mcp_url.startswith("https://")
     tls, authorization = trusting(pair.certificate), {"Authorization": f"Bearer {KEY}"}
     async with (
-        httpx.AsyncClient(verify=tls, headers=authorization) as http,
+        httpx2.AsyncClient(verify=tls, headers=authorization) as http,
         streamable_http_client(stack.mcp_url, http_client=http) as (reading, writing, *_),
         ClientSession(reading, writing) as session,
     ):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -161,7 +162,7 @@ async def test_an_admitted_page_opens_one(serve: Serve, connect: Connect, origin
     ],
 )
 async def test_what_is_no_handshake_is_refused(
-    served: Served, changed: dict[str, str | None], status: bytes
+    served: Served, changed: dict[str, Any], status: bytes
 ) -> None:
     answer = await raw(served.port, upgrade(**changed))
     assert answer.startswith(b"HTTP/1.1 " + status)

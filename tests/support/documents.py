@@ -92,7 +92,7 @@ def docx_of(paragraphs: list[tuple[str, str]]) -> bytes:
 
 def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
     """A DOCX package around any main part, with further members by name."""
-    members = {
+    members: dict[str, str | bytes] = {
         "[Content_Types].xml": _CONTENT_TYPES,
         "_rels/.rels": _RELATIONSHIPS,
         "word/styles.xml": _STYLES,

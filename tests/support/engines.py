@@ -38,8 +38,13 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
     async def serve() -> None:
         app = await create_app(EngineSettings(**chosen))
         app.middlewares[:0] = middlewares
-        bounds = {"max_line_size": REQUEST_LINE_BYTES, "max_field_size": HEADER_BYTES}
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SILENCE, **bounds)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=SILENCE,
+            max_line_size=REQUEST_LINE_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()

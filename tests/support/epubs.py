@@ -30,7 +30,8 @@ def book(path: str = "OEBPS/book.opf", package: str = PACKAGE.format(more=""), *
         "OEBPS/nav.xhtml": PAGE.format("<p>contents</p>"),
         "OEBPS/text/one a.xhtml": PAGE.format("<h1>One</h1><p>Granite is hard.</p>"),
         "OEBPS/text/two.xhtml": PAGE.format("<h1>Two</h1><p>Chalk is not.</p><script>x</script>"),
-    } | {name.replace("__", "/"): data for name, data in parts.items()}
+        **{name.replace("__", "/"): data for name, data in parts.items()},
+    }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in content.items():

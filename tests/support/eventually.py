@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from tests.support.patience import UNTIL_SECONDS
 
@@ -38,6 +38,18 @@ def eventually(
     return seen
 
 
+@overload
+async def eventually_async(
+    look: Callable[[], Awaitable[T]],
+    holds: Callable[[T], Any] = ...,
+    *,
+    seconds: float = ...,
+    what: str = ...,
+) -> T: ...
+@overload
+async def eventually_async(
+    look: Callable[[], T], holds: Callable[[T], Any] = ..., *, seconds: float = ..., what: str = ...
+) -> T: ...
 async def eventually_async(
     look: Callable[[], Awaitable[T] | T],
     holds: Callable[[T], Any] = bool,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 from qdrant_client.http.models import models as rest
 
@@ -71,23 +72,23 @@ class QdrantServer:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._faults], client_max_size=32 * 1024 * 1024)
         of = "/collections/{name}"
-        app.add_routes(
-            [
-                web.put(of, self._create),
-                web.delete(of, self._delete),
-                web.put(f"{of}/index", self._index),
-                web.put(f"{of}/points", self._upsert),
-                web.post(f"{of}/points", self._retrieve),
-                web.post(f"{of}/points/delete", self._remove),
-                web.post(f"{of}/points/query/batch", self._query),
-                web.post(f"{of}/points/count", self._count),
-                web.post(f"{of}/facet", self._facet),
-            ]
-        )
+        routes: list[tuple[str, str, Callable[[web.Request], Awaitable[object]]]] = [
+            ("PUT", of, self._create),
+            ("DELETE", of, self._delete),
+            ("PUT", f"{of}/index", self._index),
+            ("PUT", f"{of}/points", self._upsert),
+            ("POST", f"{of}/points", self._retrieve),
+            ("POST", f"{of}/points/delete", self._remove),
+            ("POST", f"{of}/points/query/batch", self._query),
+            ("POST", f"{of}/points/count", self._count),
+            ("POST", f"{of}/facet", self._facet),
+        ]
+        for method, path, result in routes:
+            app.router.add_route(method, path, _answering(result))
         return app
 
     @web.middleware
-    async def _faults(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         assert resource is not None, f"{request.method} {request.path} is no route of this server"
         self.requests[f"{request.method} {resource.canonical}"] += 1
@@ -101,12 +102,7 @@ class QdrantServer:
                 return await self._broken(request, "cut")
             if self.breaks_after is not None:
                 self.breaks_after -= 1
-        try:
-            return web.json_response({"result": await handler(request), "status": "ok", "time": 0.0})
-        except KeyError as error:
-            return _refused(404, f"Not found: Collection `{error.args[0]}` doesn't exist!")
-        except ValidationError as error:
-            return _refused(400, f"Format error in JSON body: {error}")
+        return await handler(request)
 
     async def _broken(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         assert request.transport is not None
@@ -235,6 +231,20 @@ def environment_of(settings: QdrantSettings) -> dict[str, str]:
         "QDRANT_COLLECTION": settings.collection,
         "QDRANT_TIMEOUT": str(settings.timeout),
     }
+
+
+def _answering(result: Callable[[web.Request], Awaitable[object]]) -> Handler:
+    """A handler that responds with a result as Qdrant does, or with the error of a bad request."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        try:
+            return web.json_response({"result": await result(request), "status": "ok", "time": 0.0})
+        except KeyError as error:
+            return _refused(404, f"Not found: Collection `{error.args[0]}` doesn't exist!")
+        except ValidationError as error:
+            return _refused(400, f"Format error in JSON body: {error}")
+
+    return handler
 
 
 async def _parsed(request: web.Request, model: type[M]) -> M:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,7 +75,7 @@ async def rerank_endpoint() -> AsyncIterator[RerankEndpoint]:
         await runner.cleanup()
 
 
-def answering(body: bytes, status: int = 200, **headers: str) -> Fault:
+def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Fault:
     async def fault(_request: web.Request) -> web.StreamResponse:
         return web.Response(body=body, status=status, headers=headers)
 

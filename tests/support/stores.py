@@ -214,17 +214,17 @@ class Base:
 
     async def note(
         self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
-    ) -> m.Document:
+    ) -> m.DocumentDetail:
         job = new_note("".join(texts), **changes)
         return await self._document(
             await self.ingest(job, prepared(*texts, title=job.title, vectors=vectors))
         )
 
-    async def file(self, *texts: str, **changes: Any) -> m.Document:
+    async def file(self, *texts: str, **changes: Any) -> m.DocumentDetail:
         job = new_file("".join(texts), **changes)
         return await self._document(await self.ingest(job, prepared(*texts, title=job.title)))
 
-    async def _document(self, job: m.Job) -> m.Document:
+    async def _document(self, job: m.Job) -> m.DocumentDetail:
         assert job.document_id is not None
         return await self.detail(job.document_id)
 

@@ -118,7 +118,7 @@ class Side:
             ("v0", "granite again"),
             ("h4", "gone"),
         ):
-            self.act(label, lambda kb, it, text=text: kb.patched(it.id, text=text))
+            self._rewrite(label, text)
         for label in ("h3", "v3"):
             self.act(label, lambda kb, it: kb.call(ops.DELETE_DOCUMENT, it.id))
         for label in ("h0", "v0"):
@@ -176,6 +176,9 @@ class Side:
     def act(self, label: str, change: Callable[[Client, Known], object]) -> None:
         if self._is_there_already(label):
             change(self._by(label), self.known[label])
+
+    def _rewrite(self, label: str, text: str) -> None:
+        self.act(label, lambda kb, it: kb.patched(it.id, text=text))
 
     def _is_there_already(self, label: str) -> bool:
         return self.has_others or not label.startswith("h")
@@ -354,10 +357,11 @@ def _reading() -> Iterator[Attempt]:
         yield _of(ops.SEARCH, f"with {tag}", json={"query": "common", "tags": [tag]})
         yield _of(ops.SEARCH, f"with any of {tag}", json={"query": "common", "tags_any": [tag, "x"]})
         yield _of(ops.VECTOR_SEARCH, tag, json={"query": "common", "filters": {"tags": [tag]}})
-    for further in (
+    members: list[dict[str, Any]] = [
         {"collapse": True}, {"min_score": 0.2}, {"ranking": {}}, {"filters": {"source_path_prefix": "sh"}},
         {"filters": {"format": ["markdown"]}}, {"pages": True, "top": 1}, {"doc_type": "note"},
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for further in members:
         yield _of(ops.SEARCH, f"with {further}", json={"query": "common granite", **further})
     yield Attempt(
         ops.SEARCH,

@@ -10,7 +10,7 @@ from kb_readers.sandbox import kernel, landlock
 from kb_readers.sandbox.readable import Readable
 
 
-def _restrict(_readable: Iterable[Readable]) -> None:
+def _restrict(readable: Iterable[Readable]) -> None:
     raise kernel.refused(errno.ENOSYS)
 
 

@@ -51,12 +51,17 @@ def _reads_clock(node: ast.AST) -> bool:
     return any(
         isinstance(part, ast.Call)
         and _name(part) in _CLOCKS
-        and (isinstance(part.func, ast.Name) or getattr(part.func.value, "id", "") == "time")
+        and (isinstance(part.func, ast.Name) or _owner(part.func) == "time")
         for part in ast.walk(node)
     )
 
 
-def _breaches(node: ast.AST) -> Iterator[ast.AST]:
+def _owner(function: ast.expr) -> str:
+    """The name before the dot of an attribute, or an empty string."""
+    return str(getattr(getattr(function, "value", None), "id", ""))
+
+
+def _breaches(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     match node:
         case ast.Call():
             name = _name(node)
@@ -90,10 +95,7 @@ def _breaches(node: ast.AST) -> Iterator[ast.AST]:
 
 def _sleeps(function: ast.expr) -> bool:
     """True for the sleep of the wall's clock, not for the method of a clock of the project."""
-    return isinstance(function, ast.Name) or getattr(getattr(function, "value", None), "id", "") in (
-        "asyncio",
-        "time",
-    )
+    return isinstance(function, ast.Name) or _owner(function) in ("asyncio", "time")
 
 
 def limits(source: str) -> list[int]:

@@ -36,7 +36,7 @@ def chosen(found: list[Scored], body: Row) -> list[Entry]:
     if most is None:
         return entries[:top]
     counts: dict[int, int] = {}
-    page = []
+    page: list[Entry] = []
     for entry in entries:
         score, row, _ = entry.scored
         number = counts.get(row["document"], 0)

@@ -211,7 +211,7 @@ async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind
     total = 2 * BATCH + 1
     source, target = tmp_path / "source/kb.db", await _places(tmp_path, kind)
     await _filled(source, total)
-    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    settings = settings_of(tmp_path, source, target)
     left = []
     for _ in range(2):
         with pytest.raises(InterruptedError):
@@ -227,6 +227,15 @@ async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind
         assert await base.count("documents") == total
 
 
+def settings_of(folder: Path, source: Place, target: Place) -> tuple[EngineSettings, EngineSettings]:
+    """The settings of an engine before each."""
+    home = folder / "home"
+    return (
+        EngineSettings(home=home, store=store_of(source)),
+        EngineSettings(home=home, store=store_of(target)),
+    )
+
+
 def an_engine_of(settings: EngineSettings) -> EngineSettings:
     return msgspec.structs.replace(settings, embedder="hash")
 
@@ -237,7 +246,7 @@ def test_a_target_that_was_not_completed_is_used_by_no_command(
     """Neither looked at, copied nor embedded anew; as a source it would make another half of a base."""
     source, target = tmp_path / "source/kb.db", tmp_path / "target.sqlite"
     asyncio.run(_filled(source, BATCH + 1))
-    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    settings = settings_of(tmp_path, source, target)
     with pytest.raises(InterruptedError):
         asyncio.run(migrate(*settings, Allowed(1)))
     for name, value in (("HOME", str(tmp_path / "home")), ("STORE", store_of(target)), ("EMBEDDER", "hash")):
@@ -281,7 +290,7 @@ def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, kind: str)
             eventually(partial(_is_further, process, target, before))
             os.kill(process.pid, signal.SIGKILL)
     assert 0 < count(target) < 600
-    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    settings = settings_of(tmp_path, source, target)
     with pytest.raises(BaseUnfinished):
         asyncio.run(create_app(an_engine_of(settings[1])))
     made = asyncio.run(migrate(*settings, lambda *_: None))
@@ -333,7 +342,7 @@ async def test_what_changes_while_it_is_compared_is_noticed(tmp_path: Path) -> N
         place.parent.mkdir()
     async with opened(source) as base:
         await base.note("text")
-    settings = [EngineSettings(home=tmp_path / "home", store=store_of(each)) for each in (source, target)]
+    settings = settings_of(tmp_path, source, target)
 
     def meddle(what: str, done: int, total: int) -> None:
         if what == "comparing" and total:

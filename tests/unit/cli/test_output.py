@@ -15,7 +15,7 @@ from kb_cli.output import Output, printable_json, printable_line, printable_text
 from kb_load.processes import clean_environment
 
 COLUMNS = ("id", "title")
-ROWS = [[1, "plain"], [2, "[red]not markup[/red] :smile:\x1b[31m"], [3, None]]
+ROWS: list[list[object]] = [[1, "plain"], [2, "[red]not markup[/red] :smile:\x1b[31m"], [3, None]]
 
 
 class Terminal(io.StringIO):

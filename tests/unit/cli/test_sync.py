@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pytest
@@ -237,7 +237,12 @@ def test_a_file_that_stands_as_it_was_is_not_read_again(
     write(tmp_path / "b.md", "slate")
     read: list[str] = []
     whole = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *rest: (read.append(path.name), whole(path, *rest))[1])
+
+    def noted(path: Path, *rest: Any) -> IO[Any]:
+        read.append(path.name)
+        return whole(path, *rest)
+
+    monkeypatch.setattr(Path, "open", noted)
     second = folder.listed()
     assert read == ["b.md"]
     source = str(tmp_path / "a.md")

@@ -158,7 +158,12 @@ def test_lines_for_which_there_is_no_room_are_counted_by_the_next(tmp_path: Path
 
 def test_threads_write_one_chain(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path, "engine", file_bytes=8192)
-    threads = [Thread(target=lambda: [audit.write("search") for _ in range(100)]) for _ in range(4)]
+
+    def write() -> None:
+        for _ in range(100):
+            audit.write("search")
+
+    threads = [Thread(target=write) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:

@@ -13,12 +13,10 @@ from kb_config.installing import install_command
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
-    known = installing.distribution
-
     def distribution(name: str) -> metadata.Distribution:
         if name in missing:
             raise metadata.PackageNotFoundError(name)
-        return known(name)
+        return metadata.distribution(name)
 
     monkeypatch.setattr(installing, "distribution", distribution)
 

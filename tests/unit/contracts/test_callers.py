@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from multidict import CIMultiDict
 
-from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, access_header
+from kb_contracts.access.reach import ACCESS, EVERYTHING, RIGHTS, Access, Reach, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import BY_ID, OPERATIONS
 from kb_contracts.api.ragler import SERVICE, USER_ROLE
@@ -95,7 +95,7 @@ async def test_a_right_that_is_missing_is_refused_on_every_route(client: Client)
             continue
         path = operation.path.replace("{document_id}", "1").replace("{version}", "1").replace("{tag}", "a")
         path = path.replace("{job_id}", "x").replace("{collection_id}", "x")
-        without = Access(rights=frozenset(["read", "write", "delete", "administer"]) - {operation.right})
+        without = Access(rights=RIGHTS - {operation.right})
         sent = [("Authorization", "Bearer main"), (ACCESS, access_header(without))]
         assert await refused(client, operation.method, path, sent) == (403, "forbidden"), operation.id
         role = [("Authorization", "Bearer main"), (USER_ROLE, "Editor, SERVICE")]

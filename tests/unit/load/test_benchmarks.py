@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from kb_cli.command_line import dispatch
 from kb_cli.output import Exit
-from kb_load.bench import BENCHMARKS, function_of, parser_for, runner
+from kb_load.bench import BENCHMARKS, function_of, parser_for
 from kb_load.bench.runner import answer_length, generate
 from kb_load.messages import HANDSHAKE, MODERN, CallFailed, Message, result_of, structured, tool_call
 from kb_load.processes import clean_environment
@@ -72,7 +73,7 @@ class _Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server that answers at once, on a machine without wrk."""
-    monkeypatch.setattr(runner.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -137,7 +137,7 @@ def open_peer(folder: Path) -> Exact:
 class Exact:
     """A peer that knows the exact answers: what is measured of it is the benchmark's own."""
 
-    efforts = (0, 1)
+    efforts: Sequence[int] = (0, 1)
     effort = 0
 
     def __init__(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -57,4 +58,5 @@ def test_a_path_leads_nowhere_but_into_the_book() -> None:
 
 def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 20)
-    assert refused(book(**{"OEBPS__text__two.xhtml": b"a" * (2 << 20)})).code == "extraction_failed"
+    bomb: dict[str, Any] = {"OEBPS__text__two.xhtml": b"a" * (2 << 20)}
+    assert refused(book(**bomb)).code == "extraction_failed"

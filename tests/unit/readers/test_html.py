@@ -176,7 +176,7 @@ def test_what_cannot_be_decoded_is_refused(data: bytes) -> None:
     assert failed.value.code == "undecodable_text"
 
 
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.lists(
         st.sampled_from(SOUP),

@@ -76,7 +76,7 @@ def test_a_scratch_base_goes_when_the_process_is_told_to_end(scratch: Path) -> N
 def test_own_questions_are_asked_of_a_running_engine(kb: Kb, tmp_path: Path) -> None:
     bees = kb.note("Honey bees form a cluster and shiver", "--title", "Bees")
     kb.note("Zinc protects iron from rust", "--source-path", "/notes/rust.txt")
-    own = [
+    own: list[dict[str, object]] = [
         {"question": "honey bees cluster", "document": bees},
         {"question": "zinc iron", "document": "/notes/rust.txt"},
         {"question": "bees shiver", "document": "Bees"},

@@ -36,13 +36,13 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
 ) -> None:
     seen = await eventually_async(lambda: issues(client), what="what the scan has found")
     assert seen == ["Document 7 is hurt: a vector is missing. kb check says more"]
-    store = client.app[ENGINE].store  # type: ignore[union-attr]
+    store = client.app[ENGINE].store
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]
 
 
 async def test_a_search_is_a_use_of_the_engine_and_a_probe_is_not(client: Client) -> None:
-    engine = client.app[ENGINE]  # type: ignore[union-attr]
+    engine = client.app[ENGINE]
     for path in ("/api/v1/status", "/healthz", "/readyz"):
         before = engine.searched_at
         assert (await client.get(path)).status == 200

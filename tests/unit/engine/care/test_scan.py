@@ -13,6 +13,7 @@ import pytest
 from kb_contracts.api.errors import EngineError
 from kb_engine.care.scan import Pace, Scan
 from kb_engine.index.embedded import index as embedded
+from kb_engine.index.embedded.block import is_sound
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
@@ -97,7 +98,8 @@ async def test_what_is_hurt_is_named_and_left(
         hurt(tmp_path, statement)
         (issue,) = await scan.look(hours=7 * 24)
         assert ("Document 1 is hurt" in issue, what in issue) == (True, True)
-        assert [each.document for each in caplog.records if each.message == "a document is hurt"] == [1]
+        logged = [vars(each) for each in caplog.records if each.message == "a document is hurt"]
+        assert [each["document"] for each in logged] == [1]
         assert await scan.look() == [issue]
         await parts.store.write(documents.delete, 1)
         assert await scan.look() == []
@@ -187,7 +189,7 @@ async def test_a_damaged_file_of_the_index_is_made_anew(
             (issue,) = await scan.look(hours=7 * 24)
             assert "1 files of the search index were damaged, and made anew" in issue
             assert await scan.look(hours=7 * 24) == [issue]
-        assert all(segments.is_sound(each) for each in folder.iterdir())
+        assert all(is_sound(each) for each in folder.iterdir())
         assert file not in [*folder.iterdir()]
 
 

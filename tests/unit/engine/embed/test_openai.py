@@ -461,9 +461,10 @@ KEY = "sk-a-key-that-nobody-may-see"
 
 def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
     with tls_server(tmp_path) as (port, seen):
-        settings = {"embedding_url": f"https://127.0.0.1:{port}/v1", "embedding_model": MODEL}
+        url = f"https://127.0.0.1:{port}/v1"
+        settings = OpenAISettings(embedding_url=url, embedding_model=MODEL, embedding_key=KEY)
         with (
-            closing(OpenAIEmbedder(OpenAISettings(**settings, embedding_key=KEY))) as embedder,
+            closing(OpenAIEmbedder(settings)) as embedder,
             pytest.raises(EmbedderUnavailable, match="its certificate is not trusted"),
         ):
             embedder.load()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ async def base(
     place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
     if way:
         monkeypatch.setattr(search, "FEW_CHUNKS", 0)
-    more = {"exact_below": 0} if way == "by HNSW" else {}
+    more: dict[str, Any] = {"exact_below": 0} if way == "by HNSW" else {}
     async with AsyncExitStack() as stack:
         index = None
         if store not in {"embedded", "postgres"}:

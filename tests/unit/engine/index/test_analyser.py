@@ -99,7 +99,11 @@ def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
     for text in [*SAMPLES, *LONG]:
         db.execute("DELETE FROM w")
         db.execute("INSERT INTO w VALUES (?)", (index_text(text),))
-        kept = dict(db.execute("SELECT term, cnt FROM v").fetchall())
+        kept = {
+            str(term): count
+            for term, count in db.execute("SELECT term, cnt FROM v")
+            if isinstance(count, int)
+        }
         (found,) = ANALYSER.chunks("", [(None, text)])
         assert found.length == sum(kept.values())
         single = Counter(term for term in found.terms if " " not in term)

@@ -77,7 +77,7 @@ async def test_both_ends_of_a_span_are_inside(base: Base, subtests: pytest.Subte
 async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
     base.clock.move(hours=1)
     await base.store.once(None, documents.add_tags, 1, ["new"], None)
-    since = {"date_from": START + timedelta(hours=3)}
+    since: dict[str, Any] = {"date_from": START + timedelta(hours=3)}
     assert sorted(await base.titles("x", date_field="updated_at", **since)) == ["1", "4"]
     assert await base.titles("x", date_field="created_at", **since) == ["4"]
 

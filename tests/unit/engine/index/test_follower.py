@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ async def notes(base: Base, count: int) -> None:
         await base.note(f"apple {number}", "pear", dedup_scope=str(number))
 
 
-async def found(base: Base, text: str = "apple", **filters: object) -> list[int]:
+async def found(base: Base, text: str = "apple", **filters: Any) -> list[int]:
     """The documents, ascending; one that is found twice stands there twice."""
     return sorted(result.document.id for result in (await base.find(text, top=100, **filters)).results)
 
@@ -121,8 +122,7 @@ async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, ser
     server.out_of_service = True
     await notes(base, 7)
     server.out_of_service, server.breaks_after = False, 2
-    assert await found(base) == list(range(1, 8))
-    assert server.breaks_after is None
+    assert (await found(base), server.breaks_after) == (list(range(1, 8)), None)
     stats = await stats_of(server)
     assert (stats.documents, stats.chunks) == (7, await base.count("chunks"))
 

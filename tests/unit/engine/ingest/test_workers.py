@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +235,7 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     parts.embedder.failures = 2
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
     job = await parts.store.write(updates.accept, note_id, m.NotePatch(text="copper mine"), once)
+    assert isinstance(job, m.Job)
     parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # it did not fail
@@ -251,7 +252,9 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
     ids = []
     for text in (f"{HELD} " * SHORT_BYTES, "basalt"):
         patch, once = m.NotePatch(text=text), Idempotency("key", text[:6], "operation", text[:6])
-        ids.append((await parts.store.write(updates.accept, note_id, patch, once)).id)
+        job = await parts.store.write(updates.accept, note_id, patch, once)
+        assert isinstance(job, m.Job)
+        ids.append(job.id)
         parts.workers.wake()
     await parts.embedding()
     parts.embedder.release.set()
@@ -362,7 +365,8 @@ async def test_the_end_of_the_job_wakes_who_waits() -> None:
 
 
 async def test_an_end_between_reading_and_waiting_is_not_missed() -> None:
-    ends, states = JobEnds(), iter(("running", "completed"))
+    ends = JobEnds()
+    states: Iterator[m.JobStatus] = iter(("running", "completed"))
 
     async def read(job_id: str) -> m.Job:
         ends.announce(job_id)

@@ -30,7 +30,7 @@ from tests.support.rerank_endpoint import (
 
 KEY = "a-key-that-nobody-may-see"
 TEXTS = ["a copper lantern", "granite", "the granite quarry"]
-MODELS: dict[str, dict[str, str]] = {
+MODELS: dict[str, dict[str, Any]] = {
     "tei": {},
     "jina": {"model": "jina-reranker-v2"},
     "cohere": {"model": "rerank-v3.5"},
@@ -133,11 +133,11 @@ async def test_logits_become_relevances(served: RerankEndpoint) -> None:
         (answering(b'[{"index": -1, "score": 1}]'), "index is missing or comes twice"),
         (answering(b'[{"index": 0, "score": 1.5}]'), "not from 0 to 1"),
         (answering(b'[{"index": 0, "score": -0.5}]'), "not from 0 to 1"),
-        (answering(b"\x1f\x8b", **{"Content-Encoding": "gzip"}), "compression"),
+        (answering(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}), "compression"),
         (answering(b"no", 500), "HTTP 500"),
         (answering(b"no", 404), "HTTP 404; check KB_RERANK_URL"),
         (answering(b"no", 413), "lower KB_RERANK_BATCH"),
-        (answering(b"", 302, Location="http://169.254.169.254/"), "redirects"),
+        (answering(b"", 302, {"Location": "http://169.254.169.254/"}), "redirects"),
         (answering(b"", 204), "HTTP 204"),
         (endless, "more than 1048576 bytes"),
         (cutting_off, "closed the connection"),
@@ -191,7 +191,7 @@ async def test_one_batch_that_fails_fails_all(served: RerankEndpoint) -> None:
 
 async def test_it_rests_as_long_as_it_asks_for_but_no_longer_than_a_minute(served: RerankEndpoint) -> None:
     clock = Clock()
-    served.fault = answering(b"", 429, **{"Retry-After": "3600"})
+    served.fault = answering(b"", 429, {"Retry-After": "3600"})
     async with asking(served, clock=clock) as reranker:
         with pytest.raises(RerankFailed, match="HTTP 429"):
             await reranker.scores("granite", TEXTS)
@@ -225,7 +225,7 @@ async def test_why_it_failed_stands_in_the_log(
             with pytest.raises(RerankFailed):
                 await reranker.scores("granite", TEXTS)
     (record,) = caplog.records
-    assert (record.url, record.why) == (served.url, "answers HTTP 500")
+    assert (vars(record)["url"], vars(record)["why"]) == (served.url, "answers HTTP 500")
     assert "granite" not in str(vars(record))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
+from operator import lt
 from pathlib import Path
 
 import apsw
@@ -99,7 +101,7 @@ def test_copies_of_a_base_that_is_written_have_all_that_was_acknowledged_before(
     begun: list[float] = []
     with engine(home.path) as url, Writers(url) as writers:
         for number in range(3):
-            eventually(lambda: len(writers.acknowledged), lambda count, at=number: count > 40 * (at + 1))
+            eventually(lambda: len(writers.acknowledged), partial(lt, 40 * (number + 1)))
             begun.append(time.monotonic())
             home.back_up(tmp_path / f"copy{number}")
     for number, moment in enumerate(begun):

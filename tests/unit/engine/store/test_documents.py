@@ -370,7 +370,7 @@ async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
 
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
     """Or the submission would vanish into another collection."""
-    scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
+    scope: dict[str, Any] = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
     moved = await base.note("same", **scope)
     await base.store.once(None, documents.remove_tag, moved.id, "collection:a", None)
     await base.store.once(None, documents.add_tags, moved.id, ["collection:b"], None)
@@ -380,7 +380,7 @@ async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Bas
 
 
 async def test_a_document_taken_out_of_a_second_collection_is_the_duplicate_in_the_first(base: Base) -> None:
-    scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
+    scope: dict[str, Any] = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
     standing = await base.note("same", **scope)
     for add in (None, "collection:a"):
         await base.store.once(None, documents.add_tags, standing.id, ["collection:b"], None)

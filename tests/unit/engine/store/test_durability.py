@@ -94,8 +94,8 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    target = (documents, "raise_version") if broken == "touch" else (base.store._index, "stage")
-    monkeypatch.setattr(*target, fail)
+    target, name = (documents, "raise_version") if broken == "touch" else (base.store._index, "stage")
+    monkeypatch.setattr(target, name, fail)
     with pytest.raises(ZeroDivisionError):
         await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
@@ -162,7 +162,9 @@ async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
 )
 def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str | None) -> None:
     """A quota shows itself as a failed write. A disk that cannot be read is not called full."""
-    error = engine_error(apsw.exception_for(code))
+    failure = apsw.exception_for(code)
+    assert isinstance(failure, apsw.Error)
+    error = engine_error(failure)
     assert (error and error.code) == told
 
 
@@ -275,8 +277,12 @@ async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
     commits: list[None] = []
     free = threading.Event()
 
+    def committed() -> bool:
+        commits.append(None)
+        return False
+
     def wait(db: apsw.Connection) -> None:
-        db.set_commit_hook(lambda: commits.append(None) or False)
+        db.set_commit_hook(committed)
         assert free.wait(ANSWER_SECONDS)
 
     busy = asyncio.ensure_future(base.store._writer.run(wait))
@@ -287,7 +293,7 @@ async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
 
 async def begun(*calls: Awaitable[object]) -> list[asyncio.Future[object]]:
     """The calls, each of which waits for the thread by now."""
-    futures = [asyncio.ensure_future(call) for call in calls]
+    futures: list[asyncio.Future[object]] = [asyncio.ensure_future(call) for call in calls]
     await asyncio.sleep(0)
     return futures
 

@@ -212,7 +212,7 @@ async def expect_everything(place: Place, version: int) -> None:
             assert (best.chunk.text, best.score) == (text, 1.0)
         if isinstance(place, Database) or version >= 2:
             assert (await base.store.read(jobs.find, JOB["id"])).status == "queued"
-            assert (await base.store.write(jobs.take, "lease")).job.text == "waits"  # type: ignore[union-attr]
+            assert (await base.store.write(jobs.take, "lease")).job.text == "waits"
         if isinstance(place, Database) or version >= 3:
             assert (await base.store.read(collections.detail, COLLECTION["id"])).description == "d"
         if isinstance(place, Database):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from kb_contracts.api.ragler import collection_id
 from kb_engine.store.port import NotABase
 from kb_engine.store.repository import collections, documents, jobs, state
-from kb_engine.store.sqlite import copying
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import all_documents, axis, direct, new_file, new_note, opened, prepared, visit
@@ -235,7 +235,7 @@ async def test_without_room_for_a_copy_the_base_is_migrated_all_the_same(
     class Full:
         free = 0
 
-    monkeypatch.setattr(copying.shutil, "disk_usage", lambda _: Full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Full)
     await visit(old)
     assert columns(old) >= {"updated_at"}
     assert not old.with_name(f"{old.name}.layout-1").exists()

@@ -148,7 +148,7 @@ def source_of(job: NewJob) -> tuple[str, str]:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    leases: Bundle[LeasedJob] = Bundle("leases")
+    leases: Bundle[LeasedJob | None] = Bundle("leases")
     accepted: Bundle[str] = Bundle("accepted")
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,6 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store.port import Bounds
 from kb_engine.store.repository import arrivals, documents, jobs, state, versions
-from kb_engine.store.sqlite import originals as folders
 from kb_engine.store.sqlite.originals import OriginalFolder, originals_of
 from tests.support.stores import Base, Place, TestClock, died, digest, new_file, opened, prepared, refused
 
@@ -221,7 +221,7 @@ def test_a_spool_on_another_disk_is_copied(tmp_path: Path, monkeypatch: pytest.M
     def no_link(*_: object) -> None:
         raise OSError(errno.EXDEV, "another disk")
 
-    monkeypatch.setattr(folders.os, "link", no_link)
+    monkeypatch.setattr(os, "link", no_link)
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "one").write_bytes(b"granite")
     folder = OriginalFolder(tmp_path / "kb.db", tmp_path / "spool")
@@ -238,8 +238,8 @@ async def test_no_room_for_a_copy_fails_the_commit_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "full")
 
     async with keeping(tmp_path / "kb.db", tmp_path) as filled:
-        monkeypatch.setattr(folders.os, "link", full)
-        monkeypatch.setattr(folders.shutil, "copyfile", full)
+        monkeypatch.setattr(os, "link", full)
+        monkeypatch.setattr(shutil, "copyfile", full)
         assert (await refused(filled.add("granite"))).code == "storage_full"
         assert await filled.kept("granite") == [False]
         assert await filled.base.count("documents") == 0

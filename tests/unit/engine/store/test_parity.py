@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ WORDS = (
 Pair = tuple[Base, Base]
 
 
-async def search(pair: Pair, text: str, mode: m.Mode, **changes: object) -> None:
+async def search(pair: Pair, text: str, mode: m.Mode, **changes: Any) -> None:
     """Ask both, and hold the answers against each other."""
     first, second = [
         await base.find(text, mode, vector=meaning(text), explain=True, **changes) for base in pair
@@ -87,7 +88,9 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
         await search(pair, word, "fts", top=100)
     for _ in range(40):
         text = " ".join(chance.choices(WORDS, k=chance.randint(1, 5)))
-        filters = chance.choice([{}, {"tags": ["a"]}, {"tags_any": ["a", "b"]}, {"doc_type": "note"}])
+        filters: dict[str, Any] = chance.choice(
+            [{}, {"tags": ["a"]}, {"tags_any": ["a", "b"]}, {"doc_type": "note"}]
+        )
         least = chance.choice([0.0, 0.2])
         await search(
             pair, text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters

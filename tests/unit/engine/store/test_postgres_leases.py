@@ -125,9 +125,11 @@ async def held_base(two: Two, *works: Awaitable[Any], waiting: int = 1) -> Async
         async with asyncio.timeout(ANSWER_SECONDS), db.transaction():
             await lock_base(db, shared=False)
             done = asyncio.gather(*works)
-            await eventually_async(
-                lambda: two.database.value(_WAITING_FOR_ROWS), lambda held: held >= waiting, what="the wait"
-            )
+
+            async def held() -> int:
+                return int(await two.database.value(_WAITING_FOR_ROWS))
+
+            await eventually_async(held, lambda count: count >= waiting, what="the wait")
             yield done
     finally:
         await db.close()

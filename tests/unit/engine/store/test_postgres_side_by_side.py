@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ async def test_the_same_content_in_one_scope_is_one_document_and_in_another_a_se
 
 async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
     """Of two that were the same the younger one is, once the older has gone."""
-    scoped = {"dedup_scope": "s", "tags": ["s"]}
+    scoped: dict[str, Any] = {"dedup_scope": "s", "tags": ["s"]}
     older = await one.note("a", **scoped)
     leased = await one.lease(new_note("a", **scoped))
     async with (
@@ -109,7 +110,7 @@ async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, on
 
 
 async def test_what_just_leaves_its_scope_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
-    scoped = {"dedup_scope": "s", "tags": ["s"]}
+    scoped: dict[str, Any] = {"dedup_scope": "s", "tags": ["s"]}
     moved = await one.note("a", **scoped)
     leased = await one.lease(new_note("a", **scoped))
     async with (

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,7 @@ async def base(place: Place) -> AsyncIterator[Base]:
         yield base
 
 
-async def note(base: Base, text: str, *tags: str, **changes: object) -> int:
+async def note(base: Base, text: str, *tags: str, **changes: Any) -> int:
     return (await base.note(text, tags=list(tags), **changes)).id
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
@@ -202,7 +203,8 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
 async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
     """What it took in during the run is embedded too; after it vectors of two embedders are not mixed."""
     async with opened(database) as base:
-        loop, written = asyncio.get_running_loop(), []
+        loop = asyncio.get_running_loop()
+        written: list[m.Job] = []
         leased = await base.lease(new_note("late"))
 
         def embed(passages: Sequence[Passage]) -> Vectors:

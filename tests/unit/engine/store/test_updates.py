@@ -73,12 +73,14 @@ async def test_an_update_to_what_stands_completes_without_a_version(base: Base) 
     job = await accept(base, key(), text="old")
     leased = await base.take("lease")
     done = await base.commit(leased, prepared("old", title=before.title))
+    assert done is not None
     assert (done.id, done.status, done.outcome) == (job.id, "completed", "unchanged")
     assert await base.detail(1) == before
     answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
     assert (answer.version, await base.count("versions")) == (before.version, 0)
     await accept(base, text="old", title="Given")
     done = await base.commit(await base.take("lease"), prepared("old", title="Given"))
+    assert done is not None
     assert (done.outcome, (await base.detail(1)).version) == ("replaced", before.version + 1)
 
 
@@ -86,7 +88,9 @@ async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     job = await accept(base, text=None, title="Given")
     leased = await base.take("lease")
     assert (leased.job.text, leased.job.new_title) == (None, "Given")
-    assert (await base.commit(leased, prepared("old", title="Given"))).id == job.id
+    done = await base.commit(leased, prepared("old", title="Given"))
+    assert done is not None
+    assert done.id == job.id
     document, text = await base.store.read(documents.note, 1)
     assert (document.title, text, document.version) == ("Given", "old", 2)
 

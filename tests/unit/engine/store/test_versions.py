@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,12 +100,13 @@ async def test_a_document_is_found_again_as_it_was(base: Base) -> None:
 
 async def test_a_file_is_restored_as_it_was_read_before(base: Base) -> None:
     """Also where the file and its title are the same; one that is as it was then changes not at all."""
-    method = {"extraction_method": "text_extraction"}
     scan = {"source_path": "/scan.pdf", "filename": "scan.pdf"}
-    read = await base.ingest(new_file("scan", **scan), prepared("granite", **method))
+    read = await base.ingest(
+        new_file("scan", **scan), prepared("granite", extraction_method="text_extraction")
+    )
     number = read.document_id
     assert number is not None
-    ocr = {"extraction_method": "image_analysis"}
+    ocr: dict[str, Any] = {"extraction_method": "image_analysis"}
     await base.ingest(new_file("scan", force_ocr=True, **scan), prepared("gran1te", **ocr))
     for _ in range(2):
         restored = await base.store.write(arrivals.restore, number, 1, None)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kb_contracts.access.reach import ACCESS, Access, Reach, access_from
+from kb_contracts.access.reach import ACCESS, Access, Reach, Right, access_from
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_TAGS, TagsQuery
 from kb_server.access.grants import GRANT, Grant
@@ -23,7 +23,7 @@ from kb_server.engine_client.transport import EngineRequest
 from kb_server.tool import ToolError
 from tests.support.eventually import eventually_async
 
-READ = frozenset({"read"})
+READ: frozenset[Right] = frozenset({"read"})
 TEAM = Access("team", READ, Reach(frozenset({"collection:a"})))
 
 
@@ -113,9 +113,10 @@ async def test_an_engine_that_keeps_nobody_apart_serves_no_key_with_a_reach(
 ) -> None:
     foreign.features = features
     with on_behalf(Grant(TEAM)):
-        for operation in (LIST_TAGS, GET_STATUS):
-            with pytest.raises(EngineTooOld, match="announce"):
-                await client.call(operation)
+        with pytest.raises(EngineTooOld, match="announce"):
+            await client.call(LIST_TAGS)
+        with pytest.raises(EngineTooOld, match="announce"):
+            await client.call(GET_STATUS)
     assert foreign.headers_of("/api/v1/tags") == []
     with on_behalf(Grant(Access("reader", READ))):
         await list_tags(client)

@@ -233,7 +233,7 @@ damages = st.lists(
 """Where a body is cut, how much is taken out, and what is put in."""
 
 
-@settings(max_examples=5 * settings.default.max_examples)
+@settings(max_examples=5 * settings().max_examples)
 @given(values, st.booleans(), damages)
 @example({"a": ":", "b": 1}, True, [(1, 0, b'"b":":",')])
 @example({"a": 1}, True, [(1, 0, b'"a" :1,')])

@@ -107,7 +107,9 @@ async def test_settled_waits_for_answers_and_no_longer_than_it_may(fake: Fake, w
         assert [item.id for item in written.items] == [1]
 
 
-async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(fake: Fake, written: Written) -> None:
+async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(
+    fake: Fake, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not until it was told to: it may still clean up."""
     cleaning, clean = asyncio.Event(), asyncio.Event()
 
@@ -119,7 +121,7 @@ async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(fake: Fake
             with anyio.CancelScope(shield=True):
                 await clean.wait()
 
-    fake.slow.run = tidy  # type: ignore[method-assign]
+    monkeypatch.setattr(fake.slow, "run", tidy)
     bounds = Bounds(calls=1, bytes=10_000)
     async with beginning(fake, written, bounds=bounds) as client:
         await client.take(sent(call("slow", 1)))

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
     added = add(staging)
     rmtree = shutil.rmtree
 
-    def with_a_waiter(folder: Path, **how: bool) -> None:
+    def with_a_waiter(folder: Path, **how: Any) -> None:
         with pytest.raises(UploadError, match="not found"):
             staging.with_entry(ID, lambda _entry: pytest.fail("it was opened"))
         rmtree(folder, **how)

@@ -16,6 +16,7 @@ from kb_engine.store.port import EmbedderIdentity, StoreEvent
 from kb_engine.store.postgres.connection import Connections
 from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
+from kb_engine.store.postgres.transaction import BUILDING
 from kb_engine.store.repository import documents
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
@@ -179,7 +180,7 @@ async def test_clearing_the_base_does_not_wait_for_the_index(database: Database,
     await base.note("a", vectors=[axis(0)])
     db = await asyncpg.connect(database.url)
     try:
-        await db.execute(f"SELECT pg_advisory_lock({building.BUILDING})")
+        await db.execute(f"SELECT pg_advisory_lock({BUILDING})")
         reader = db.transaction()
         await reader.start()
         await db.execute("LOCK TABLE kb.vectors IN SHARE UPDATE EXCLUSIVE MODE")  # as one that makes it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -68,8 +68,14 @@ async def test_silence_ends_with_the_time_of_a_request(server: QdrantServer) -> 
 @pytest.mark.parametrize("fault", ["unavailable", "cut", "torn"])
 async def test_each_call_says_so(index: QdrantIndex, server: QdrantServer, fault: Fault) -> None:
     server.fault = fault
-    calls = [index.generation, index.stats, index.drop]
-    for call in (*calls, lambda: index.apply(Changes(), 6), lambda: index.create(8)):
+    calls: list[Callable[[], Awaitable[object]]] = [
+        index.generation,
+        index.stats,
+        index.drop,
+        lambda: index.apply(Changes(), 6),
+        lambda: index.create(8),
+    ]
+    for call in calls:
         with pytest.raises(IndexUnavailable):
             await call()
 

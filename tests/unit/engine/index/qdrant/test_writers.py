@@ -87,20 +87,22 @@ async def test_who_ends_in_order_keeps_nobody_waiting(
     await other.close()
 
 
-async def test_who_was_taken_for_dead_has_the_index_made_again(server: QdrantServer) -> None:
+async def test_who_was_taken_for_dead_has_the_index_made_again(
+    server: QdrantServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have written what is older than what it replaced."""
     async with engines(server) as (paused, other):
         held = await paused._marker.take()
         other._marker._watched, other._marker._since = (held.holder, held.beat), time.monotonic() - 60
         await other.apply(Changes(upserts=[document(1, "apple")]), 3)
-        paused._marker.take = lambda _known: _at_once(held)  # type: ignore[method-assign]
+
+        async def take(_known: mark.Mark | None) -> mark.Mark:
+            return held
+
+        monkeypatch.setattr(paused._marker, "take", take)
         with pytest.raises(IndexUnavailable, match="taken over"):
             await paused.apply(Changes(upserts=[document(1, "pear")]), 2)
         assert await other.generation() == 0
-
-
-async def _at_once(held: mark.Mark) -> mark.Mark:
-    return held
 
 
 async def test_a_mark_is_not_carried_into_a_collection_that_was_made_since(server: QdrantServer) -> None:

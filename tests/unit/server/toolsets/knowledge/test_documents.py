@@ -10,8 +10,8 @@ import pytest
 
 from kb_contracts.api.models import NoteRequest
 from kb_contracts.api.operations import CREATE_JOB
+from kb_load.pdf import pdf_of
 from kb_simulator import Stuck
-from tests.support.documents import pdf_of
 from tests.support.knowledge import Knowledge
 
 HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"

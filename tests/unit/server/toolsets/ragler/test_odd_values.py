@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import VectorSearchRequest
-from kb_server.engine_client.client import RawResponse
 from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
 from kb_server.engine_client.ragler_http import read
 from kb_server.hosting.calls import Calls

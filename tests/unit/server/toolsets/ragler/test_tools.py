@@ -65,7 +65,12 @@ def test_what_search_knowledge_takes(toolset: Toolset) -> None:
 @pytest.mark.requirement("R27", "R30")
 async def test_ranking_weights_are_passed_on(backend: Backend, tools: RaglerTools) -> None:
     """Weights none of which is named are the backend's own; without them nothing is asked for."""
-    for arguments in ({}, {"ranking_weights": {}}, {"ranking_weights": {"semantic": 0.5, "recency": 0.5}}):
+    weights: list[dict[str, Any]] = [
+        {},
+        {"ranking_weights": {}},
+        {"ranking_weights": {"semantic": 0.5, "recency": 0.5}},
+    ]
+    for arguments in weights:
         await tools.ok("search_knowledge", query="authentication", **arguments)
     without, plain, named = (each.body for each in backend.of(SEARCH))
     assert "ranking" not in without
@@ -476,7 +481,7 @@ async def test_the_info_is_the_backends(tools: RaglerTools, backend: Backend) ->
 
 @pytest.mark.requirement("R22")
 async def test_what_a_collection_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
-    sparse = {
+    sparse: dict[str, Any] = {
         "id": API_DOCS,
         "name": "API",
         "description": None,

@@ -17,6 +17,7 @@ import pytest
 
 from kb_config.logs import fields_of
 from kb_server.schema import input_schema, output_schema
+from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, NoArguments, Toolset
 from kb_server.toolsets import offered
@@ -33,13 +34,6 @@ from kb_server.toolsets.textfile import (
 
 SAMPLE = Path(__file__).parents[5] / "examples" / "azure-managed-grafana.txt"
 MODIFIED = 1_790_000_000.25
-
-
-@dataclass
-class Services:
-    """What the toolset needs of the server's services."""
-
-    settings: ServerSettings
 
 
 @dataclass

@@ -51,7 +51,7 @@ def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str
     """
     seed = 17 if mode == "legacy" else 26
     file = tmp_path / f"{mode}.pdf"
-    file.write_bytes(large_pdf(40, filler_bytes=5 * MEBIBYTE, seed=seed))
+    file.write_bytes(large_pdf(20, filler_bytes=5 * MEBIBYTE, seed=seed))
     curl_file = tmp_path / f"curl-{mode}.pdf"
     curl_file.write_bytes(large_pdf(3, filler_bytes=2 * MEBIBYTE, seed=seed + 1))
     output = run(

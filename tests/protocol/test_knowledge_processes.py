@@ -41,14 +41,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[(), ("--single",)], ids=["two processes", "one process"])
+FLAGS = {"two processes": (), "one process": ("--single",)}
+two_processes = pytest.mark.parametrize("stack", ["two processes"], indirect=True, scope="module")
+"""For what the engine does with a file once it has it, in whichever process."""
+
+
+@pytest.fixture(scope="module", params=FLAGS)
 def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: Path
 ) -> Iterator[Stack]:
     """Engine and server, the toolset chosen alone."""
     home = tmp_path_factory.mktemp("home")
     settings = {"KB_TOOLSETS": "knowledge", "KB_EMBEDDER": "hash", "KB_FILE_ROOTS": str(files)}
-    with running_stack(home, *request.param, **settings) as running:
+    with running_stack(home, *FLAGS[request.param], **settings) as running:
         yield running
 
 
@@ -141,7 +146,8 @@ def test_documents_live_and_go_on_the_real_engine(caller: Caller, files: Path) -
 
 
 @pytest.mark.requirement("N10", "N13", "N44")
-@pytest.mark.parametrize("form", ["pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg"])
+@two_processes
+@pytest.mark.parametrize("form", STONES)
 def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, form: str) -> None:
     path = files / f"stones.{form}"
     path.write_bytes(STONES[form]())
@@ -156,7 +162,18 @@ def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, fo
     caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
 
 
+@pytest.mark.parametrize("stack", ["one process"], indirect=True, scope="module")
+def test_a_single_process_reads_a_picture(caller: Caller, files: Path) -> None:
+    (files / "picture.png").write_bytes(picture("PNG"))
+    added = add(caller, files / "picture.png")
+    assert added["processing_method"] == "image_analysis"
+    found = caller.ok("knowledge-search", query="zircon feldspar")
+    assert [result["document_id"] for result in found["results"]] == [added["document_id"]]
+    caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
+
+
 @pytest.mark.requirement("N8", "N13", "N74", "N87")
+@two_processes
 async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     stack: Stack, caller: Caller, files: Path
 ) -> None:

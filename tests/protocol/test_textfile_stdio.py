@@ -137,7 +137,6 @@ def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
     ("flags", "environment", "told"),
     [
         ((), {"LOG_LEVEL": "info"}, True),
-        ((), {"LOG_LEVEL": "warn"}, False),
         ((), {}, False),
         (("--log-level", "warn"), {"LOG_LEVEL": "debug"}, False),
     ],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,36 +17,39 @@ from websockets.asyncio.client import connect
 
 from kb_cli.output import Exit
 from kb_contracts.http.certificate import trusting
-from kb_load.processes import clean_environment
 from tests.support.certificates import Pair, write_pair
+from tests.support.commands import ended
 from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call, request
-from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
 
 KEY = "agents-secret"
 HTML = {"Accept": "text/html"}
-ONE_PROCESS = pytest.mark.parametrize("stack", [("--single",)], indirect=True)
+ONE_PROCESS = pytest.mark.parametrize(
+    "stack", [("--single",)], indirect=True, scope="module", ids=["one process"]
+)
 
 
 def settings_of(pair: Pair, prefix: str = "KB_TLS") -> dict[str, str]:
     return {f"{prefix}_CERT": str(pair.certificate), f"{prefix}_KEY": str(pair.key)}
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    return write_pair(tmp_path / "server")
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return write_pair(tmp_path_factory.mktemp("pair") / "server")
 
 
-@pytest.fixture
-def engine_pair(tmp_path: Path) -> Pair:
-    return write_pair(tmp_path / "engine")
+@pytest.fixture(scope="module")
+def engine_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return write_pair(tmp_path_factory.mktemp("pair") / "engine")
 
 
-@pytest.fixture(params=[("--single",), (), ("workers",)], ids=["one process", "two", "with workers"])
-def stack(request: pytest.FixtureRequest, tmp_path: Path, pair: Pair, engine_pair: Pair) -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=[("--single",), ("workers",)], ids=["one process", "with workers"])
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pair: Pair, engine_pair: Pair
+) -> Iterator[Stack]:
     """Server and engine speak HTTPS; each has a certificate of its own, that nobody else vouches for."""
     flags = [flag for flag in request.param if flag.startswith("--")]
     settings = {
@@ -60,20 +61,8 @@ def stack(request: pytest.FixtureRequest, tmp_path: Path, pair: Pair, engine_pai
         "KB_WORKERS": "2" if "workers" in request.param else "1",
         "LOG_LEVEL": "info",
     }
-    with running_stack(tmp_path / "home", *flags, **settings) as running:
+    with running_stack(tmp_path_factory.mktemp("home"), *flags, **settings) as running:
         yield running
-
-
-def kb(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
-        env=clean_environment(**environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS,
-        check=False,
-    )
 
 
 async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair) -> None:
@@ -115,12 +104,11 @@ def test_nothing_is_spoken_without_and_cookies_are_bound_to_it(
         with pytest.raises(httpx.ConnectError, match="self-signed"):
             httpx.get(f"{url}/healthz")
     environment = {"KB_ENGINE_URL": stack.engine_url, "KB_ENGINE_CA": str(engine_pair.certificate)}
-    assert kb("status", "--json", **environment).returncode == 0
-    refused = kb("status", KB_ENGINE_URL=stack.engine_url)
+    assert ended("status", "--json", **environment).returncode == 0
+    refused = ended("status", KB_ENGINE_URL=stack.engine_url)
     assert (refused.returncode, "self-signed" in refused.stderr) == (Exit.UNREACHABLE, True)
 
 
-@pytest.mark.parametrize("stack", [("--single",), ("workers",)], indirect=True)
 def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Stack, pair: Pair) -> None:
     """By every worker; one whose key has not come yet is not."""
     first = trusting(pair.certificate)
@@ -161,25 +149,30 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
 
 @pytest.mark.parametrize("command", [("up",), ("up", "--single"), ("serve",), ("serve", "workers")])
 def test_a_pair_that_does_not_fit_is_refused_at_the_start(
-    tmp_path: Path, pair: Pair, engine_pair: Pair, command: tuple[str, ...]
+    tmp_path: Path,
+    pair: Pair,
+    engine_pair: Pair,
+    command: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     environment = {"KB_HOME": str(tmp_path / "home"), "KB_MCP_PORT": "0", "KB_ENGINE_PORT": "0"}
     environment["KB_WORKERS"] = "2" if "workers" in command else "1"
     mixed = settings_of(Pair(pair.certificate, engine_pair.key))
-    ended = kb(*(part for part in command if part != "workers"), **environment, **mixed)
-    assert ended.returncode == Exit.FAILED
-    assert "KB_TLS_CERT, KB_TLS_KEY: " in ended.stderr
-    assert "is not the key of the certificate" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    refused = ended(*(part for part in command if part != "workers"), **environment, **mixed)
+    said = refused.stderr + capfd.readouterr().err  # the server of `kb up` is a process of its own
+    assert refused.returncode == Exit.FAILED
+    assert "KB_TLS_CERT, KB_TLS_KEY: " in said
+    assert "is not the key of the certificate" in said
+    assert "Traceback" not in said
 
 
 def test_an_engine_with_a_pair_that_does_not_fit_is_refused(
     tmp_path: Path, pair: Pair, engine_pair: Pair
 ) -> None:
     mixed = settings_of(Pair(pair.certificate, engine_pair.key), "KB_ENGINE_TLS")
-    ended = kb("engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", KB_EMBEDDER="hash", **mixed)
-    assert ended.returncode == Exit.FAILED
-    assert "KB_ENGINE_TLS_CERT, KB_ENGINE_TLS_KEY: " in ended.stderr
+    refused = ended("engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", KB_EMBEDDER="hash", **mixed)
+    assert refused.returncode == Exit.FAILED
+    assert "KB_ENGINE_TLS_CERT, KB_ENGINE_TLS_KEY: " in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -191,8 +184,8 @@ def test_an_engine_with_a_pair_that_does_not_fit_is_refused(
     ],
 )
 def test_what_is_half_set_is_refused(tmp_path: Path, setting: str, command: str, words: str) -> None:
-    ended = kb(command, KB_HOME=str(tmp_path), KB_MCP_PORT="0", **{setting: "/none.pem"})
-    assert (ended.returncode, words in ended.stderr) == (Exit.USAGE, True), ended.stderr
+    refused = ended(command, KB_HOME=str(tmp_path), KB_MCP_PORT="0", **{setting: "/none.pem"})
+    assert (refused.returncode, words in refused.stderr) == (Exit.USAGE, True), refused.stderr
 
 
 @ONE_PROCESS
@@ -207,7 +200,7 @@ def test_doctor_says_what_is_wrong_with_the_certificate(
         "KB_ENGINE_URL": stack.engine_url,
         "KB_ENGINE_CA": str(engine_pair.certificate),
     }
-    report = kb("doctor", "--json", **environment)
+    report = ended("doctor", "--json", **environment)
     findings = {finding["about"]: finding for finding in json.loads(report.stdout)}
     assert findings["certificate"]["verdict"] == "note"
     assert "self-signed" in findings["certificate"]["found"]

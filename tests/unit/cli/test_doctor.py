@@ -14,7 +14,6 @@ import pytest
 from kb_cli.output import Exit
 from kb_contracts.access.key_file import KeyFile
 from kb_load.processes import free_port
-from tests.support.stack import running_stack
 from tests.unit.cli.conftest import Kb
 
 
@@ -110,19 +109,6 @@ def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch
     kb("connect", "cursor", "--yes")
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
     assert looked(kb)["Cursor"] == ("note", "knows a kb that is set otherwise")
-
-
-@pytest.mark.process
-def test_nothing_is_wrong_with_a_stack_that_runs(
-    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running_stack(tmp_path / "home", KB_EMBEDDER="hash") as stack:
-        monkeypatch.setenv("KB_ENGINE_URL", stack.engine_url)
-        monkeypatch.delenv("KB_API_KEY")
-        monkeypatch.setenv("KB_MCP_PORT", stack.mcp_url.rsplit(":", 1)[1].split("/")[0])
-        status, out, _ = kb("doctor")
-    assert status == Exit.OK
-    assert not any(line.startswith("wrong") for line in out.splitlines())
 
 
 def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:

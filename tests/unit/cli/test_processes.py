@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,8 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_load.processes import clean_environment, free_port
+from kb_server.__main__ import main as server_main
+from tests.support.commands import ended
 from tests.support.eventually import eventually
 from tests.support.patience import COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack, wait_until_ready
@@ -25,19 +28,29 @@ pytestmark = pytest.mark.process
 KEY = "agents-secret"
 
 
+@contextmanager
+def started(home: Path, *flags: str) -> Iterator[Stack]:
+    with running_stack(home, *flags, KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, LOG_LEVEL="warn") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """`kb up` for the tests after which it still runs."""
+    with started(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(
-        tmp_path / "home", KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, LOG_LEVEL="warn"
-    ) as running:
+def own_stack(tmp_path: Path) -> Iterator[Stack]:
+    with started(tmp_path / "home") as running:
         yield running
 
 
 @pytest.fixture(params=[(), ("--single",)], ids=["two processes", "one process"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
     """`kb up` of both kinds."""
-    settings = {"KB_EMBEDDER": "hash", "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
-    with running_stack(tmp_path / "home", *request.param, **settings) as running:
+    with started(tmp_path / "home", *request.param) as running:
         yield running
 
 
@@ -65,7 +78,10 @@ def command(
     )
 
 
-def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(either: Stack) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
+    either: Stack, number: signal.Signals
+) -> None:
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
     stack = either
     shown = stack.process.output()
@@ -78,15 +94,24 @@ def test_up_says_where_it_is_and_how_an_agent_and_the_other_commands_find_it(eit
     # The other commands ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT.
     assert f"export KB_ENGINE_URL={stack.engine_url}\n" in shown
 
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_up_stops_cleanly_and_leaves_nobody_behind(either: Stack, number: signal.Signals) -> None:
-    stack = either
-    started = psutil.Process(stack.process.pid).children(recursive=True)
+    running = psutil.Process(stack.process.pid).children(recursive=True)
     stack.process.popen.send_signal(number)
     assert stack.process.popen.wait(START_SECONDS) == 0
-    assert not any(child.is_running() for child in started)
+    assert not any(child.is_running() for child in running)
     assert "Traceback" not in stack.process.output()
+
+
+def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_path: Path) -> None:
+    done = ended(
+        "doctor",
+        HOME=str(tmp_path),
+        KB_HOME=str(stack.home),
+        KB_ENGINE_URL=stack.engine_url,
+        KB_MCP_PORT=stack.server_url.rpartition(":")[2],
+        KB_MCP_API_KEY=KEY,
+    )
+    assert done.returncode == Exit.OK, done.stdout
+    assert not any(line.startswith("wrong") for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -104,14 +129,13 @@ def test_up_starts_again_what_died_and_says_which(stack: Stack, part: str, name:
     assert httpx.get(f"{getattr(stack, ready)}/healthz").status_code == 200
     other = "serve" if part == "engine" else "engine"
     assert children(stack)[other] == before[other]
-    assert stack.process.stop() == 0
 
 
-def test_the_children_end_when_up_is_killed(stack: Stack) -> None:
+def test_the_children_end_when_up_is_killed(own_stack: Stack) -> None:
     """A parent that cannot say goodbye leaves no orphan that holds the ports."""
-    started = list(children(stack).values())
-    stack.process.popen.kill()
-    _, alive = psutil.wait_procs(started, timeout=START_SECONDS)
+    running = list(children(own_stack).values())
+    own_stack.process.popen.kill()
+    _, alive = psutil.wait_procs(running, timeout=START_SECONDS)
     assert alive == []
 
 
@@ -124,7 +148,6 @@ ELSEWHERE = {"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}
     [
         (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT")),
         (("up",), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
-        (("up",), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
         (("up", "--single"), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
         (("up", "--single"), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
         (("up", "--single"), {"KB_EMBEDDER": "nothing"}, Exit.FAILED, ("KB_EMBEDDER",)),
@@ -147,9 +170,19 @@ def test_what_cannot_start_is_one_line_that_names_the_setting(
     file.touch()
     values = {"taken": taken, "file": file}
     free = {"KB_HOME": str(tmp_path), "KB_ENGINE_PORT": str(free_port()), "KB_MCP_PORT": str(free_port())}
-    done = command(*arguments, **free | {name: value.format(**values) for name, value in setting.items()})
+    free["KB_EMBEDDER"] = "hash"
+    done = ended(*arguments, **free | {name: value.format(**values) for name, value in setting.items()})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
     assert all(word.format(**values) in done.stderr for word in words)
+
+
+def test_up_adds_nothing_to_the_line_of_a_child_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ports = {"KB_ENGINE_PORT": str(free_port()), "KB_MCP_PORT": str(free_port())}
+    done = command("up", KB_HOME=str(tmp_path / "file" / "home"), **ports)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (Exit.FAILED, "", 1)
+    assert str(tmp_path / "file") in done.stderr
+    assert "KB_HOME" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -158,18 +191,29 @@ def test_what_cannot_start_is_one_line_that_names_the_setting(
         ({"KB_TOOLSETS": "nothing"}, Exit.USAGE, (UNKNOWN_TOOLSET,)),
         ({"KB_MCP_PORT": "many"}, Exit.USAGE, ("KB_MCP_PORT",)),
         (ELSEWHERE, Exit.FAILED, ("192.0.2.1", "KB_MCP_HOST")),
-        ({**ELSEWHERE, "KB_WORKERS": "2"}, Exit.FAILED, ()),
     ],
 )
 def test_both_ways_to_start_the_server_refuse_alike(
     tmp_path: Path, setting: dict[str, str], status: Exit, words: tuple[str, ...]
 ) -> None:
-    ours = command("serve", KB_HOME=str(tmp_path), **setting)
-    alone = command(module="kb_server", KB_HOME=str(tmp_path), **setting)
+    ours = ended("serve", KB_HOME=str(tmp_path), **setting)
+    alone = ended(entry=server_main, KB_HOME=str(tmp_path), **setting)
     assert (ours.returncode, alone.returncode) == (status, status)
     ours_last, alone_last = ours.stderr.splitlines()[-1], alone.stderr.splitlines()[-1]
     assert ours_last.removeprefix("kb serve: ") == alone_last.removeprefix("kb server: ")
     assert all(word in ours.stderr for word in words)
+
+
+def test_both_ways_to_start_workers_end_alike_where_none_can_listen(tmp_path: Path) -> None:
+    last = []
+    for module, prefix in (("kb_cli.main", "kb serve: "), ("kb_server", "kb server: ")):
+        done = command(
+            *(["serve"] if module == "kb_cli.main" else []), module=module, KB_HOME=str(tmp_path),
+            KB_WORKERS="2", **ELSEWHERE,
+        )  # fmt: skip
+        assert done.returncode == Exit.FAILED
+        last.append(done.stderr.splitlines()[-1].removeprefix(prefix))
+    assert last[0] == last[1]
 
 
 @pytest.mark.parametrize("module", [("kb_cli.main", "serve"), ("kb_server",)])

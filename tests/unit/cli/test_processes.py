@@ -36,9 +36,10 @@ def started(home: Path, *flags: str) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`kb up` for the tests after which it still runs."""
+    """`kb up` for the tests after which it still runs; it ends in order, its parts started again or not."""
     with started(tmp_path_factory.mktemp("home")) as running:
         yield running
+        assert running.process.stop() == 0
 
 
 @pytest.fixture

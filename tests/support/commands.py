@@ -26,12 +26,16 @@ class Ended:
     stderr: str
 
 
-def ended(*arguments: str, entry: Callable[[], int] = main, **environment: str) -> Ended:
+def ended(*arguments: str, **environment: str) -> Ended:
+    """Run `kb` with `arguments`, as `entry_ended` does."""
+    return entry_ended(main, *arguments, **environment)
+
+
+def entry_ended(entry: Callable[[], int], /, *arguments: str, **environment: str) -> Ended:
     """Run a command whose only settings are those of `environment`; the state of this process is restored.
 
-    Output of processes that it starts is not caught; `capfd` has it.
-
-    `entry` is the `main` that reads `arguments` from the command line.
+    `entry` reads `arguments` from the command line. Output of processes that it starts is not caught; `capfd`
+    has it.
     """
     out, err = StringIO(), StringIO()
     wanted = clean_environment(**environment)

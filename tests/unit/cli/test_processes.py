@@ -18,7 +18,7 @@ import pytest
 from kb_cli.output import Exit
 from kb_load.processes import clean_environment, free_port
 from kb_server.__main__ import main as server_main
-from tests.support.commands import ended
+from tests.support.commands import ended, entry_ended
 from tests.support.eventually import eventually
 from tests.support.patience import COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack, wait_until_ready
@@ -198,7 +198,7 @@ def test_both_ways_to_start_the_server_refuse_alike(
     tmp_path: Path, setting: dict[str, str], status: Exit, words: tuple[str, ...]
 ) -> None:
     ours = ended("serve", KB_HOME=str(tmp_path), **setting)
-    alone = ended(entry=server_main, KB_HOME=str(tmp_path), **setting)
+    alone = entry_ended(server_main, KB_HOME=str(tmp_path), **setting)
     assert (ours.returncode, alone.returncode) == (status, status)
     ours_last, alone_last = ours.stderr.splitlines()[-1], alone.stderr.splitlines()[-1]
     assert ours_last.removeprefix("kb serve: ") == alone_last.removeprefix("kb server: ")

@@ -1,6 +1,6 @@
 """Every promise of the contract on the engine, without the generated requests.
 
-`test_suite.py` runs the whole, with them, on PostgreSQL and on the simulator too, as the command `kb verify`.
+`test_suite.py` runs the whole, with them, on PostgreSQL with an index in Qdrant, as the command `kb verify`.
 """
 
 from __future__ import annotations

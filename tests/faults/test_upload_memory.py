@@ -14,6 +14,7 @@ import pytest
 from tests.faults.engine_process import running, running_server
 from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.stack import running_stack
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +34,7 @@ def memory(pid: int, line: str) -> int:
 
 @dataclass
 class Measured:
-    """Engine and server, and the memory that each held before."""
+    """Engine and server, which may be one process, and the memory that each held before."""
 
     engine: httpx.Client
     pids: set[int]
@@ -65,11 +66,21 @@ def two_processes(home: Path, **settings: str) -> Iterator[Measured]:
         yield Measured(engine.http, pids, Caller(f"http://127.0.0.1:{port}/mcp"))
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """Warm: the embedder is loaded. One process for both would take the same way through each of them."""
+@contextmanager
+def one_process(home: Path, **settings: str) -> Iterator[Measured]:
+    """Engine and server without a socket between them: a file takes another way."""
+    with (
+        running_stack(home, "--single", **settings) as stack,
+        httpx.Client(base_url=stack.engine_url) as engine,
+    ):
+        yield Measured(engine, {stack.process.pid}, Caller(stack.mcp_url))
+
+
+@pytest.fixture(scope="module", params=[two_processes, one_process])
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """Warm: the embedder is loaded."""
     settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
-    with two_processes(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
+    with request.param(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
         made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=JOB_SECONDS)
         made.caller.ok("kb_search", query="warm")
         yield made

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance import node
+from tests.support.scope import is_whole
 
 _TARGETS = ("server", "engine", "simulator", "runner")
 
@@ -36,7 +37,7 @@ def _images() -> None:
     for target in _TARGETS:
         _run("docker", "build", "--quiet", "--target", target, ".")
     _run("docker", "build", "--quiet", "tests/integration/balancer")
-    if os.environ.get("KB_TEST_ALL"):
+    if is_whole():
         _run("docker", "build", "--quiet", "--file", "tests/integration/foreign_engine/Dockerfile", ".")
 
 

@@ -91,6 +91,7 @@ def test_the_standalone_has_two_replicas_on_port_3001() -> None:
 @pytest.mark.requirement("R35", "R39")
 @pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml", "compose.yml"])
 def test_the_mcp_server_serves_the_three_tools_alone_on_port_3001(name: str) -> None:
+    given: dict[str, Any]
     if name == "compose.yml":
         given = {
             key: str(value)
@@ -98,7 +99,10 @@ def test_the_mcp_server_serves_the_three_tools_alone_on_port_3001(name: str) -> 
         }
     else:
         given = environment(containers(name)["mcp-server"])
-    filled = {key: value if "$" not in value else "filled-in" for key, value in given.items()}
+    filled = {
+        key: value if isinstance(value, str) and "$" not in value else "filled-in"
+        for key, value in given.items()
+    }
     settings = ServerSettings.read({"MCP_SERVER_PORT": "3000", **filled})
     assert (settings.toolsets, settings.port) == (["ragler"], 3001)
     assert settings.ragler_api_url.endswith(":3000")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpcore  # noqa: F401 - a run of pytest inside takes out of memory the modules that it imports first
 import pytest
 
 pytestmark = pytest.mark.process

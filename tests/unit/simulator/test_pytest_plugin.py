@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpcore  # noqa: F401 - a run of pytest inside takes out of memory the modules that it imports first
 import pytest
 
 pytest_plugins = ["pytester"]

@@ -42,6 +42,7 @@ from tests.mutation.breaking import (
     status_of_operation,
 )
 from tests.mutation.ragler_mutants import RAGLER_MUTANTS
+from tests.mutation.whole_suite import WHOLE_SUITE_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH, QUERY = "test_jobs", "test_documents", "test_search", "test_query"
 UPDATES, RANKING, CONTEXT = "test_updates", "test_ranking", "test_context"
@@ -860,5 +861,6 @@ MUTANTS: list[Mutant] = [
     ),
     *RAGLER_MUTANTS,
     *ACCESS_MUTANTS,
+    *WHOLE_SUITE_MUTANTS,
 ]
 """Every mutant, each with the test that should notice."""

@@ -72,7 +72,7 @@ class JobTasks:
             return ToolOutcome(encoded, meta=meta_of(self._mark))
         except ToolError as error:
             payload = {**self._error_members, **error.payload()}
-            return ToolOutcome(msgspec.json.encode(payload), is_error=True, meta=meta_of(self._mark))
+            return ToolOutcome(msgspec.json.encode(payload), is_error=True)
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
         offset = offset_of(cursor)

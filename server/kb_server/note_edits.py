@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 
 from kb_contracts.semantics.headings import headings
-from kb_server.document_marks import NOTICE
 from kb_server.tool import INVALID, ToolError
 
 _NAMED = 20
@@ -65,7 +64,7 @@ def section_replaced(text: str, section: str, body: str) -> str:
     if count == 0:
         known = f"It has {', '.join(map(repr, titles[:_NAMED]))}." if titles else "It has no headings."
         words = f"The note has no section {section[:_QUOTED_CHARS]!r}. {known}"
-        raise ToolError("section_not_found", words, notice=NOTICE, parameter="section")
+        raise ToolError("section_not_found", words, quotes=True, parameter="section")
     if count > 1:
         words = f"The note has {count} sections {section[:_QUOTED_CHARS]!r}. Use `old` and `new` instead."
         raise ToolError("section_not_unique", words, parameter="section", count=count)

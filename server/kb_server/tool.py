@@ -51,13 +51,14 @@ class ToolError(Exception):
     """A failure the calling agent can understand and act on.
 
     `code` is stable and machine-readable, `message` says what happened and what to do next, `details`
-    are further JSON members that stand beside them.
+    are further JSON members that stand beside them. What `quotes` a document is marked as data.
     """
 
-    def __init__(self, code: str, message: str, **details: Any) -> None:
+    def __init__(self, code: str, message: str, *, quotes: bool = False, **details: Any) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.quotes = quotes
         self.details = details
 
     def payload(self) -> dict[str, Any]:
@@ -67,6 +68,12 @@ class ToolError(Exception):
 
 WORDS = {"words": True}
 """`Meta(extra=WORDS)` of a parameter that no text of blanks alone fits, which no schema forbids."""
+
+EXACT = {"exact": True}
+"""`Meta(extra=EXACT)` of a parameter that confirms or destroys: nothing but its own type is taken for it."""
+
+EMPTY_COUNTS = {"empty counts": True}
+"""`Meta(extra=EMPTY_COUNTS)` of an optional parameter whose empty text is not the same as leaving it out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,17 +242,17 @@ class Operation(Generic[B, R]):
         """The path with `values` for its parameters, percent-encoded.
 
         Raises:
-            PathStepError: a value is `.` or `..`. Somebody on the way would take it for a step in the path,
-                and a deletion would reach further than intended.
+            PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
+                deletion would reach further than intended.
         """
         for name, value in values.items():
-            if value in (".", ".."):
+            if value in ("", ".", ".."):
                 raise PathStepError(name, str(value))
         return self.path.format_map({name: quote(str(value), safe="") for name, value in values.items()})
 
 
 class PathStepError(ValueError):
-    """A path parameter that is `.` or `..`; `parameter` is its name."""
+    """A path parameter that is empty, `.` or `..`; `parameter` is its name."""
 
     def __init__(self, parameter: str, value: str) -> None:
         super().__init__(f"{value!r} is no {parameter}.")

@@ -1,8 +1,4 @@
-"""One call of one tool: arguments in, a tool result out, one log line and one count at its end.
-
-The arguments are checked against the tool's model; what does not fit is refused in words that help to
-mend it.
-"""
+"""One call of one tool: arguments in, a tool result out, one log line and one count at its end."""
 
 from __future__ import annotations
 
@@ -12,13 +8,12 @@ import random
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from mcp.shared.exceptions import MCPError
-from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
 from kb_contracts.access.reach import Access, Reach, Right
@@ -27,13 +22,11 @@ from kb_server.document_marks import MEMBER, meta_of, opening
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
+from kb_server.hosting.arguments import read_arguments
 from kb_server.observability import auditing, tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, SchemaError, input_schema, output_schema, types_alone
 from kb_server.tool import (
-    INVALID,
-    MISSING,
-    WORDS,
     Call,
     DeferredCall,
     Progress,
@@ -46,8 +39,6 @@ from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
 from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-
-A = TypeVar("A", bound=msgspec.Struct)
 
 log = logging.getLogger("kb_server.calls")
 
@@ -62,23 +53,6 @@ MAX_AGENT = 200
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
-
-_PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
-_MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
-_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
-_MAX_QUOTED = 60
-
-_SINGULAR = {
-    "string": "a string",
-    "integer": "an integer",
-    "number": "a number",
-    "boolean": "true or false",
-    "object": "an object",
-    "array": "an array",
-}
-_PLURAL = {"string": "strings", "integer": "integers", "number": "numbers", "object": "objects"}
-_UNKNOWN = object()
 
 
 def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
@@ -202,8 +176,7 @@ class PublishedTool:
         published = types_alone(output) if tool.lean_result else output
         if tool.document_mark == "member" and not output["properties"]:
             raise SchemaError(f'{label}: has no members, so document_mark has to be "none"')
-        # A lean list has no room for it; results may have members that their schema does not name.
-        if tool.document_mark == "member" and not tool.lean_result:
+        if tool.document_mark == "member":
             published = {**published, "properties": {MEMBER: {"type": "string"}, **published["properties"]}}
         return cls(
             tool,
@@ -327,7 +300,7 @@ class Calls:
             with on_behalf_of(call):
                 admit(call.grant, published.right, published.toolset)
                 try:
-                    read = read_arguments(arguments, tool.arguments, published.input)
+                    read = read_arguments(arguments, tool.arguments)
                 except ToolError as misfit:
                     raise await tool.refusal(misfit, call) from None
                 result = await tool.run(read, call)
@@ -347,8 +320,10 @@ class Calls:
             # Not a name that the caller made up.
             if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
                 call.log["parameter"] = parameter
-            payload = {**tool.error_members, **error.payload()}
-            return ToolOutcome(msgspec.json.encode(payload), is_error=True, meta=published.meta)
+            encoded = msgspec.json.encode({**tool.error_members, **error.payload()})
+            if not error.quotes:
+                return ToolOutcome(encoded, is_error=True)
+            return ToolOutcome(published.opening + encoded[1:], is_error=True, meta=published.meta)
         except InputRequired:
             call.log["asked"] = True
             raise
@@ -380,125 +355,3 @@ class Calls:
                 auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
             if span is not None:
                 span.end(error_type, answered=answered)
-
-
-def read_arguments(raw: Mapping[str, Any], model: type[A], schema: Mapping[str, Any]) -> A:
-    """`raw` as the tool's model; `schema` is its published schema, quoted in a refusal.
-
-    `5.0` is an integer, as JSON Schema has it.
-
-    Raises:
-        ToolError: `missing_required_parameter` or `invalid_parameter`; the message names the parameter
-            and what it takes, `parameter` repeats the name.
-    """
-    try:
-        try:
-            read = msgspec.convert(raw, model)
-        except msgspec.ValidationError as error:
-            if "got `float`" not in str(error):
-                raise
-            read = msgspec.convert(_in_whole_numbers(raw), model)
-    except msgspec.ValidationError as error:
-        raise _refusal(str(error), raw, schema) from None
-    for name in _takes_words(model):
-        if not getattr(read, name).strip():
-            message = f"The parameter `{name}` takes words; got only blanks."
-            raise ToolError(INVALID, message, parameter=name)
-    return read
-
-
-@cache
-def _takes_words(model: type[msgspec.Struct]) -> list[str]:
-    """The parameters declared with `WORDS`."""
-    described = type_info(model)
-    assert isinstance(described, StructType)
-    return [
-        member.name
-        for member in described.fields
-        if isinstance(member.type, Metadata) and (member.type.extra or {}).items() >= WORDS.items()
-    ]
-
-
-def _in_whole_numbers(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case Mapping():
-            return {name: _in_whole_numbers(member) for name, member in value.items()}
-        case list():
-            return [_in_whole_numbers(member) for member in value]
-        case _:
-            return value
-
-
-def takes(schema: Mapping[str, Any]) -> str:
-    """What a value of `schema` is, in words: `an integer from 1 to 100`."""
-    if "enum" in schema:
-        return "one of " + ", ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
-    kind = schema.get("type", "")
-    words = _SINGULAR.get(kind, "a JSON value")
-    if kind == "array":
-        of = schema.get("items", {}).get("type", "")
-        words += f" of {_PLURAL[of]}" if of in _PLURAL else ""
-    return words + _bounds(schema) + (f" ({schema['format']})" if "format" in schema else "")
-
-
-def _bounds(schema: Mapping[str, Any]) -> str:
-    if "pattern" in schema:
-        return f" that matches {schema['pattern']}"
-    for low, high, unit in (
-        ("minimum", "maximum", ""),
-        ("exclusiveMinimum", "exclusiveMaximum", ""),
-        ("minLength", "maxLength", " characters"),
-        ("minItems", "maxItems", " items"),
-    ):
-        least, most = schema.get(low), schema.get(high)
-        if least is not None and most is not None:
-            return f" of {least} to {most}{unit}" if unit else f" from {least} to {most}"
-        if least is not None:
-            return f" {'above' if 'exclusive' in low else 'of at least'} {least}{unit}"
-        if most is not None:
-            return f" {'below' if 'exclusive' in low else 'of at most'} {most}{unit}"
-    return ""
-
-
-def _refusal(words: str, raw: Any, schema: Mapping[str, Any]) -> ToolError:
-    """Turn msgspec's message into ours; its place is a path such as `$.filters.tags[0]`."""
-    found = _PLACE.search(words)
-    place = found["place"] if found else ""
-    for step in _STEP.finditer(place):
-        if step["name"] is not None:
-            schema = schema.get("properties", {}).get(step["name"], {})
-        else:
-            schema = schema.get("additionalProperties" if step["index"] == "..." else "items", {})
-        try:
-            raw = raw[step["name"] if step["name"] is not None else int(step["index"])]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raw = _UNKNOWN  # behind a `[...]`: msgspec does not say which key of a mapping
-    words, name = _PLACE.sub("", words), place.strip(".")
-    properties = schema.get("properties", {})
-    if missing := _MISSING_FIELD.match(words):
-        field = missing["field"]
-        name = f"{name}.{field}".strip(".")
-        words = f"The parameter `{name}` is required: {takes(properties.get(field, {}))}."
-        return ToolError(MISSING, words, parameter=name)
-    if unknown := _UNKNOWN_FIELD.match(words):
-        name = f"{name}.{unknown['field'][:_MAX_QUOTED]}".strip(".")
-        known = ", ".join(f"`{known}`" for known in properties)
-        hint = f"It takes {known}." if known else "It takes no parameters."
-        return ToolError(INVALID, f"There is no parameter `{name}`. {hint}", parameter=name)
-    words = f"The parameter `{name}` takes {takes(schema)}; got {_quoted(raw)}."
-    return ToolError(INVALID, words, parameter=name)
-
-
-def _quoted(value: Any) -> str:
-    """A short word for what came; long strings are described, not repeated."""
-    if value is _UNKNOWN:
-        return "something else"
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return f"an array of {len(value)}"
-    if isinstance(value, str) and len(value) > _MAX_QUOTED:
-        return f"a string of {len(value)} characters"
-    return msgspec.json.encode(value).decode()

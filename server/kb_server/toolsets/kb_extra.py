@@ -32,11 +32,10 @@ from kb_contracts.api.operations import (
 )
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, split_tags, tag_of
-from kb_server.document_marks import NOTICE
 from kb_server.engine_client.errors import Refused
 from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import INVALID, A, Annotations, Call, R, ToolError, Toolset
+from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, A, Annotations, Call, R, ToolError, Toolset
 from kb_server.toolsets import ServiceTool, quoted, tools_in
 from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
 from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
@@ -92,7 +91,11 @@ class KbEditNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
         None
     )
     new: (
-        Annotated[str, Meta(max_length=m.MAX_NOTE_CHARS, description="by this; empty: take it out")] | None
+        Annotated[
+            str,
+            Meta(max_length=m.MAX_NOTE_CHARS, description="by this; empty: take it out", extra=EMPTY_COUNTS),
+        ]
+        | None
     ) = None
     section: (
         Annotated[
@@ -101,7 +104,14 @@ class KbEditNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
         | None
     ) = None
     text: (
-        Annotated[str, Meta(max_length=m.MAX_NOTE_CHARS, description="what shall stand below that heading")]
+        Annotated[
+            str,
+            Meta(
+                max_length=m.MAX_NOTE_CHARS,
+                description="what shall stand below that heading",
+                extra=EMPTY_COUNTS,
+            ),
+        ]
         | None
     ) = None
     expected_version: Annotated[int, Meta(ge=1, description="refuse if the version is another")] | None = None
@@ -156,9 +166,9 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
             note.text,
             append=arguments.append,
             old=arguments.old,
-            new=arguments.new,
+            new=arguments.new or (None if arguments.old is None else arguments.new),
             section=arguments.section,
-            body=arguments.text,
+            body=arguments.text or (None if arguments.section is None else arguments.text),
         )
         update = KbUpdateNoteArguments(
             document_id=note.id, text=text, expected_version=note.version, title=None
@@ -172,7 +182,7 @@ def _changed(note: m.DocumentDetail, text: str) -> ToolError:
         "version_conflict",
         f"Note {note.id} has version {note.version}, changed at {note.updated_at}: nothing was edited. "
         "`current_text` is how it begins now.",
-        notice=NOTICE,
+        quotes=True,
         document_id=note.id,
         current_version=note.version,
         current_text=text[:_CURRENT_CHARS],
@@ -329,7 +339,11 @@ Example: {"document_id": 42}"""
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId
     purge: Annotated[
-        bool, Meta(description="keep nothing of it, nor of its earlier versions: for what must not be there")
+        bool,
+        Meta(
+            description="keep nothing of it, nor of its earlier versions: for what must not be there",
+            extra=EXACT,
+        ),
     ] = False
 
 

@@ -54,6 +54,7 @@ _ERROR_TYPES = {
 }
 
 RequestId = str | int
+_CALL = "tools/call"
 
 
 # --- JSON, strictly -------------------------------------------------------------------------------
@@ -390,7 +391,18 @@ def as_message(value: Any) -> Message:
         return Notification(method, params)
     if request_id is None:
         raise InvalidRequestError("`id` must be a string or an integer")
+    if method == _CALL and params is not None and type(params.get("arguments")) is str:
+        params = {**params, "arguments": _arguments_in(params["arguments"])}
     return Request(request_id, method, params)
+
+
+def _arguments_in(text: str) -> Any:
+    """The arguments of a call that some clients send as JSON text; `text` where it is no object."""
+    try:
+        arguments = parse(text.encode()) if text else {}
+    except ParseError:
+        return text
+    return arguments if isinstance(arguments, dict) else text
 
 
 def result_bytes(request_id: RequestId, result: Mapping[str, Any]) -> bytes:

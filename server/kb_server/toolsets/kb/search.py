@@ -208,7 +208,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         tags=tags_for_search(arguments.collection, arguments.tags or []),
         doc_type=arguments.doc_type,
         mode=arguments.mode,
-        fts_only=arguments.fts_only,
+        fts_only=arguments.fts_only or None,
         min_score=arguments.min_score,
         filters=None if filters == m.Filters() else filters,
         explain=arguments.explain,

@@ -21,7 +21,7 @@ from kb_contracts.api.operations import (
     ClearQuery,
     DocumentsQuery,
 )
-from kb_server.tool import INVALID, MISSING, WORDS, Annotations, Call, ToolError
+from kb_server.tool import EXACT, INVALID, MISSING, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets import quoted
 from kb_server.toolsets.knowledge import (
     DOCUMENT_NOT_FOUND,
@@ -203,9 +203,9 @@ class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
         str,
         Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
     ]
-    confirm: Annotated[bool, Meta(description="true: remove it; false: only show what would be removed")] = (
-        False
-    )
+    confirm: Annotated[
+        bool, Meta(description="true: remove it; false: only show what would be removed", extra=EXACT)
+    ] = False
 
 
 class KnowledgeRemoveResult(Success, kw_only=True):
@@ -240,7 +240,9 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         )
         if not arguments.confirm:
             preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
-            raise ToolError(CONFIRM, "Set confirm=true to remove this document", document=preview)
+            raise ToolError(
+                CONFIRM, "Set confirm=true to remove this document", quotes=True, document=preview
+            )
         await self.confirmed(
             f"Remove {quoted(name_of(document))}, with {document.chunk_count} passages?", call
         )
@@ -321,7 +323,7 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
 
 
 class KnowledgeClearArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    confirm: Annotated[bool, Meta(description="must be true")]
+    confirm: Annotated[bool, Meta(description="must be true", extra=EXACT)]
     confirmation_phrase: Annotated[
         str, Meta(max_length=100, description=f"must be {PHRASE}, exactly", examples=[PHRASE])
     ]

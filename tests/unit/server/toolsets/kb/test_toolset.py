@@ -91,7 +91,7 @@ async def test_an_upload_can_be_staged_without_an_engine(tmp_path: Path) -> None
         ("kb_search", {}, "query"),
         ("kb_search", {"query": ""}, "query"),
         ("kb_search", {"query": " \n\u3000"}, "query"),
-        ("kb_search", {"query": "x", "top": 0}, "top"),
+        ("kb_search", {"query": "x", "top": -1}, "top"),
         ("kb_search", {"query": "x", "top": 101}, "top"),
         ("kb_search", {"query": "x", "odd": 1}, "odd"),
         ("kb_addnote", {"text": "x", "wait_seconds": -1}, "wait_seconds"),

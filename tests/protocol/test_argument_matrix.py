@@ -1,0 +1,183 @@
+"""What agents send for an optional parameter is understood, over HTTP in both eras and over stdio.
+
+Every optional parameter of every tool takes its turn, with `null`, an empty text, its value as text, as JSON
+text, and one text for a list of texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb_server.schema import input_schema
+from kb_server.tool import Toolset
+from tests.protocol.conftest import Process, Start, stdio_environment
+from tests.protocol.every_tool import CALLS, Base, EveryTool
+from tests.protocol.every_tool import base as base
+from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, request
+
+REFUSED = {
+    **{("kb_delete", "purge", kind): "what destroys takes its own type" for kind in ('""', "as text")},
+    **{("knowledge-remove", "confirm", kind): "so does what confirms" for kind in ('""', "as text")},
+    ("knowledge-remove", "confirm", "null"): "a confirmation that is left out is not given",
+    **{("kb_get", "document_id", kind): "nothing else says which document" for kind in ("null", '""')},
+    **{("kb_history", "document_id", kind): "a version is one of a document" for kind in ("null", '""')},
+    **{("kb_edit_note", "append", kind): "there is no edit without it" for kind in ("null", '""')},
+    ("kb_restore", "expected_version", "as text"): "the document has another version",
+    ("kb_jobs", "wait_seconds", "as text"): "there is no job_id to wait for",
+}
+"""Of the values below those that are refused, and why."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value for a parameter. `kind` is a column of the matrix."""
+
+    toolset: str
+    tool: str
+    parameter: str
+    kind: str
+    value: Any
+
+
+def cells(toolsets: Mapping[str, Toolset]) -> Iterator[Cell]:
+    for name, toolset in toolsets.items():
+        for tool in toolset.tools:
+            schema = input_schema(tool.arguments)
+            for parameter in schema["properties"].keys() - set(schema.get("required", ())):
+                for kind, value in values(schema["properties"][parameter]):
+                    yield Cell(name, tool.name, parameter, kind, value)
+
+
+def values(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "null", None
+    yield '""', ""
+    match schema["type"]:
+        case "integer" | "number":
+            yield "as text", str(max(1, schema.get("minimum", 0)))
+        case "boolean":
+            yield "as text", "true"
+        case "array":
+            yield "JSON text", '["md"]'
+            yield "one text", "md"
+        case "object":
+            yield "JSON text", "{}"
+
+
+async def wrongly_answered(tools: EveryTool, era: str = MODERN) -> list[tuple[str, str, str, Any]]:
+    """Where the answers are not those that `REFUSED` says."""
+    wrong = []
+    for cell in cells(tools.toolsets):
+        given = await CALLS[cell.tool](tools)
+        is_given_as_text = cell.kind == "as text" and cell.parameter in given
+        value = json.dumps(given[cell.parameter]) if is_given_as_text else cell.value
+        result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value}, era)
+        place = (cell.tool, cell.parameter, cell.kind)
+        if result["isError"] != (place in REFUSED):
+            wrong.append((*place, result["content"][0]["text"]))
+    return wrong
+
+
+@pytest.mark.parametrize("era", [LATEST_HANDSHAKE, MODERN])
+async def test_optional_parameters_are_understood_over_http(base: Base, era: str) -> None:
+    assert await wrongly_answered(base, era) == []
+
+
+@dataclass
+class OverStdio(EveryTool):
+    process: Process
+    _sent: int = 0
+
+    async def result(
+        self, _toolset: str, tool: str, arguments: Mapping[str, Any], _era: str = MODERN
+    ) -> dict[str, Any]:
+        self._sent += 1
+        message = request("tools/call", {"name": tool, "arguments": arguments}, self._sent)
+        result: dict[str, Any] = (await self.process.ask(message))["result"]
+        return result
+
+
+@pytest.fixture
+async def over_stdio(base: Base, start: Start, tmp_path: Path) -> AsyncIterator[OverStdio]:
+    environment = {
+        **stdio_environment(),
+        "KB_ENGINE_URL": base.engine.url,
+        "RAGLER_API_URL": base.engine.url,
+        "KB_TOOLSETS": ",".join(base.toolsets),
+        "KB_FILE_ROOTS": str(base.folder),
+        "KB_TEXT_FILE": str(tmp_path / "text.md"),
+        "KB_HOME": str(tmp_path / "stdio"),
+    }
+    process = await start(command=("-m", "kb_cli.main", "stdio"), environment=environment)
+    await process.ask(initialize(LATEST_HANDSHAKE))
+    await process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    yield OverStdio(base.engine, base.toolsets, base.folder, process)
+    await process.end()
+
+
+@pytest.mark.process
+async def test_optional_parameters_are_understood_over_stdio(over_stdio: OverStdio) -> None:
+    assert await wrongly_answered(over_stdio) == []
+
+
+EMPTY: Mapping[str, Any] = {
+    "string": "", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {},
+}  # fmt: skip
+
+
+async def test_a_model_may_fill_in_every_parameter(base: Base) -> None:
+    """Where a host makes all of them required, a model sends empty values for those that it does not mean."""
+    for name, toolset in base.toolsets.items():
+        for tool in toolset.tools:
+            properties = input_schema(tool.arguments)["properties"]
+            empty = {parameter: EMPTY[schema["type"]] for parameter, schema in properties.items()}
+            result = await base.result(name, tool.name, {**empty, **await CALLS[tool.name](base)})
+            assert not result["isError"], (tool.name, result)
+
+
+@pytest.mark.parametrize("era", [LATEST_HANDSHAKE, MODERN])
+async def test_arguments_may_be_json_text(base: Base, era: str) -> None:
+    arguments: Any = json.dumps({"query": "granite", "top": "5"})
+    result = await base.result("kb", "kb_search", arguments, era)
+    assert not result["isError"]
+
+
+async def test_required_parameters_that_are_null_are_missing(base: Base) -> None:
+    for name, toolset in base.toolsets.items():
+        for tool in toolset.tools:
+            for parameter in input_schema(tool.arguments).get("required", ()):
+                arguments = {**await CALLS[tool.name](base), parameter: None}
+                told = json.loads((await base.result(name, tool.name, arguments))["content"][0]["text"])
+                wanted = "confirmation_required" if "clear" in tool.name else "missing_required_parameter"
+                assert told["error"] == wanted, (tool.name, parameter, told)
+
+
+@pytest.mark.parametrize(
+    ("tool", "named", "meant"),
+    [
+        *(("kb_search", {name: 5, "query": "granite"}, "top") for name in ("limit", "k", "top_k")),
+        *(("kb_search", {name: "granite"}, "query") for name in ("q", "text", "content")),
+        ("kb_addnote", {"content": "granite"}, "text"),
+        ("kb_get", {"id": 5}, "document_id"),
+        ("kb_jobs", {"id": "5"}, "job_id"),
+        ("kb_jobs", {"top": 5}, "limit"),
+    ],
+)
+async def test_a_parameter_of_another_name_is_answered_with_the_one_that_is_meant(
+    base: Base, tool: str, named: dict[str, Any], meant: str
+) -> None:
+    result = await base.result("kb", tool, named)
+    assert f"Did you mean `{meant}`?" in json.loads(result["content"][0]["text"])["message"]
+
+
+async def test_what_hosts_add_is_dropped(base: Base) -> None:
+    added = {"toolCallId": "call_1", "sessionId": "s", "chatInput": "granite?", "action": "sendMessage"}
+    for name, toolset in base.toolsets.items():
+        for tool in toolset.tools:
+            result = await base.result(name, tool.name, {**await CALLS[tool.name](base), **added})
+            assert not result["isError"], (tool.name, result)

@@ -35,13 +35,18 @@ class SplitTags(msgspec.Struct, frozen=True):
     """There are several collections, and the document needs `repair`."""
 
 
+def is_name(collection: str) -> bool:
+    """Whether it can be the name of a collection."""
+    return _NAME.fullmatch(collection) is not None
+
+
 def tag_of(collection: str) -> str:
     """The tag that stands for a collection.
 
     Raises:
         ToolError: `invalid_collection`.
     """
-    if not _NAME.fullmatch(collection):
+    if not is_name(collection):
         raise ToolError(
             "invalid_collection",
             f"{collection[:80]!r} is no collection name. The parameter `collection` takes 1 to 63 lower-case "

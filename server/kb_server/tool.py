@@ -227,6 +227,8 @@ class Toolset:
     tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
+    unknown_tool: Callable[[str], str] = lambda _name: ""
+    """What to say to an agent that calls a tool of this name, which the toolset does not have."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Of several toolsets in one, whose each tool is, and what `CANCEL`, `OFFERS` and `TASKS` stand for."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

@@ -128,10 +128,10 @@ def _trace(traceparent: object) -> str | None:
 
 
 class UnknownToolError(MCPError):
-    """No tool has this name; the message lists those there are."""
+    """No tool has this name; the message lists those there are, and adds a hint."""
 
-    def __init__(self, name: str, names: Iterable[str]) -> None:
-        words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}."
+    def __init__(self, name: str, names: Iterable[str], hint: str = "") -> None:
+        words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}. {hint}".rstrip()
         super().__init__(INVALID_PARAMS, words, {"error_type": UNKNOWN})
 
 
@@ -213,6 +213,7 @@ class Calls:
 
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._unknown_tool = toolset.unknown_tool
         self._tools = {
             tool.name: PublishedTool.of(tool, toolset.part_of(tool.name)) for tool in toolset.tools
         }
@@ -285,7 +286,7 @@ class Calls:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
             log.warning("There is no such tool", extra=unknown)
-            raise UnknownToolError(name, self._tools)
+            raise UnknownToolError(name, self._tools, self._unknown_tool(name))
         tool, error_type, fault, answered = published.tool, None, None, False
         fields: dict[str, Any] = {
             "tool": tool.name,

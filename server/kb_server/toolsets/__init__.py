@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from kb_config.settings import SettingsError
@@ -49,6 +50,17 @@ def build_toolset(name: str, services: Services) -> Toolset:
     module = import_module(TOOLSETS[name])
     toolset: Toolset = module.build(services)
     return toolset
+
+
+def where_to_find(tool: str) -> str:
+    """Which other toolset has a tool, in words for the agent that called it; empty where none has."""
+    for name, module in TOOLSETS.items():
+        if any(each.name == tool for each in tools_of(module)):
+            return (
+                f"{tool} belongs to the toolset {name}, which the server has at /mcp/{name}; with "
+                f"KB_TOOLSETS=kb,{name} it is shown here, too."
+            )
+    return ""
 
 
 def checked_names(names: Sequence[str]) -> list[str]:
@@ -106,6 +118,13 @@ class ServiceTool(Tool[A, R]):
     def error_of(self, fault: EngineFault, **subject: Any) -> ToolError:
         """For a tool that goes on after a fault: what hosting would have made of it."""
         return tool_error(fault, self.engine_words, **subject)
+
+
+def tools_of(module: str) -> Iterator[type[Any]]:
+    """The classes of tools of a toolset's module and of all modules below it."""
+    found = import_module(module)
+    below = [each.name for each in iter_modules(found.__path__)] if hasattr(found, "__path__") else []
+    return tools_in(module, *below)
 
 
 def tools_in(toolset: str, *modules: str) -> Iterator[type[Any]]:

@@ -22,6 +22,7 @@ from kb_server import collection_moves, collection_tags
 from kb_server.offers import ResourceLink
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb import DocumentId, KbTool, MaxChars
+from kb_server.toolsets.kb.collections import unknown_collection
 from kb_server.toolsets.kb.resources import link_to
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -99,6 +100,7 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
+    collection: Annotated[str, Meta(description="list what is in it")] | None = None
     citation: (
         Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, as it came")] | None
     ) = None
@@ -116,8 +118,8 @@ _OptionalDocument: Any = msgspec.defstruct(
 
 
 class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, misc]
-    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`; by
-    `citation` what has become of the quote, its `text`, and the citation to use from now on.
+    """By `document_id` the document's members and `chunks`; by `source_path` or `collection` `documents` and
+    `total`; by `citation` what has become of the quote, its `text`, and the citation to use from now on.
 
     `next_chunk_offset` and `next_offset` are there where there is more.
     """
@@ -146,27 +148,33 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     name = "kb_get"
     title = "Get a document"
     description = """\
-Read a document by document_id, with its text in chunks; or list by source_path the documents that came from \
-there. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. With a \
-citation: is the quote there, moved, changed or gone.
+Read a document by document_id, with its text in chunks; or list the documents of a collection, newest \
+first, or those that came from a source_path, without texts. What is long comes in parts: pass \
+next_chunk_offset as chunk_offset, next_offset as offset. With a citation: is the quote there, moved, \
+changed or gone.
 
-Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
+Examples: {"document_id": 42}; {"collection": "memory"}; {"source_path": "memory/feedback.md"}"""
     annotations = Annotations(read_only=True, idempotent=True)
     max_result_chars = 400_000
 
     async def run(self, arguments: KbGetArguments, _call: Call) -> KbGetResult:
-        match arguments.document_id, arguments.source_path, arguments.citation:
-            case int() as document_id, None, None:
+        is_listing = arguments.source_path is not None or arguments.collection is not None
+        match arguments.document_id, is_listing, arguments.citation:
+            case int() as document_id, False, None:
                 return await self._by_id(document_id, arguments)
-            case None, str() as source_path, None:
-                return await self._by_source(source_path, arguments)
-            case None, None, str() as citation:
+            case None, True, None:
+                return await self._listed(arguments)
+            case None, False, str() as citation:
                 return await self._by_citation(citation)
-            case None, None, None:
+            case None, False, None:
                 code = "missing_required_parameter"
             case _:
                 code = "contradiction"
-        raise ToolError(code, "kb_get takes either document_id or source_path, or a citation, one of them.")
+        raise ToolError(
+            code,
+            "kb_get takes either document_id or source_path, or a citation, one of them; or a collection, "
+            "alone or with a source_path.",
+        )
 
     def links(self, result: KbGetResult) -> Sequence[ResourceLink]:
         """The document; of those from a source the first few."""
@@ -230,8 +238,10 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
             hint=_CITATION_HINTS[check.status],
         )
 
-    async def _by_source(self, source_path: str, arguments: KbGetArguments) -> KbGetResult:
-        query = DocumentsQuery(source_path=source_path, offset=arguments.offset)
+    async def _listed(self, arguments: KbGetArguments) -> KbGetResult:
+        source_path, collection = arguments.source_path, arguments.collection
+        tag = None if collection is None else collection_tags.tag_of(collection)
+        query = DocumentsQuery(source_path=source_path, tag=tag, offset=arguments.offset)
         found = await self.engine.call(LIST_DOCUMENTS, query=query)
         entries = []
         for document in found.documents:
@@ -244,7 +254,11 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
         following = arguments.offset + len(listed)
         more = found.total - following if listed else 0
         if not found.total:
-            hint = "No document has this source_path; it must match exactly. kb_search finds by content."
+            hint = "" if collection is None else await unknown_collection(self.engine, collection)
+            if source_path is not None:
+                place = "" if collection is None else f" in {collection!r}"
+                hint += f" No document{place} has this source_path; it must match exactly."
+            hint = f"{hint} kb_search finds by content.".strip()
         elif more > 0:
             hint = f"{more} more documents: call kb_get again with offset={following}."
         else:

@@ -8,14 +8,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import SEARCH
+from kb_contracts.api.operations import GET_STATUS, SEARCH
 from kb_contracts.semantics.citations import as_line
 from kb_contracts.semantics.query import SYNTAX, parse_query
 from kb_contracts.semantics.search import within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
+from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import WORDS, Annotations, Call, ToolError
 from kb_server.toolsets.kb import KbTool, MaxChars
+from kb_server.toolsets.kb.collections import unknown_collection
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
@@ -178,8 +180,24 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
             omitted=omitted,
             weak=response.weak,
             mode=response.mode,
-            hint=_hint(hits, omitted, response, arguments),
+            hint=_hint(hits, omitted, response, arguments, await self._on_nothing(response, arguments)),
         )
+
+    async def _on_nothing(self, response: m.SearchResponse, arguments: KbSearchArguments) -> list[str]:
+        """What to say where nothing was found: of the collection, and of what is still on its way."""
+        if response.results:
+            return []
+        hints = []
+        if arguments.collection is not None:
+            hints.append(await unknown_collection(self.engine, arguments.collection))
+        try:
+            queue = (await self.engine.call(GET_STATUS)).queue
+        except EngineFault:
+            return hints
+        if pending := queue.queued + queue.running:
+            jobs = "1 job is" if pending == 1 else f"{pending} jobs are"
+            hints.append(f"{jobs} not done yet: what they add is found once they have completed (kb_jobs).")
+        return hints
 
 
 def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
@@ -278,7 +296,11 @@ def _passages(chunks: list[m.Chunk]) -> list[Passage]:
 
 
 def _hint(
-    hits: list[SearchHit], omitted: int, response: m.SearchResponse, arguments: KbSearchArguments
+    hits: list[SearchHit],
+    omitted: int,
+    response: m.SearchResponse,
+    arguments: KbSearchArguments,
+    on_nothing: list[str],
 ) -> str:
     hints = []
     if not response.results:
@@ -289,6 +311,7 @@ def _hint(
             hints.append(f"Nothing found with {', '.join(given)}: search without them, or rephrase.")
         else:
             hints.append("Nothing found: rephrase, or look at kb_status for what the base holds.")
+        hints += filter(None, on_nothing)
     elif response.weak:
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."

@@ -18,6 +18,7 @@ from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_versi
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb import JobId, KbTool, WaitSeconds
+from kb_server.toolsets.kb.collections import collections_of
 from kb_server.toolsets.kb.documents import fitting
 
 _PAGE, _PAGE_BYTES = 10, 1_500
@@ -40,7 +41,8 @@ class StorageView(msgspec.Struct, kw_only=True):
 class KbStatusResult(msgspec.Struct, kw_only=True):
     """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well.
 
-    `storage` is left out for a caller who may not know of it.
+    `storage` is left out for a caller who may not know of it. `collections` are the first fifty of
+    `collection_count`, in alphabetical order; both are left out where the engine cannot list them.
     """
 
     version: str
@@ -50,6 +52,8 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
     device: m.DeviceInfo
     documents: m.DocumentCounts
     chunks: int
+    collections: list[str] | UnsetType = UNSET
+    collection_count: int | UnsetType = UNSET
     queue: dict[str, int]
     storage: StorageView | UnsetType = UNSET
     issues: list[str]
@@ -61,12 +65,14 @@ class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
     name = "kb_status"
     title = "Status"
     description = """\
-Tell how the knowledge base is: version, embedding model, documents and chunks, queue, storage, issues."""
+Tell how the knowledge base is: its collections, version, embedding model, documents and chunks, queue, \
+storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
     document_mark = "none"
 
     async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
         status = await self.engine.call(GET_STATUS)
+        collections = await collections_of(self.engine)
         issues, storage = list(status.issues), status.storage
         try:
             check_version(status.version)
@@ -80,6 +86,8 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
             device=status.device,
             documents=status.documents,
             chunks=status.chunks,
+            collections=UNSET if collections is None else collections.names,
+            collection_count=UNSET if collections is None else collections.total,
             queue=msgspec.structs.asdict(status.queue),
             storage=(
                 UNSET if storage.is_withheld else msgspec.convert(storage, StorageView, from_attributes=True)

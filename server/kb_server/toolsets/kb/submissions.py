@@ -49,6 +49,10 @@ from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
+SHORT_NOTE_CHARS = 4_000
+SHORT_NOTE_WAIT_SECONDS = 5.0
+"""How long a short note is waited for, where its caller does not say."""
+
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
 
@@ -81,12 +85,16 @@ class _SubmittingTool(KbTool[A, S]):
             return []
         return [link_to(result.document_id)]
 
-    async def followed(self, job: m.Job, tag: str, wait: float, call: Call) -> Submission:
+    async def followed(
+        self, job: m.Job, tag: str, wait: float, call: Call, *, is_short: bool = False
+    ) -> Submission:
         """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
 
-        A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
+        A wait that `is_short` is no reason for a task, where the client takes one in place of waiting. A job
+        that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
         """
-        call.defer(task_of(job), waits=wait > 0 and job.status not in m.FINAL_STATUSES)
+        waits = wait > 0 and not is_short and job.status not in m.FINAL_STATUSES
+        call.defer(task_of(job), waits=waits)
         document, hint = None, ""
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:
@@ -161,7 +169,10 @@ class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     title: Title | None = None
     source_path: SourcePath | None = None
     metadata: Metadata | None = None
-    wait_seconds: WaitSeconds = 0.0
+    wait_seconds: (
+        Annotated[WaitSeconds, Meta(description="seconds to wait for its end (default 5, of a long text 0)")]
+        | None
+    ) = None
 
 
 class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
@@ -170,7 +181,8 @@ class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
     description = """\
 Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
 (`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
-first: if there is a note on it, change that with kb_update_note. Answers at once with a job_id.
+first: if there is a note on it, change that with kb_update_note. A short note can be searched when the call \
+answers.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -188,7 +200,10 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
         )
         job = await self.engine.call(CREATE_JOB, body=note)
         call.log["job_id"] = job.id
-        return await self.followed(job, tags[0], arguments.wait_seconds, call)
+        wait = arguments.wait_seconds
+        if wait is None:
+            wait = SHORT_NOTE_WAIT_SECONDS if len(arguments.text) <= SHORT_NOTE_CHARS else 0.0
+        return await self.followed(job, tags[0], wait, call, is_short=arguments.wait_seconds is None)
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

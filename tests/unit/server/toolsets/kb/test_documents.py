@@ -44,6 +44,40 @@ async def test_by_source_path_it_lists_the_documents(engine: SimulatedEngine, to
     assert "chunks" not in answer
 
 
+async def test_by_collection_it_lists_the_documents_newest_first(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    first = engine.add("collection:memory", source_path="a.md")
+    second = engine.add("collection:memory")
+    engine.add("collection:workspace", source_path="a.md")
+    answer = await tools.ok("kb_get", collection="memory")
+    assert [document["id"] for document in answer["documents"]] == [second.id, first.id]
+    assert answer["total"] == 2
+    assert "text" not in answer["documents"][0]
+    narrowed = await tools.ok("kb_get", collection="memory", source_path="a.md")
+    assert [document["id"] for document in narrowed["documents"]] == [first.id]
+    short = await tools.ok("kb_get", collection="memory", max_chars=100)
+    assert (len(short["documents"]), short["next_offset"]) == (1, 1)
+    rest = await tools.ok("kb_get", collection="memory", offset=1)
+    assert [document["id"] for document in rest["documents"]] == [first.id]
+
+
+@pytest.mark.parametrize("other", [{"document_id": 1}, {"citation": "x"}])
+async def test_a_collection_beside_a_document_is_a_contradiction(
+    tools: ToolCaller, other: dict[str, Any]
+) -> None:
+    assert (await tools.refused("kb_get", collection="memory", **other))["error"] == "contradiction"
+
+
+async def test_a_collection_that_there_is_not_is_told_with_those_that_there_are(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    engine.add("collection:memory")
+    answer = await tools.ok("kb_get", collection="memories")
+    assert answer["documents"] == []
+    assert "There is no collection 'memories'. There are memory." in answer["hint"]
+
+
 async def test_by_source_path_it_pages_and_stays_within_its_bound(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:

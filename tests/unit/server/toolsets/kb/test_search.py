@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.api import models as m
 from kb_server.engine_client.port import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
+from kb_simulator import Stuck
 from tests.support.contract_objects import chunk_with, explanation_with, response_with, result_of
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
@@ -309,6 +310,28 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
     hint = (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
     assert hint.startswith("Nothing found with format: search without them")
     assert "kb_status" in (await tools.ok("kb_search", query="x"))["hint"]
+
+
+async def test_where_there_is_no_such_collection_those_that_there_are_are_named(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    none = (await tools.ok("kb_search", query="x", collection="memories"))["hint"]
+    assert "There is no collection 'memories', nor any other." in none
+    engine.add("collection:memory")
+    engine.add("collection:workspace")
+    hint = (await tools.ok("kb_search", query="x", collection="memories", mode="fts"))["hint"]
+    assert "There is no collection 'memories'. There are memory, workspace." in hint
+    hint = (await tools.ok("kb_search", query="none", collection="memory", mode="fts"))["hint"]
+    assert "There is no" not in hint
+
+
+async def test_where_nothing_is_found_while_jobs_are_pending_the_hint_says_so(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    engine.state.policy = Stuck()
+    await tools.ok("kb_addnote", text="granite", wait_seconds=0)
+    hint = (await tools.ok("kb_search", query="granite"))["hint"]
+    assert "1 job is not done yet: what they add is found once they have completed (kb_jobs)." in hint
 
 
 async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from kb_simulator import AtOnce, FailAt, Stuck
 from kb_simulator.engine.jobs import QUEUED
+from kb_simulator.harness.faults import Status
 from tests.support.patience import JOB_SECONDS
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import SimulatedEngine
@@ -14,17 +15,34 @@ from tests.support.simulated_engine import SimulatedEngine
 
 @pytest.mark.requirement("K51", "K52", "E9")
 async def test_it_tells_how_the_engine_is(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    engine.add()
+    engine.add("collection:memory")
+    engine.add("collection:workspace", "a tag")
     answer = await tools.ok("kb_status")
-    assert [each.target for each in engine.journal.requests()] == ["/api/v1/status"]
+    assert (answer["collections"], answer["collection_count"]) == (["memory", "workspace"], 2)
     status = msgspec.to_builtins(engine.state.status())
     assert answer["version"] == answer["server_version"] == "v3.0.0"
     for member in ("model", "device"):
         assert answer[member].items() <= status[member].items()
-    assert answer["documents"]["total"] == 1
+    assert answer["documents"]["total"] == 2
     assert answer["queue"]["failed"] == 0
     assert answer["storage"]["originals_bytes"] == status["storage"]["originals_bytes"] > 0
     assert answer["issues"] == []
+
+
+async def test_it_names_fifty_collections_and_counts_all(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    for number in range(60):
+        engine.add(f"collection:c{number:02}")
+    answer = await tools.ok("kb_status")
+    assert (len(answer["collections"]), answer["collection_count"]) == (50, 60)
+
+
+async def test_it_answers_where_the_engine_cannot_list_tags(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    engine.arm("no tags", "listTags", Status("forbidden"))
+    answer = await tools.ok("kb_status")
+    assert answer["issues"] == []
+    assert "collections" not in answer
 
 
 @pytest.mark.requirement("E35")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
 from kb_contracts.api import models as m
+from kb_server.toolsets.kb.submissions import SHORT_NOTE_CHARS
 from kb_simulator import FailAt, Stuck
 from kb_simulator.engine.commits import NO_TEXT
 from kb_simulator.engine.jobs import QUEUED
@@ -46,8 +48,18 @@ async def test_everything_given_is_passed_on(engine: SimulatedEngine, tools: Too
     assert body == {**given, "tags": tags, "dedup_scope": "collection:workspace"}
 
 
-async def test_it_answers_at_once_by_default(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    answer = await tools.ok("kb_addnote", text="x")
+async def test_a_short_note_is_waited_for_by_default(tools: ToolCaller) -> None:
+    answer = await tools.ok("kb_addnote", text="granite " * (SHORT_NOTE_CHARS // 8))
+    assert (answer["status"], answer["document_id"]) == ("completed", 1)
+    assert answer["job_id"]
+    assert (await tools.ok("kb_search", query="granite"))["results"][0]["document_id"] == 1
+
+
+@pytest.mark.parametrize("arguments", [{"text": "x", "wait_seconds": 0}, {"text": "x " * SHORT_NOTE_CHARS}])
+async def test_it_answers_at_once_if_asked_and_where_the_note_is_long(
+    engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any]
+) -> None:
+    answer = await tools.ok("kb_addnote", **arguments)
     assert (answer["status"], answer["document_id"]) == ("queued", None)
     assert "kb_jobs" in answer["hint"]
     engine.journal.expect(operation="getJob", exactly=0)

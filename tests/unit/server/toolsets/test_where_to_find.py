@@ -1,0 +1,31 @@
+"""An agent that calls a tool of another toolset is told where that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_server.hosting.calls import Calls, UnknownToolError
+from kb_server.observability.metrics import Metrics
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call
+from kb_server.toolsets import TOOLSETS, build_toolset, where_to_find
+
+UNUSED = Services(ServerSettings(home=Path("unused")))
+
+
+@pytest.mark.parametrize("toolset", TOOLSETS)
+def test_every_tool_is_found_in_its_toolset(toolset: str) -> None:
+    for tool in build_toolset(toolset, UNUSED).tools:
+        assert f"{tool.name} belongs to the toolset {toolset}," in where_to_find(tool.name)
+    assert where_to_find("kb_nothing") == ""
+
+
+async def test_an_unknown_kb_delete_names_its_toolset() -> None:
+    calls = Calls(build_toolset("kb", UNUSED), Metrics())
+    with pytest.raises(UnknownToolError) as refused:
+        await calls.outcome("kb_delete", {"document_id": 1}, Call())
+    assert "kb_search" in refused.value.error.message
+    assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is shown here, too.")

@@ -148,12 +148,11 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     name = "kb_get"
     title = "Get a document"
     description = """\
-Read a document by document_id, with its text in chunks; or list the documents of a collection, newest \
-first, or those that came from a source_path, without texts. What is long comes in parts: pass \
-next_chunk_offset as chunk_offset, next_offset as offset. With a citation: is the quote there, moved, \
-changed or gone.
+Read a document by document_id, with its text in chunks; or list those of a collection, newest first, or of \
+a source_path. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
+With a citation: is the quote there, moved, changed or gone.
 
-Examples: {"document_id": 42}; {"collection": "memory"}; {"source_path": "memory/feedback.md"}"""
+Examples: {"document_id": 42}; {"collection": "memory"}"""
     annotations = Annotations(read_only=True, idempotent=True)
     max_result_chars = 400_000
 

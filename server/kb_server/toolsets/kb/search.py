@@ -42,7 +42,7 @@ Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")
 
 DESCRIPTION = """\
 Search the knowledge base by words and by meaning, before you answer from memory. Gives the passages that \
-match best, with score, document, collection and tags.
+match best, with score and document.
 
 The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
 language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
@@ -50,7 +50,7 @@ for each, merge, deduplicate by chunk_id; scores compare between calls. Rerankin
 read, reorder by your own judgement.
 
 `weak`: nothing matches well, rephrase. "a phrase" in query: only passages that hold it; -word: only others. \
-fts_only: exact words. To read on: neighbors, or kb_get. Keep `citation` with what you state: kb_get checks \
+fts_only: exact words. To read on: kb_get. Keep `citation` with what you state: kb_get checks \
 it.
 
 Example: {"query": "pension revaluation", "top": 5}"""
@@ -101,32 +101,34 @@ class Passage(msgspec.Struct, kw_only=True):
     text: str
 
 
-class SearchHit(msgspec.Struct):
-    """A passage that answers, with its document. `metadata_omitted`: too long here, kb_get has it.
+class SearchHit(msgspec.Struct, omit_defaults=True):
+    """A passage that answers. A member without a value is left out.
 
-    With `detail` `locations` `text` is empty, and any metadata is too long. `duplicates` are where nearly the
-    same stands too; neighbours that answer too stand in `before` and `after`.
+    Title, source_path, filename, metadata and dates of a document stand with the first of its passages; the
+    title only where the text does not begin with it, `created_at` only where it is not `updated_at`.
+    `metadata_omitted`: too long here, kb_get has it. With `detail` `locations` `text` is empty, and any
+    metadata is too long. `duplicates` are where nearly the same stands too; neighbours that answer too stand
+    in `before` and `after`.
     """
 
     text: str
     score: float
-    page: int | None
-    heading: str | None
     chunk_id: int
     chunk_index: int
     document_id: int
-    document_uid: str
-    title: str
-    doc_type: str
-    format: str | None
-    source_path: str | None
-    filename: str | None
-    collection: str | None
     tags: list[str]
-    metadata: dict[str, Any]
+    doc_type: str
     version: int
-    created_at: str
-    updated_at: str
+    page: int | None = None
+    heading: str | None = None
+    collection: str | None = None
+    format: str | None = None
+    title: str | UnsetType = UNSET
+    source_path: str | None = None
+    filename: str | None = None
+    metadata: dict[str, Any] = {}
+    created_at: str | UnsetType = UNSET
+    updated_at: str | UnsetType = UNSET
     truncated: bool = False
     metadata_omitted: bool = False
     before: list[Passage] | UnsetType = UNSET
@@ -136,17 +138,18 @@ class SearchHit(msgspec.Struct):
     duplicates: list[m.Duplicate] | UnsetType = UNSET
 
 
-class KbSearchResult(msgspec.Struct, kw_only=True):
+class KbSearchResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars or
-    max_tokens left out here. Where fewer match than `top`, the nearest of the others follow.
+    max_tokens left out here. Where fewer match than `top`, the nearest of the others follow. `mode` is there
+    where it is not hybrid.
     """
 
     results: list[SearchHit]
     total: int
-    omitted: int
     weak: bool
-    mode: str
-    hint: str
+    omitted: int = 0
+    mode: str = "hybrid"
+    hint: str = ""
 
 
 class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
@@ -172,7 +175,8 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         call.log["results"] = len(response.results)
         # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
-        hits = [_hit(result, place, arguments) for result, place in zip(results, places, strict=False)]
+        told: set[int] = set()
+        hits = [_hit(result, place, arguments, told) for result, place in zip(results, places, strict=False)]
         omitted = response.omitted + left_out
         return KbSearchResult(
             results=hits,
@@ -253,33 +257,27 @@ def explained(explanation: m.Explanation) -> dict[str, float | None]:
     return parts
 
 
-def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
+def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments, told: set[int]) -> SearchHit:
+    """A hit; `told` are the documents of the hits before it, whose members are not repeated."""
     chunk, document = result.chunk, result.document
-    most = MAX_METADATA_CHARS if arguments.detail == "full" else 0
-    long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > most
     hit = SearchHit(  # by position: by name takes five times as long
         chunk.text,
         result.score,
-        chunk.page,
-        chunk.heading,
         chunk.id,
         chunk.index,
         document.id,
-        document.uid,
-        document.title,
-        document.doc_type,
-        document.format,
-        document.source_path,
-        document.filename,
-        place.collection,
         place.tags,
-        {} if long else document.metadata,
+        document.doc_type,
         document.version,
-        document.created_at,
-        document.updated_at,
-        result.truncated,
-        long,
+        chunk.page,
+        chunk.heading,
+        place.collection,
+        document.format,
     )
+    hit.truncated = result.truncated
+    if document.id not in told:
+        told.add(document.id)
+        _tell_document(hit, document, MAX_METADATA_CHARS if arguments.detail == "full" else 0)
     if (arguments.neighbors and arguments.detail == "full") or result.before or result.after:
         hit.before, hit.after = _passages(result.before), _passages(result.after)
     if result.citation is not UNSET:
@@ -289,6 +287,19 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments)
     if result.explain is not None:
         hit.explain = explained(result.explain)
     return hit
+
+
+def _tell_document(hit: SearchHit, document: m.DocumentSummary, most_metadata: int) -> None:
+    if not hit.text.startswith(document.title):
+        hit.title = document.title
+    hit.source_path, hit.filename = document.source_path, document.filename
+    hit.updated_at = document.updated_at
+    if document.created_at != document.updated_at:
+        hit.created_at = document.created_at
+    if document.metadata:
+        hit.metadata_omitted = len(msgspec.json.encode(document.metadata)) > most_metadata
+        if not hit.metadata_omitted:
+            hit.metadata = document.metadata
 
 
 def _passages(chunks: list[m.Chunk]) -> list[Passage]:

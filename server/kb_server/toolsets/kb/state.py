@@ -65,8 +65,7 @@ class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
     name = "kb_status"
     title = "Status"
     description = """\
-Tell how the knowledge base is: its collections, version, embedding model, documents and chunks, queue, \
-storage, issues."""
+How the knowledge base is: collections, version, embedding model, documents, queue, storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
     document_mark = "none"
 
@@ -212,7 +211,7 @@ class KbJobsTool(KbTool[KbJobsArguments, KbJobsResult]):
     name = "kb_jobs"
     title = "Ingestion jobs"
     description = """\
-List recent ingestion jobs, newest first, a short page at a time, or follow one by job_id: \
+List recent ingestion jobs, newest first, or follow one by job_id: \
 {"job_id": "...", "wait_seconds": 30} answers once it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
 

@@ -169,10 +169,7 @@ class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     title: Title | None = None
     source_path: SourcePath | None = None
     metadata: Metadata | None = None
-    wait_seconds: (
-        Annotated[WaitSeconds, Meta(description="seconds to wait for its end (default 5, of a long text 0)")]
-        | None
-    ) = None
+    wait_seconds: Annotated[WaitSeconds, Meta(description="default 5, for a long text 0")] | None = None
 
 
 class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
@@ -181,8 +178,7 @@ class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
     description = """\
 Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
 (`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
-first: if there is a note on it, change that with kb_update_note. A short note can be searched when the call \
-answers.
+first: if there is a note on it, change that with kb_update_note. A short note can be searched at once.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -232,7 +228,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     name = "kb_upload_start"
     title = "Start an upload"
     description = """\
-Begin the upload of a file (PDF, Office, HTML, Markdown, text, image), step 1 of 3. If you can run commands: \
+Begin the upload of a file, step 1 of 3. If you can run commands: \
 `curl -g -T report.pdf "<upload_url>"` with the answer's upload_url. \
 Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at.
 
@@ -338,8 +334,8 @@ class KbUploadFinishTool(_SubmittingTool[KbUploadFinishArguments, Submission]):
     name = "kb_upload_finish"
     title = "Finish an upload"
     description = """\
-Hand the uploaded file over for ingestion, step 3 of 3. Answers with a job_id; the document can be searched \
-when that has completed (kb_jobs, or wait_seconds)."""
+Hand the uploaded file over for ingestion, step 3 of 3. The document can be searched when its job has \
+completed (kb_jobs, or wait_seconds)."""
     annotations = Annotations(idempotent=True)
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
@@ -377,11 +373,9 @@ class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
     name = "kb_update_note"
     title = "Update a note"
     description = """\
-Replace a note's text; document_id and created_at stay, the old text too for some days, as a version, unless \
-the note is deleted with purge. With expected_version (of kb_search, kb_get) it is refused if somebody \
-changed the note meanwhile. Notes only.
-
-Example: {"document_id": 42, "text": "User prefers bullet points"}"""
+Replace a note's text; document_id and created_at stay, the old text too for some days, as a version. \
+With expected_version (of kb_search, kb_get) it is refused if somebody \
+changed the note meanwhile. Notes only."""
     annotations = Annotations(destructive=True, idempotent=True)
 
     async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> KbUpdateNoteResult:

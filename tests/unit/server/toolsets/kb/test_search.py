@@ -145,7 +145,7 @@ async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine
     )
     answer = await tools.ok("kb_search", query="pension revaluation")
     assert answer["total"] == 1
-    assert answer["mode"] == "hybrid"
+    assert "mode" not in answer
     (result,) = answer["results"]
     assert result == {
         "text": "Pensions are revalued.",
@@ -155,21 +155,36 @@ async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine
         "chunk_id": 8,
         "chunk_index": 7,
         "document_id": document.id,
-        "document_uid": document.uid,
         "title": "Report",
         "doc_type": "pdf",
         "format": "pdf",
         "source_path": "in/report.pdf",
         "filename": "report.pdf",
-        "collection": None,
         "tags": ["insurance"],
         "metadata": {"author": "A"},
         "version": 1,
-        "created_at": document.created_at,
         "updated_at": document.updated_at,
-        "truncated": False,
-        "metadata_omitted": False,
     }
+
+
+async def test_what_is_told_of_a_document_stands_with_its_first_passage(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    document = engine.add("collection:memory", source_path="a.md", metadata={"author": "A"})
+    first, second = chunk_with(index=4, text="Chalk."), chunk_with(index=5, text="Granite.")
+    respond(tools, result_of(document, first), result_of(document, second))
+    told, again = (await tools.ok("kb_search", query="x"))["results"]
+    assert told.keys() - again.keys() == {"title", "source_path", "metadata", "updated_at"}
+    always = {"text", "score", "document_id", "chunk_id", "chunk_index", "collection", "tags", "version"}
+    assert again.keys() == {*always, "doc_type"}
+
+
+async def test_a_title_that_the_text_begins_with_is_not_repeated(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    document = engine.add("collection:memory")
+    respond(tools, result_of(document, chunk_with(text=f"{document.title}, and more.")))
+    assert "title" not in (await tools.ok("kb_search", query="x"))["results"][0]
 
 
 @pytest.mark.requirement("K22", "K60")
@@ -226,7 +241,7 @@ async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools:
     document = engine.add()
     respond(tools, *(result_of(document, chunk_with(index=index, text="x" * 60)) for index in range(5)))
     answer = await tools.ok("kb_search", query="x", max_chars=130)
-    texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
+    texts = [(len(result["text"]), result.get("truncated", False)) for result in answer["results"]]
     assert texts == [(60, False), (60, False), (10, True)]
     assert answer["omitted"] == 2
     assert all(words in answer["hint"] for words in ("2 more results", "max_chars", "kb_get"))
@@ -240,7 +255,7 @@ async def test_locations_have_no_text_and_say_how_to_read_one(
     answer = await tools.ok("kb_search", query="x", detail="locations", max_tokens=50)
     (result,) = answer["results"]
     assert (result["text"], result["page"], result["title"]) == ("", 2, document.title)
-    assert (result["metadata"], result["metadata_omitted"], "before" in result) == ({}, True, False)
+    assert ("metadata" in result, result["metadata_omitted"], "before" in result) == (False, True, False)
     assert "chunk_offset=chunk_index" in answer["hint"]
 
 
@@ -256,7 +271,7 @@ async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
 ) -> None:
     respond(tools, result_of(engine.add(metadata={"long": "x" * 5_000})))
     (result,) = (await tools.ok("kb_search", query="x"))["results"]
-    assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
+    assert ("metadata" in result, result["metadata_omitted"]) == (False, True)
 
 
 async def test_neighbours_and_an_explanation_are_added_when_asked_for(

@@ -18,7 +18,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset, checked_names
 
-_ON_ENGINE = frozenset({"kb", "kb-extra", "knowledge"})
+_ON_ENGINE = frozenset({"kb", "kb-extra", "chatgpt", "knowledge"})
 """The toolsets that ask the engine."""
 
 

@@ -186,6 +186,8 @@ CALLS: dict[str, Arguments] = {
     "kb_cancel_job": _cancelling,
     "kb_retry_job": _retrying,
     "kb_upload_abort": _aborting,
+    "search": plain(lambda base: {"query": "granite"}),
+    "fetch": plain(lambda base: {"id": str(base.file())}),
     "knowledge-add": plain(lambda base: {"file_path": base.text_file(), "async": False}),
     "knowledge-search": plain(lambda base: {"query": "granite"}),
     "knowledge-remove": plain(lambda base: {"document_id": base.uid(), "confirm": True}),

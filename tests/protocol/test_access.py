@@ -36,7 +36,7 @@ from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, call, modern, m
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 from tests.support.tokens import BAD, Bad, Issuer
 
-NAMES = ("kb", "kb-extra", "knowledge", "ragler")
+NAMES = ("kb", "kb-extra", "chatgpt", "knowledge", "ragler")
 READERS = {"kb_search", "kb_get", "kb_status", "kb_jobs"}
 
 

@@ -58,7 +58,15 @@ async def test_a_plant_stays_marked_through_every_tool(base: Base, era: str) -> 
     showing = {
         *("kb_search", "kb_get", "kb_jobs", "kb_move", "kb_edit_note", "kb_update_note", "kb_history"),
         *("kb_restore", "kb_set_metadata", "kb_tags", "kb_cancel_job", "kb_retry_job"),
-        *("knowledge-add", "knowledge-search", "knowledge-show", "knowledge-remove", "knowledge-task-status"),
+        *(
+            "search",
+            "fetch",
+            "knowledge-add",
+            "knowledge-search",
+            "knowledge-show",
+            "knowledge-remove",
+            "knowledge-task-status",
+        ),
         *("search_knowledge", "list_collections", "get_collection_info", "get_kb_content"),
     }
     assert planted >= showing, "what can show it did, or this proves nothing"

@@ -12,7 +12,7 @@ import json
 import shutil
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,14 @@ CHROMIUM = next((found for name in ("chromium", "google-chrome") if (found := sh
 _LOOKS = 400
 _PAUSE_SECONDS = 0.05
 _NEVER_LOADED = "about:blank"
+
+
+_LEFT = -32000
+"""The code of DevTools where the page that was asked is left before it has answered."""
+
+
+class PageLeftError(Exception):
+    """The page was left while it was asked."""
 
 
 class Browser:
@@ -41,6 +49,8 @@ class Browser:
             if message.get("method") == "Log.entryAdded":
                 self.problems.append(message["params"]["entry"]["text"])
             if message.get("id") == number:
+                if message.get("error", {}).get("code") == _LEFT:
+                    raise PageLeftError(message)
                 assert "error" not in message, message
                 return message["result"]
 
@@ -53,8 +63,9 @@ class Browser:
 
     async def until(self, expression: str) -> None:
         for _ in range(_LOOKS):
-            if await self.value(expression):
-                return
+            with suppress(PageLeftError):
+                if await self.value(expression):
+                    return
             await asyncio.sleep(_PAUSE_SECONDS)
         text = await self.value("document.body.innerText")
         raise AssertionError(f"{expression} never held; the page says: {text}")
@@ -74,7 +85,8 @@ class Browser:
         await self.value("window.left = true")
         clicked = await self.value(f"!!document.querySelector({json.dumps(selector)})")
         assert clicked, f"there is no {selector}: {await self.value('document.body.innerText')}"
-        await self.value(f"document.querySelector({json.dumps(selector)}).click()")
+        with suppress(PageLeftError):
+            await self.value(f"document.querySelector({json.dumps(selector)}).click()")
         await self.loaded()
 
     async def fill(self, selector: str, text: str) -> None:

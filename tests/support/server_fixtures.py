@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -130,14 +130,14 @@ async def calling(
     engine: SimulatedEngine,
     home: Path,
     *,
+    names: Sequence[str] = ("kb", "kb-extra"),
     http_base: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
     **settings: Any,
 ) -> AsyncIterator[ToolCaller]:
-    """The tools of `kb` and `kb-extra` in front of `engine`; no wait of the engine's client takes time."""
+    """The tools of toolsets in front of `engine`; no wait of the engine's client takes time."""
     configured = ServerSettings(**{"engine_url": engine.url, "home": home, **settings})
     client = InterruptedEngine(configured.engine_url, clock=JumpingClock().clock())
     async with Services(configured, http_base=http_base, engine=client, clock=clock) as services:
-        toolsets = build_toolset("kb", services), build_toolset("kb-extra", services)
-        yield ToolCaller(*toolsets, client=client)
+        yield ToolCaller(*(build_toolset(name, services) for name in names), client=client)
     await client.close()

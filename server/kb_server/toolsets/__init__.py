@@ -28,6 +28,7 @@ _QUOTED = 80
 TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
     "kb-extra": "kb_server.toolsets.kb_extra",
+    "chatgpt": "kb_server.toolsets.chatgpt",
     "knowledge": "kb_server.toolsets.knowledge",
     "ragler": "kb_server.toolsets.ragler",
     "textfile": "kb_server.toolsets.textfile",

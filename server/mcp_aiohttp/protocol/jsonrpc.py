@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isinf
@@ -72,6 +73,7 @@ _INTEGER_BOUND = 2**63
 _LONG_INTEGER = re.compile(rb"\d{%d}" % _MAX_INTEGER_DIGITS)
 _NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_BYTE_ORDER_MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
 _ESCAPED_COLONS = (b"\\u003a", b"\\u003A")
 _MANY_BRACKETS = 2_000
 _MANY_COMMAS = 20_000
@@ -207,6 +209,8 @@ def _read_carefully(body: bytes) -> Any:
         raise ParseError(
             f"the message holds more than {MAX_VALUES} commas and opening brackets outside of its strings"
         )
+    if body.startswith(_BYTE_ORDER_MARKS):
+        raise ParseError("the message begins with a byte order mark (BOM); send it in UTF-8 without one")
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError:

@@ -24,7 +24,7 @@ from mcp_aiohttp.transport.signals import on_stop_signal
 
 log = logging.getLogger(__name__)
 
-LAST_ANSWERS_SECONDS = 2.0
+LAST_ANSWERS_SECONDS = 5.0
 """How long calls in flight may take to end once stdin has ended: a shell pipe wants its answers."""
 
 _PIECE_BYTES = 1 << 18

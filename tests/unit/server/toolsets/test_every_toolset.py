@@ -15,6 +15,7 @@ from kb_server.toolsets import TOOLSETS, build_toolset
 READ_ONLY = {
     "kb": {"kb_search", "kb_get", "kb_status", "kb_jobs"},
     "kb-extra": {"kb_tags", "kb_history"},
+    "chatgpt": {"search", "fetch"},
     "knowledge": {"knowledge-search", "knowledge-show", "knowledge-status", "knowledge-task-status"},
     "ragler": {"search_knowledge", "list_collections", "get_collection_info"},
     "textfile": {"get_kb_info", "get_kb_content"},

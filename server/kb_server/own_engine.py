@@ -63,6 +63,8 @@ class OwnEngine:
         self._use: Lock | None = None
         self._client: HttpEngine | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_begins = 0
+        """Where in its log the process that was started last begins."""
         self._finding = SharedWork(self._find)
         self._beginning: asyncio.Task[None] | None = None
 
@@ -174,16 +176,26 @@ class OwnEngine:
         ends = now() + START_SECONDS
         if self._process is not None and self._process.poll() is not None:
             self._process = None  # an earlier one, which has ended
+        was_killed = False
         while (url := self._place.url()) is None:
             if self._process is None:
-                self._process = _started_process(self._command, self._place.folder / "engine.log")
+                self._process, self._log_begins = _started_process(self._command, self._log_file)
                 logger.info("engine started", extra={"pid": self._process.pid})
-            if self._process.poll() is not None:
+            status = self._process.poll()
+            if status is not None and status < 0 and not was_killed:
+                was_killed, self._process = True, None  # it did not end by itself, and is started once more
+                continue
+            if status is not None:
                 ends = min(ends, now() + _GRACE_SECONDS)
             if now() > ends:
-                raise self._unreachable(f"it does not start: {_last_line(self._place.folder / 'engine.log')}")
+                reason = _last_line(self._log_file, self._log_begins) or _ending(status)
+                raise self._unreachable(f"it does not start: {reason}")
             await asyncio.sleep(_POLL_SECONDS)
         return url
+
+    @property
+    def _log_file(self) -> Path:
+        return self._place.folder / "engine.log"
 
     def _unreachable(self, why: str) -> EngineUnreachable:
         return EngineUnreachable(why, url=str(self._place.folder))
@@ -195,12 +207,17 @@ async def _held(take: Callable[[], Lock | None]) -> Lock:
     return lock
 
 
-def _started_process(command: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
-    """Not asyncio's, which would end the engine with this process."""
+def _started_process(command: Sequence[str], log_file: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A process of an engine, and where its part of the log begins.
+
+    Not asyncio's, which would end the engine with this process.
+    """
     with _log(log_file) as log:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter
+        begins = log.seek(0, os.SEEK_END)
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    return process, begins
 
 
 def _log(path: Path) -> IO[bytes]:
@@ -210,11 +227,16 @@ def _log(path: Path) -> IO[bytes]:
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _last_line(path: Path) -> str:
-    """What an engine said last; of its log what fits into a sentence."""
+def _last_line(path: Path, begins: int) -> str:
+    """What an engine said last, in the part of the log that begins there; empty where it said nothing."""
     with path.open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - 2_000))
+        log.seek(max(begins, log.seek(0, os.SEEK_END) - 2_000))
         lines = log.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")[:500].rstrip(
-        "."
-    )
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:500].rstrip(".")
+
+
+def _ending(status: int | None) -> str:
+    """How a process ended that said nothing; None: it has not."""
+    if status is None:
+        return f"it says nothing for {START_SECONDS:g} s"
+    return f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"

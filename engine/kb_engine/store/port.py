@@ -7,7 +7,7 @@ BaseRefused
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
 ├── BaseTooNew         a later version of the engine has written it
-├── BaseUnfinished     `kb migrate` has begun to fill it, and has not ended
+├── BaseUnfinished     `kb migrate` or `kb restore` has begun to fill it, and has not ended
 └── EmbedderMismatch   another embedder filled it
 """
 
@@ -329,13 +329,13 @@ class BaseTooNew(BaseRefused):
 
 
 class BaseUnfinished(BaseRefused):
-    """It holds a part of another base."""
+    """It holds a part of another base; `command` completes it."""
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: Place, command: str = "kb migrate") -> None:
         super().__init__(
             path,
-            "`kb migrate` has begun to fill it and has not ended well, so that it may hold a part only. "
-            "Run `kb migrate` again, which goes on where it was, or remove it.",
+            f"`{command}` has begun to fill it and has not ended well, so that it may hold a part only. "
+            f"Run `{command}` again, which completes it, or remove it.",
         )
 
 

@@ -75,6 +75,21 @@ def own(path: Path) -> BaseLock:
         return BaseLock(path)
 
 
+@contextmanager
+def made_at(path: Path) -> Iterator[Path]:
+    """The real path of a base that is to be made; all others are kept out of it. Raises `BaseRefused`."""
+    name = _own_name(path.resolve())
+    try:
+        yield path.resolve()
+    finally:
+        os.close(name)
+
+
+def restoring(path: Path) -> Path:
+    """What `kb restore` makes before anything else, and gives the name of the base when that is whole."""
+    return path.with_name(path.name + ".restored")
+
+
 def prepare(
     path: Path, embedder: EmbedderIdentity, *, unfinished: bool = False
 ) -> tuple[EmbeddedIndex, EmbedderIdentity]:
@@ -94,8 +109,7 @@ def prepare(
 
 def filled_by(path: Path) -> EmbedderIdentity:
     """The embedder that filled a base, which must be there. Raises `BaseRefused`."""
-    if not path.exists():
-        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    _check_there(path)
     lock = own(path)
     try:
         with latest(lock.path) as db:
@@ -104,6 +118,17 @@ def filled_by(path: Path) -> EmbedderIdentity:
             return stored
     finally:
         lock.release()
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        _check_not_restoring(path.resolve())
+        raise NotABase(path, "there is none. Name the base that the engine uses.")
+
+
+def _check_not_restoring(path: Path) -> None:
+    if (new := restoring(path)).exists():
+        raise BaseUnfinished(new, "kb restore")
 
 
 @contextmanager
@@ -152,11 +177,9 @@ class BaseLock:
         self._held = [_own_name(self.path)]
         try:
             if not self.path.exists():
+                _check_not_restoring(self.path)
                 _make(self.path)
             self._held.append(_own_file(self.path))
-            with suppress(OSError):  # the number is for people alone, and the disk may be full
-                os.ftruncate(self._held[0], 0)
-                os.pwrite(self._held[0], str(os.getpid()).encode(), 0)
         except BaseException:
             self.release()
             raise
@@ -180,6 +203,9 @@ def _own_name(path: Path) -> int:
         pid = os.pread(file, 20, 0).strip()
         os.close(file)
         raise BaseInUse(path, int(pid) if pid.isdigit() else None) from error
+    with suppress(OSError):  # the number is for people alone, and the disk may be full
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
     return file
 
 
@@ -243,8 +269,7 @@ def reindex_sqlite(
     Raises:
         BaseRefused: the base is in use, or is none.
     """
-    if not path.exists():
-        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    _check_there(path)
     lock = own(path)
     try:
         with latest(lock.path) as db:

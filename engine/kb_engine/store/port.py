@@ -34,6 +34,7 @@ Place = Path | Address
 """Where a base lies."""
 UNFINISHED = "unfinished"
 """The table that a base has while it is the target of a migration that has not ended."""
+MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)"
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32

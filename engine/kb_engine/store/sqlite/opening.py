@@ -14,7 +14,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -24,6 +24,7 @@ from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
+    MARK,
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
     BaseInUse,
@@ -69,10 +70,13 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes';
 # The last line leaves a gap in the log of changes: an index that keeps its data for itself is built again.
 
 
-def own(path: Path) -> BaseLock:
-    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`."""
+def own(path: Path, *, unfinished: bool = False) -> BaseLock:
+    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`.
+
+    `unfinished` marks one that is made as the target of a migration.
+    """
     with _refusals(path):
-        return BaseLock(path)
+        return BaseLock(path, unfinished=unfinished)
 
 
 @contextmanager
@@ -171,14 +175,14 @@ class BaseLock:
     `path` is the real one, without symbolic links. `<path>.lock` holds the owner's number.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, unfinished: bool = False) -> None:
         self.path = path.resolve()
         # Held to the end: closing any descriptor of the file would drop the locks of SQLite in this process.
         self._held = [_own_name(self.path)]
         try:
             if not self.path.exists():
                 _check_not_restoring(self.path)
-                _make(self.path)
+                _make(self.path, unfinished=unfinished)
             self._held.append(_own_file(self.path))
         except BaseException:
             self.release()
@@ -209,13 +213,18 @@ def _own_name(path: Path) -> int:
     return file
 
 
-def _make(path: Path) -> None:
-    """A base without a table, whole or not at all: a file without a byte is never one that was just made."""
+def _make(path: Path, *, unfinished: bool) -> None:
+    """A base without a table but the mark, whole or not at all.
+
+    A file without a byte is never one that was just made.
+    """
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     # What people note down is for them alone; SQLite gives its other files the same mode.
     new.touch(mode=PRIVATE)
-    connect(new).close()
+    with closing(connect(new)) as db:
+        if unfinished:
+            db.execute(MARK)
     new.rename(path)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from kb_cli.config import read
 from kb_cli.output import CliError, Exit, Output
 from kb_engine.settings import EngineSettings
+from kb_engine.store.port import BaseRefused
 from kb_engine.store.sqlite.backup import Backup, BackupRefused, back_up
 from kb_engine.store.sqlite.backup import restore as restore_base
 
@@ -27,7 +28,7 @@ def restore(options: argparse.Namespace, out: Output) -> None:
     settings = _of_sqlite(options)
     try:
         made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder)
-    except BackupRefused as error:
+    except (BackupRefused, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     _report(out, made, f"restored in {settings.database}; its index is made at the first start")
 

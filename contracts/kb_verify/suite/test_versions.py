@@ -144,11 +144,18 @@ def test_a_removed_document_is_brought_back(kb: Client) -> None:
 
 
 def test_an_earlier_version_of_a_removed_document_is_brought_back(kb: Client) -> None:
-    """What was removed stays as a version of it, and is no trash any more."""
-    before = kb.stored_note("granite", title="Stone")
-    last = kb.patched(before.id, text="basalt", title="Lava")
+    """With collection, tags and metadata of the removal, which stays as a version, not as trash."""
+    source = {**SOURCE, "source_path": "a.md"}
+    before = kb.stored_note("granite", title="Stone", metadata={"n": 1}, **source)
+    kb.patched(before.id, text="basalt", title="Lava")
+    kb.call(ops.REMOVE_TAG, before.id, "collection:documents")
+    kb.call(ops.SET_METADATA, before.id, json={"metadata": {"n": 2}})
+    last = kb.call(ops.ADD_TAGS, before.id, json={"tags": ["collection:own", "later"]})
     kb.call(ops.DELETE_DOCUMENT, before.id)
-    assert restored(kb, before.id, before.version).title == "Stone"
+    back = restored(kb, before.id, before.version)
+    assert (back.title, back.tags, back.metadata) == ("Stone", last.tags, {"n": 2})
+    assert (back.source_paths, back.version) == (["a.md"], last.version + 1)
+    assert kb.listed(tag="collection:own") == [before.id]
     assert (kb.found("granite"), kb.call(ops.LIST_TRASH).total) == ([before.id], 0)
     assert restored(kb, before.id, last.version).title == "Lava"
     assert kb.found("basalt") == [before.id]

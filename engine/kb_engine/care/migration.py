@@ -1,12 +1,13 @@
 """A base put into another one, on the same database or another: all that it keeps, as it is.
 
-check that nothing waits ─▶ compare what is there already ─▶ mark ─▶ copy what is missing
-                                                    take the mark away ◀─ compare all of it ◀─┘
+check that nothing waits ─▶ mark ─▶ compare what is there already ─▶ copy what is missing
+                                          take the mark away ◀─ compare all of it ◀─┘
 
 Nothing is embedded: the vectors come along, and the other base takes the same embedder. What is there already
 is what an earlier run has left, and must be equal: so one that was broken off is run again, and a base that
 was used otherwise is refused. A base is whole when the last step has said so: until then it bears a mark, and
-nothing else opens it (`BaseUnfinished`).
+nothing else opens it (`BaseUnfinished`). One that is made here has the mark before all else; one that is
+there is marked once it is known to be a part of the same source.
 """
 
 from __future__ import annotations
@@ -76,8 +77,10 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
     async with AsyncExitStack() as stack:
         identity = await filled_by(source)
         one, _ = await stack.enter_async_context(_opened(source, identity))
+        await _check_at_rest(one)
         two, spool = await stack.enter_async_context(_opened(target, identity, unfinished=True))
-        await _check_at_rest(one, two)
+        if await two.read(transfer.jobs_by_status):
+            raise MigrationRefused("an engine has used the target. Name a new one.")
         items = await _items(one)
         missing = await _missing(one, two, items, progress)
         await two.write(transfer.begin)
@@ -117,15 +120,13 @@ async def _opened(
         await store.close()
 
 
-async def _check_at_rest(one: Store, two: Store) -> None:
+async def _check_at_rest(one: Store) -> None:
     jobs = await one.read(transfer.jobs_by_status)
     if waiting := jobs.get("queued", 0) + jobs.get("running", 0):
         raise MigrationRefused(
             f"{waiting} jobs of the source have not ended. Start its engine and let them finish first "
             "(kb jobs), then stop it."
         )
-    if await two.read(transfer.jobs_by_status):
-        raise MigrationRefused("an engine has used the target. Name a new one.")
 
 
 async def _items(store: Store) -> list[_Item]:

@@ -7,7 +7,7 @@ BaseRefused
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
 ├── BaseTooNew         a later version of the engine has written it
-├── BaseUnfinished     `kb migrate` has begun to fill it, and has not ended
+├── BaseUnfinished     `kb migrate` or `kb restore` has begun to fill it, and has not ended
 └── EmbedderMismatch   another embedder filled it
 """
 
@@ -34,6 +34,7 @@ Place = Path | Address
 """Where a base lies."""
 UNFINISHED = "unfinished"
 """The table that a base has while it is the target of a migration that has not ended."""
+MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)"
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
@@ -329,13 +330,13 @@ class BaseTooNew(BaseRefused):
 
 
 class BaseUnfinished(BaseRefused):
-    """It holds a part of another base."""
+    """It holds a part of another base; `command` completes it."""
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: Place, command: str = "kb migrate") -> None:
         super().__init__(
             path,
-            "`kb migrate` has begun to fill it and has not ended well, so that it may hold a part only. "
-            "Run `kb migrate` again, which goes on where it was, or remove it.",
+            f"`{command}` has begun to fill it and has not ended well, so that it may hold a part only. "
+            f"Run `{command}` again, which completes it, or remove it.",
         )
 
 

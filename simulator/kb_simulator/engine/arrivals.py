@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -29,7 +30,7 @@ def restore(
     now: int,
     reach: Reach | None = None,
 ) -> Stored:
-    """Give a document the content of a version, or bring back a removed one.
+    """Give a document the content of a version, or bring back a removed one with it.
 
     Raises EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
     """
@@ -39,14 +40,15 @@ def restore(
     last = documents.history.last(document_id, now) if standing is None else standing.document.version
     check_version(last, expected)
     chunks = _again(documents, past, last + 1)
+    was = documents.history.find(document_id, last, now).stored if standing is None else standing
+    key_then = (past.dedup_key[0], past.dedup_key[1], was.dedup_key[2])
+    new = replace(was, text=past.text, chunks=chunks, dedup_key=key_then, original=past.original)
+    content = {name: getattr(past.document, name) for name in _OF_CONTENT}
     if standing is None:
-        return _brought_back(documents, replace(past, chunks=chunks), last, now, reach)
+        return _brought_back(documents, new, content, version, now, reach)
     if _stands(standing, past):
         return standing
     documents.history.keep(standing, now)
-    key_then = (past.dedup_key[0], past.dedup_key[1], standing.dedup_key[2])
-    new = replace(standing, text=past.text, chunks=chunks, dedup_key=key_then, original=past.original)
-    content = {name: getattr(past.document, name) for name in _OF_CONTENT}
     return documents.change(standing, new, now, **content)
 
 
@@ -57,19 +59,27 @@ def _stands(standing: Stored, past: Stored) -> bool:
     return is_same and [each.text for each in standing.chunks] == [each.text for each in past.chunks]
 
 
-def _brought_back(documents: Documents, past: Stored, last: int, now: int, reach: Reach | None) -> Stored:
+def _brought_back(
+    documents: Documents,
+    removed: Stored,
+    content: dict[str, Any],
+    version: int,
+    now: int,
+    reach: Reach | None,
+) -> Stored:
     """A removed document put in again, without the sources that have another one by now."""
-    scope = source_scope(past.document.tags, past.dedup_key[2])
-    paths = [path for path in past.document.source_paths if not holders(documents, path, scope, reach)]
+    scope = source_scope(removed.document.tags, removed.dedup_key[2])
+    paths = [path for path in removed.document.source_paths if not holders(documents, path, scope, reach)]
     document = msgspec.structs.replace(
-        past.document,
+        removed.document,
         source_path=next(iter(paths), None),
         source_paths=paths,
-        version=last + 1,
+        version=removed.document.version + 1,
         updated_at=rfc3339(now),
+        **content,
     )
-    back = replace(past, document=document, updated=now, unsourced=past.unsourced or not paths)
-    documents.history.bring_back(document.id, past.document.version)
+    back = replace(removed, document=document, updated=now, unsourced=removed.unsourced or not paths)
+    documents.history.bring_back(document.id, version)
     documents.swap(None, back, now)
     return back
 

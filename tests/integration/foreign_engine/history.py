@@ -107,8 +107,9 @@ class History:
         return self._documents.one(number)
 
     def _bring_back(self, row: Row, expected: int | None) -> None:
-        said, number = json.loads(row["said"]), row["document"]
+        number = row["document"]
         last = self._db.count("SELECT max(version) FROM past WHERE document = ?", number)
+        said = json.loads(self._find(number, last)["said"])
         if expected not in (None, last):
             raise Refused("version_conflict", "It has another version.", current_version=last)
         request = {"tags": said["tags"], "dedup_scope": said["row"]["scope"]}
@@ -117,7 +118,9 @@ class History:
             for path in said["source_paths"]
             if not self._documents.pointed_to(request | {"source_path": path})
         ]
-        before = said["row"] | {"version": last, "unsourced": said["row"]["unsourced"] or not free}
+        past = json.loads(row["said"])["row"]
+        content = {name: past[name] for name in _CONTENT}
+        before = said["row"] | content | {"unsourced": said["row"]["unsourced"] or not free}
         marks = ", ".join("?" * len(before))
         self._db.execute(f"INSERT INTO documents ({', '.join(before)}) VALUES ({marks})", *before.values())
         for tag in said["tags"]:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kb_cli.output import Exit
+from kb_engine.app import create_app
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import BaseUnfinished
+from kb_load.processes import clean_environment
 from tests.support import engines
 from tests.unit.cli.conftest import KEY, Kb
+
+KILLED_AT = """
+import os, signal, sys
+event, left = sys.argv.pop(1), int(sys.argv.pop(1))
+def count(name, arguments):
+    global left
+    left -= name == event
+    if name == event and left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+from kb_cli.main import main
+main()
+"""
+"""A command that is killed before an event of the interpreter, after so many of that name."""
 
 
 def test_a_copy_of_a_base_in_use_is_restored_elsewhere(
@@ -32,6 +54,38 @@ def test_a_copy_of_a_base_in_use_is_restored_elsewhere(
     with engines.engine(tmp_path / "restored", api_key=KEY) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)
         assert kb.json("search", "granite")["results"][0]["chunk"]["text"] == "granite quarry"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("event", "before"), [("shutil.copyfile", 0), ("shutil.copyfile", 2), ("os.rename", 0)]
+)
+def test_a_restore_that_was_killed_is_completed_and_used_by_nothing_before(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str, before: int
+) -> None:
+    home, copy, restored = (str(tmp_path / name) for name in ("home", "copy", "restored"))
+    with engines.engine(tmp_path / "home", api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        (tmp_path / "quarry.txt").write_text("granite quarry")
+        (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7 not really")
+        assert kb("add", "quarry.txt")[0] == Exit.OK
+        assert kb("add", "broken.pdf")[0] == Exit.FAILED
+    made = kb.json("backup", copy, "--home", home)
+    assert (made["originals"], made["failed_uploads"]) == (1, 1)
+    command = [sys.executable, "-P", "-c", KILLED_AT, event, str(before), "restore", copy, "--home", restored]
+    assert subprocess.run(command, env=clean_environment(), check=False).returncode == -signal.SIGKILL
+    with pytest.raises(BaseUnfinished, match="Run `kb restore` again"):
+        asyncio.run(create_app(EngineSettings(home=tmp_path / "restored", embedder="hash")))
+    for other in ("check", "reindex"):
+        status, _, error = kb(other, "--home", restored)
+        assert (status, error.count("\n")) == (Exit.FAILED, 1)
+        assert "Run `kb restore` again" in error
+    assert kb("restore", copy, "--home", restored)[0] == Exit.OK
+    with engines.engine(tmp_path / "restored", api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        assert kb.json("search", "granite")["results"][0]["chunk"]["text"] == "granite quarry"
+        assert kb("get", "1", "--original", "again.txt")[0] == Exit.OK
+        assert [each["retryable"] for each in kb.json("jobs", "--status", "failed")["jobs"]] == [True]
 
 
 def test_a_base_of_postgresql_has_its_own_tools(

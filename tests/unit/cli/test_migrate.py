@@ -18,10 +18,11 @@ import msgspec
 import pytest
 
 from kb_cli.output import Exit
-from kb_engine.app import create_app
+from kb_engine.app import create_app, open_store
 from kb_engine.care.migration import BATCH, Migrated, MigrationRefused, migrate
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseUnfinished, EmbedderIdentity
+from kb_engine.store.sqlite.opening import own
 from kb_load.processes import clean_environment
 from tests.support.eventually import eventually
 from tests.support.postgres import Database
@@ -225,6 +226,25 @@ async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind
     assert (made.documents, made.copied) == (total, 1)
     async with opened(target, embedder=IDENTITY) as base:
         assert await base.count("documents") == total
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
+async def test_a_target_is_marked_before_it_has_tables(tmp_path: Path, kind: str) -> None:
+    """So that one that was killed before it copied anything is taken for no empty base."""
+    source, target = tmp_path / "source/kb.db", await new_place(kind, tmp_path, empty=True)
+    await _filled(source, 1)
+    settings = settings_of(tmp_path, source, target)
+    if isinstance(target, Path):
+        own(target, unfinished=True).release()
+        with pytest.raises(BaseUnfinished, match="Run `kb migrate` again"):
+            await create_app(an_engine_of(settings[1]))
+    store, _ = await open_store(settings[1], IDENTITY, unfinished=True)
+    await store.close()
+    with pytest.raises(BaseUnfinished, match="Run `kb migrate` again"):
+        await create_app(an_engine_of(settings[1]))
+    assert (await migrate(*settings, lambda *_: None)).copied == 1
+    async with opened(target, embedder=IDENTITY) as base:
+        assert await base.count("documents") == 1
 
 
 def settings_of(folder: Path, source: Place, target: Place) -> tuple[EngineSettings, EngineSettings]:

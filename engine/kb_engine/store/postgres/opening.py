@@ -90,7 +90,7 @@ async def latest(
                 raise NotABase(address, why)
             place = await _extension(db, address)
             await value(db, "SELECT set_config('search_path', ?, false)", (f"{SCHEMA}, {place}",))
-            await schema.migrate(db, address, schema.MIGRATIONS)
+            await schema.migrate(db, address, schema.MIGRATIONS, unfinished=unfinished)
             mark = f"{SCHEMA}.{UNFINISHED}"
             if not unfinished and await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (mark,)):
                 raise BaseUnfinished(address)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kb_engine.address import Address
-from kb_engine.store.port import BaseTooNew, EmbedderIdentity, NotABase
+from kb_engine.store.port import MARK, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
 from kb_engine.store.postgres.transaction import layout_version, lock_base
 from kb_engine.turns import SHORT_BYTES
@@ -383,22 +383,22 @@ MIGRATIONS: Sequence[str] = (
 """The migration at index n leads from version n to version n + 1."""
 
 
-async def migrate(db: Db, address: Address, migrations: Sequence[str]) -> None:
+async def migrate(db: Db, address: Address, migrations: Sequence[str], *, unfinished: bool = False) -> None:
     """Bring the base to the latest layout, one migration a transaction, also while older engines run.
 
     They go on reading, for a migration takes nothing away, and change nothing any more
-    (`connection.expect_layout`).
+    (`connection.expect_layout`). `unfinished` marks a base that is made as the target of `kb migrate`.
 
     Raises:
         BaseTooNew: a later engine has written it.
         NotABase: the schema belongs to another program.
     """
     # A search of another engine may hold one table and wait for the next: of such two the server ends one.
-    while await attempted(partial(_one_step, db, address, migrations)):
+    while await attempted(partial(_one_step, db, address, migrations, unfinished)):
         pass
 
 
-async def _one_step(db: Db, address: Address, migrations: Sequence[str]) -> bool:
+async def _one_step(db: Db, address: Address, migrations: Sequence[str], unfinished: bool) -> bool:
     async with db.transaction():
         await rows(db, "SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
         version = await _version(db, address)
@@ -411,6 +411,8 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str]) -> bool
             # the row of the base that they held.
             await lock_base(db, shared=False)
             await rows(db, "SELECT FROM base FOR UPDATE")
+        elif unfinished:
+            await db.execute(MARK)
         await db.execute(migrations[version])
         await rows(db, "UPDATE layout SET version = ?", (version + 1,))
         return True

@@ -88,11 +88,11 @@ async def restore(
     if_match: int | None,
     vectors: NDArray[np.float32] | None = None,
 ) -> m.Document:
-    """Give a document the content of a version, or bring back a removed one as it was in it.
+    """Give a document the content of a version, or bring back a removed one with it.
 
-    Of a document that stands, tags, metadata and sources stay as they are; one that has this content changes
-    not at all. One that is brought back has its number and uid, but not the sources that point to another
-    document by now.
+    Tags, metadata and sources stay as they are, or as they were when the document was removed. One that has
+    this content changes not at all. One that is brought back has its number and uid, but not the sources that
+    point to another document by now.
 
     Raises:
         VectorsMissing: another embedder has filled the base since, and no `vectors` are given.
@@ -128,14 +128,14 @@ async def _stands(read: Read, standing: m.Document, past: Past) -> bool:
 
 
 async def _bring_back(write: Write, past: Past, prepared: Prepared) -> m.Document:
-    was = past.members
-    job = _job(past)
+    number = await versions.last(write, past.document_id)
+    was = (await versions.find(write, past.document_id, number)).members  # when it was removed
+    job = replace(_job(past), tags=was.tags, metadata=was.metadata, dedup_scope=was.dedup_scope)
     paths = []
     for path in was.source_paths:
         await write.hold_content("source", path, source_scope(was.tags, was.dedup_scope))
         if not await sources.holders(write, path, job):
             paths.append(path)
-    number = await versions.last(write, past.document_id)
     first = replace(job, source_path=next(iter(paths), None))
     await documents.insert(write, first, prepared, past.document_id)
     for path in paths[1:]:

@@ -8,8 +8,10 @@ kept in `measures` as five sums, which one statement updates when a job is done.
     a job that waits    the line for itself, and for all that is before it in its lane, over as many jobs as
                         run there at once
 
-Work of a kind that was never done here is unknown. Where it waits before a job, all kinds together stand for
-it.
+The two are told apart by sizes that differ. Where they are alike, time is in proportion to bytes, for sizes
+like these. How long work takes is unknown where its kind was never done here, or only in sizes far from its
+own. Where it stands before a job, all kinds together stand for it; where they do not know either, that job's
+time is unknown too.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from kb_contracts.api import models as m
 from kb_engine.store.repository.transaction import Read, Row, Write, seconds_between
 
 _WEIGHT_OF_OLDER = 0.9
-_SPREAD = 1e-9  # of the sizes, relative to their squares: under that they are all the same
+_SPREAD = 0.1  # of the sizes, relative to their squares: under that they are alike
+_REACH = 8  # times as large as the large ones that were measured is no longer like them
 
 _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
@@ -59,17 +62,25 @@ class _Measures(NamedTuple):
     products: float
     """Of bytes and seconds."""
 
-    def seconds_for(self, jobs: float, size: float) -> float:
-        """How long so many jobs of so many bytes in all would take, one after the other."""
+    def seconds_for(self, jobs: float, size: float) -> float | None:
+        """How long so many jobs of so many bytes in all would take, one after the other.
+
+        None: nothing like them was measured.
+        """
+        if not self.bytes:
+            return None if size else jobs * self.seconds / self.jobs
+        large = jobs * self.squares / self.bytes
+        if size > _REACH * large:
+            return None
         spread = self.jobs * self.squares - self.bytes**2
         if spread > _SPREAD * self.jobs * self.squares:
             slope = max(0.0, (self.jobs * self.products - self.bytes * self.seconds) / spread)
             each = (self.seconds - slope * self.bytes) / self.jobs
             if each >= 0:
                 return jobs * each + size * slope
-        if self.bytes:
-            return size * self.seconds / self.bytes
-        return jobs * self.seconds / self.jobs
+        elif _REACH * size < large:
+            return None
+        return size * self.products / self.squares
 
 
 async def measure(write: Write, job_id: str) -> None:
@@ -161,33 +172,45 @@ class _Queue:
         self._known = known
         self._now = now
         self._all = _Measures(*map(sum, zip(*known.values(), strict=True))) if known else None
-        self._before = 0.0
+        self._before: float | None = 0.0
         self.left: dict[str, float | None] = {}
         """Of the jobs that run, by id."""
 
     def add(self, name: str, jobs: int, size: int) -> None:
-        if (measures := self._known.get(name, self._all)) is not None:
-            self._before += measures.seconds_for(jobs, float(size))
+        self._wait(self._seconds_for(name, jobs, float(size)))
 
     def add_running(self, row: Row) -> None:
         id_, kind, form, ocr, size, started_at, done, total = row
         name, elapsed = _name(kind, form, ocr), seconds_between(started_at, self._now)
         share = min(1.0, done / total) if total else 0.0
-        self.left[id_] = _left(self._known.get(name), size, elapsed, share)
-        self._before += _left(self._known.get(name, self._all), size, elapsed, share) or 0.0
+        own = self._known[name].seconds_for(1, size) if name in self._known else None
+        self.left[id_] = _left(own, elapsed, share)
+        self._wait(_left(self._seconds_for(name, 1, size), elapsed, share))
 
     def until_done(self, each: _Work) -> float | None:
         own = self._known.get(_name(each.kind, each.format, each.force_ocr))
-        if own is None:
+        seconds = None if own is None else own.seconds_for(1, each.size_bytes)
+        if self._before is None or seconds is None:
             return None
-        return self._before / max(1, len(self.left)) + own.seconds_for(1, each.size_bytes)
+        return self._before / max(1, len(self.left)) + seconds
+
+    def _seconds_for(self, name: str, jobs: int, size: float) -> float | None:
+        """By what is known of such work, or else of all."""
+        for measures in (self._known.get(name), self._all):
+            if measures is not None and (seconds := measures.seconds_for(jobs, size)) is not None:
+                return seconds
+        return None
+
+    def _wait(self, seconds: float | None) -> None:
+        self._before = None if seconds is None or self._before is None else self._before + seconds
 
 
-def _left(measures: _Measures | None, size: int, elapsed: float, share: float) -> float | None:
+def _left(seconds: float | None, elapsed: float, share: float) -> float | None:
+    """Of the seconds that were learned, and of a job's own pace; None where there is neither."""
     pace = elapsed * (1 - share) / share if share else None
-    if measures is None:
+    if seconds is None:
         return pace
-    learned = max(0.0, measures.seconds_for(1, size) - elapsed)
+    learned = max(0.0, seconds - elapsed)
     return learned if pace is None else share * pace + (1 - share) * learned
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kb_engine.store.port import UNFINISHED, Prepared
+from kb_engine.store.port import MARK, UNFINISHED, Prepared
 from kb_engine.store.repository.content import Content, content
 from kb_engine.store.repository.transaction import Read, Write, placeholders
 
@@ -133,7 +133,7 @@ async def jobs_by_status(read: Read) -> dict[str, int]:
 
 async def begin(write: Write) -> None:
     """Mark the base as one that holds a part of another: it is opened by a migration alone."""
-    await write.rows(f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)")
+    await write.rows(MARK)
 
 
 async def end(write: Write) -> None:

@@ -28,6 +28,7 @@ from kb_engine.store.port import BaseUnfinished
 from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, value
 from kb_engine.store.sqlite.copying import copied
+from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
 from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
@@ -92,10 +93,11 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
 
 
 def restore(copy: Path, database: Path, spool: Path) -> Backup:
-    """Make the base of a copy, where there is none yet. Blocks.
+    """Make the base of a copy, where there is none yet, or complete one that was not ended. Blocks.
 
     Raises:
         BackupRefused: it is no copy, is damaged, or there is a base.
+        BaseRefused: it is being made by another process.
     """
     try:
         manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Backup)
@@ -103,17 +105,19 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         raise BackupRefused(f"{copy}: this is no copy of a base ({error})") from error
     if manifest.layout > len(MIGRATIONS):
         raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
-    originals = originals_of(database)
-    for path in (database, database.with_name(database.name + "-wal"), spool, originals):
-        if path.is_file() or _names(path):
-            raise BackupRefused(f"{path} is there already. Move it away, or name another data folder.")
+    _check_free(database, spool)
     with _failures(copy):
         found = {name: _digest(copy / name) for name in manifest.files}
     if wrong := sorted(name for name, digest in manifest.files.items() if found[name] != digest):
         raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_NAMED])}")
-    new = database.with_name(database.name + ".restored")
     with _failures(database):
-        for folder in (database.parent, spool, originals):
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with made_at(database) as database, _failures(database):
+        _check_free(database, spool)
+        new, originals = restoring(database), originals_of(database)
+        new.touch(mode=0o600)
+        sync(database.parent)  # from here on no engine makes a base of its own
+        for folder in (spool, originals):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(folder_of(database), ignore_errors=True)
         for name in manifest.files:
@@ -125,6 +129,16 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         new.rename(database)  # last: an engine finds all or nothing
         sync(database.parent)
     return manifest
+
+
+def _check_free(database: Path, spool: Path) -> None:
+    """What is there already is what an earlier run has left, or another base's. Raises BackupRefused."""
+    paths = [database, database.with_name(database.name + "-wal")]
+    if not restoring(database.resolve()).exists():
+        paths += [spool, originals_of(database)]
+    for path in paths:
+        if path.is_file() or _names(path):
+            raise BackupRefused(f"{path} is there already. Move it away, or name another data folder.")
 
 
 @contextmanager

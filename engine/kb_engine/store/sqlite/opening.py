@@ -14,7 +14,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -24,6 +24,7 @@ from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
+    MARK,
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
     BaseInUse,
@@ -69,10 +70,28 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes';
 # The last line leaves a gap in the log of changes: an index that keeps its data for itself is built again.
 
 
-def own(path: Path) -> BaseLock:
-    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`."""
+def own(path: Path, *, unfinished: bool = False) -> BaseLock:
+    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`.
+
+    `unfinished` marks one that is made as the target of a migration.
+    """
     with _refusals(path):
-        return BaseLock(path)
+        return BaseLock(path, unfinished=unfinished)
+
+
+@contextmanager
+def made_at(path: Path) -> Iterator[Path]:
+    """The real path of a base that is to be made; all others are kept out of it. Raises `BaseRefused`."""
+    name = _own_name(path.resolve())
+    try:
+        yield path.resolve()
+    finally:
+        os.close(name)
+
+
+def restoring(path: Path) -> Path:
+    """What `kb restore` makes before anything else, and gives the name of the base when that is whole."""
+    return path.with_name(path.name + ".restored")
 
 
 def prepare(
@@ -94,8 +113,7 @@ def prepare(
 
 def filled_by(path: Path) -> EmbedderIdentity:
     """The embedder that filled a base, which must be there. Raises `BaseRefused`."""
-    if not path.exists():
-        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    _check_there(path)
     lock = own(path)
     try:
         with latest(lock.path) as db:
@@ -104,6 +122,17 @@ def filled_by(path: Path) -> EmbedderIdentity:
             return stored
     finally:
         lock.release()
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        _check_not_restoring(path.resolve())
+        raise NotABase(path, "there is none. Name the base that the engine uses.")
+
+
+def _check_not_restoring(path: Path) -> None:
+    if (new := restoring(path)).exists():
+        raise BaseUnfinished(new, "kb restore")
 
 
 @contextmanager
@@ -146,17 +175,15 @@ class BaseLock:
     `path` is the real one, without symbolic links. `<path>.lock` holds the owner's number.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, unfinished: bool = False) -> None:
         self.path = path.resolve()
         # Held to the end: closing any descriptor of the file would drop the locks of SQLite in this process.
         self._held = [_own_name(self.path)]
         try:
             if not self.path.exists():
-                _make(self.path)
+                _check_not_restoring(self.path)
+                _make(self.path, unfinished=unfinished)
             self._held.append(_own_file(self.path))
-            with suppress(OSError):  # the number is for people alone, and the disk may be full
-                os.ftruncate(self._held[0], 0)
-                os.pwrite(self._held[0], str(os.getpid()).encode(), 0)
         except BaseException:
             self.release()
             raise
@@ -180,16 +207,24 @@ def _own_name(path: Path) -> int:
         pid = os.pread(file, 20, 0).strip()
         os.close(file)
         raise BaseInUse(path, int(pid) if pid.isdigit() else None) from error
+    with suppress(OSError):  # the number is for people alone, and the disk may be full
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
     return file
 
 
-def _make(path: Path) -> None:
-    """A base without a table, whole or not at all: a file without a byte is never one that was just made."""
+def _make(path: Path, *, unfinished: bool) -> None:
+    """A base without a table but the mark, whole or not at all.
+
+    A file without a byte is never one that was just made.
+    """
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     # What people note down is for them alone; SQLite gives its other files the same mode.
     new.touch(mode=PRIVATE)
-    connect(new).close()
+    with closing(connect(new)) as db:
+        if unfinished:
+            db.execute(MARK)
     new.rename(path)
 
 
@@ -243,8 +278,7 @@ def reindex_sqlite(
     Raises:
         BaseRefused: the base is in use, or is none.
     """
-    if not path.exists():
-        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    _check_there(path)
     lock = own(path)
     try:
         with latest(lock.path) as db:

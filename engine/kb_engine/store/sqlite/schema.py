@@ -382,7 +382,7 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
     """
     version = int(db.pragma("user_version"))
     tables = {name for (name,) in rows(db, "SELECT name FROM sqlite_schema")}
-    if tables if version == 0 else version < 0 or not tables >= _OURS:
+    if tables - {UNFINISHED} if version == 0 else version < 0 or not tables >= _OURS:
         raise NotABase(path, "it belongs to another program. Name another file.")
     if version > len(migrations):
         raise BaseTooNew(path, version, len(migrations))

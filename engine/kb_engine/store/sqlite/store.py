@@ -101,7 +101,7 @@ async def open_sqlite(
 def _open(
     path: Path, spool: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock, *, unfinished: bool
 ) -> SqliteStore:
-    lock = own(path)
+    lock = own(path, unfinished=unfinished)
     try:
         reserve = Reserve(lock.path)
         reserve.give()

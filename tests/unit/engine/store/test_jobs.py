@@ -339,6 +339,33 @@ async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -
     assert (await base.accept(new_note("n"))).estimated_seconds is None
 
 
+async def test_tiny_files_say_nothing_of_large_ones(base: Base) -> None:
+    """Their time is that of any job. From the first large one on, what a byte costs is known."""
+    for size, seconds in ((90, 0.6), (95, 0.7), (120, 0.9), (20, 0.5)):
+        await taking(base, seconds, new_file(f"{size}", size_bytes=size))
+    assert (await base.accept(new_file("t", size_bytes=100))).estimated_seconds == pytest.approx(0.7, abs=0.1)
+    assert (await base.accept(new_file("l", size_bytes=150_000))).estimated_seconds is None
+    behind = await base.accept(new_file("u", size_bytes=100))
+    assert behind.estimated_seconds is None
+    for waits in (await base.store.read(jobs.page, "queued", 9, 0)).jobs:
+        await base.store.once(None, jobs.cancel, waits.id)
+    await taking(base, 67, new_file("first", size_bytes=150_000))
+    large = await base.accept(new_file("larger", size_bytes=900_000))
+    assert large.estimated_seconds == pytest.approx(67 * 6, rel=0.05)
+    tiny = await base.accept(new_file("v", size_bytes=100))
+    assert (tiny.estimated_seconds or 0) - (large.estimated_seconds or 0) == pytest.approx(0.7, abs=0.2)
+
+
+async def test_sizes_that_are_alike_say_nothing_of_others(base: Base) -> None:
+    """What any job costs is not told from what a byte adds."""
+    for number in range(3):
+        await taking(base, 60, new_file(f"{number}", size_bytes=100_000 + number))
+    for name, size, expected in (("s", 1_000, None), ("a", 50_000, 30), ("l", 900_000, None)):
+        accepted = await base.accept(new_file(name, size_bytes=size))
+        assert accepted.estimated_seconds == (expected and pytest.approx(expected, rel=0.01))
+        await base.store.once(None, jobs.cancel, accepted.id)
+
+
 async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
     """And what runs, less what that has taken already; the list of jobs says the same."""
     for size, seconds in ((100, 2), (200, 3), (400, 5)):

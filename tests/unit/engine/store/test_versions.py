@@ -148,6 +148,25 @@ async def test_a_moved_document_stays_where_it_is(base: Base) -> None:
     assert (again.document_id, again.deduplicated) == (note.id, True)
 
 
+async def test_an_older_version_comes_back_to_where_the_document_was_removed(base: Base) -> None:
+    """With the tags, metadata and sources of its removal, and within the reach of that collection alone."""
+    shared, own = "collection:shared", "collection:own"
+    note = await base.note(
+        "granite", tags=[shared], dedup_scope=shared, metadata={"n": 1}, source_path="/a.md"
+    )
+    await rewritten(base, note.id, "basalt")
+    await base.store.write(documents.remove_tag, note.id, shared, None)
+    await base.store.write(documents.add_tags, note.id, [own, "later"], None)
+    await base.store.write(documents.set_metadata, note.id, {"n": 2}, None)
+    gone = await base.store.read(documents.find, note.id)
+    await base.store.write(documents.delete, note.id)
+    back = await base.store.write(arrivals.restore, note.id, 1, None)
+    assert (back.tags, back.metadata, back.source_paths) == (gone.tags, {"n": 2}, ["/a.md"])
+    assert (back.sha256, back.version) == (note.sha256, gone.version + 1)
+    again = await base.ingest(new_note("granite", tags=[own], dedup_scope=own), prepared("granite"))
+    assert (again.document_id, again.deduplicated) == (note.id, True)
+
+
 async def test_after_another_embedder_passages_are_embedded_anew(place: Place) -> None:
     """What is kept has no vectors then: whoever restores brings them."""
     async with opened(place) as base:

@@ -115,6 +115,15 @@ def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_pat
     assert not any(line.startswith("wrong") for line in done.stdout.splitlines())
 
 
+@pytest.mark.parametrize("path", ["", "/mcp"])
+def test_the_address_of_the_mcp_server_is_recognised(stack: Stack, tmp_path: Path, path: str) -> None:
+    where = {"KB_HOME": str(stack.home), "KB_MCP_API_KEY": KEY}
+    done = ended("status", "--url", stack.server_url + path, **where)
+    assert done.returncode == Exit.USAGE
+    assert f"{stack.server_url}{path} is the MCP server" in done.stderr
+    assert f"at {stack.engine_url} " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("part", "name", "ready"), [("engine", "engine", "engine_url"), ("serve", "MCP server", "server_url")]
 )

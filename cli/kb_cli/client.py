@@ -35,6 +35,7 @@ WAIT_SECONDS = 20.0
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _PAUSE_SECONDS = 0.5
+_PROGRESS_SECONDS = 1.0
 _IDS = {
     "document_id": "a document's ID is its number or its uid; `kb get` lists them",
     "job_id": "a job's ID is its UUID; `kb jobs` lists them",
@@ -140,13 +141,22 @@ class EngineClient:
         form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
         return self._exchange(CREATE_JOB, {}, form)
 
-    def wait_for_job(self, job_id: str, *, clock: Callable[[], float] = time.monotonic) -> m.Job:
-        """The job when it has ended, however long that takes."""
+    def wait_for_job(
+        self,
+        job_id: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_job: Callable[[m.Job], None] | None = None,
+    ) -> m.Job:
+        """The job when it has ended, however long that takes; `on_job` takes it every second until then."""
+        wait = WAIT_SECONDS if on_job is None else _PROGRESS_SECONDS
         while True:
             began = clock()
-            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=WAIT_SECONDS))
+            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=wait))
             if job.status in m.FINAL_STATUSES:
                 return job
+            if on_job is not None:
+                on_job(job)
             if clock() - began < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as asked is not to be hammered
 

@@ -201,10 +201,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            found = client.call(LIST_DOCUMENTS, query=listed)
-            if not found.total:
-                check_collections(client, tags)
-            _show_list(found, out)
+            _show_list(client.call(LIST_DOCUMENTS, query=listed), out)
             return
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS

@@ -13,7 +13,6 @@ def test_a_collection_that_does_not_exist_is_told(kb: Kb, tmp_path: Path) -> Non
     document = str(kb.note("Ferns of the gorge", "--collection", "ferns"))
     for arguments in (
         ("search", "ferns", "--collection", "fern"),
-        ("get", "--tags", "collection:fern"),
         ("export", str(tmp_path / "texts"), "--collection", "fern"),
         ("collections", "fern"),
         ("move", document, "fern"),

@@ -31,6 +31,7 @@ from kb_cli.output import CliError, Exit, Output, printable_line
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
+from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import tags_for_submission
 
 if TYPE_CHECKING:
@@ -469,7 +470,7 @@ class Adding:
         if job.outcome == "replaced":
             outcome = "replaced"
         own = f"its own is kept: {', '.join(job.left_out)}" if job.left_out else None
-        notes = "; ".join(filter(None, (status_reason, own))) or None
+        notes = "; ".join(filter(None, (status_reason, own, what_stays(job, document)))) or None
         return Result(path, outcome, job.document_id, job.id, notes)
 
     def _end(self, result: Result) -> None:

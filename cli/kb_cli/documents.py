@@ -36,6 +36,7 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_contracts.api.ragler import PREFIX
+from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.tool import ToolError
 
@@ -346,7 +347,10 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
         job = client.call(CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)
-    return _report_job(job, out)
+        document = None
+        if job.outcome == "replaced" and not out.as_json:
+            document = client.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
+    return _report_job(job, out, document)
 
 
 def update_note(options: argparse.Namespace, out: Output) -> int:
@@ -385,14 +389,14 @@ def _note_text(given: str) -> str:
     return text
 
 
-def _report_job(job: m.Job, out: Output) -> int:
+def _report_job(job: m.Job, out: Output, document: m.Document | None = None) -> int:
     if out.answered(job):
         pass
     elif job.status == "completed":
         collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""
         if job.outcome == "replaced":
-            same += "; what its source had before is replaced"
+            same += f"; {what_stays(job, document) or 'what its source had before is replaced'}"
         out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
     elif job.error is None:
         out.text(f"Job {job.id} is {job.status}.")

@@ -437,16 +437,16 @@ class Adding:
             job = self.client.call(GET_JOB, path={"job_id": self._waiting[0][1]})
             if job.status not in m.FINAL_STATUSES:
                 break
-            self._tell(self._waiting.popleft()[0], job)
+            self._report(self._waiting.popleft()[0], job)
         self._looked_at = self.clock()
 
     def _await_oldest(self) -> None:
         item, job_id = self._waiting[0]
         job = self.client.wait_for_job(job_id, on_job=self.progress.on_job)
         self._waiting.popleft()
-        self._tell(item, job)
+        self._report(item, job)
 
-    def _tell(self, item: Found | Written, job: m.Job) -> None:
+    def _report(self, item: Found | Written, job: m.Job) -> None:
         result = self._result(item.label, job)
         result.reason = "; ".join(filter(None, (result.reason, *item.details.notes))) or None
         self._end(result)

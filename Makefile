@@ -101,7 +101,7 @@ $(VENV)/.pip: requirements.lock | $(VENV)/bin/python
 
 $(VENV)/.run: pyproject.toml $(VENV)/.pip
 	@echo "installing kb (a minute the first time)"
-	$(call install,server engine)
+	$(call install,server engine verify)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.pip

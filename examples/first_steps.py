@@ -5,7 +5,8 @@ Start kb (`make run`), then in another terminal:
     .venv/bin/python examples/first_steps.py
 
 Options say another server, its key, or a file of yours with a sentence that stands in it.
-Notes and documents that the script adds stay in the base; it prints their ids.
+At its end it removes the notes and documents that it added, by `kb_delete` at the endpoint of kb-extra;
+--keep leaves them, and their ids are printed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import asyncio
 import base64
 import hashlib
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,6 +41,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--curl-file", type=Path, default=DOCUMENTS / "honey-bees.docx", help="sent by curl -g -T"
     )
+    parser.add_argument("--keep", action="store_true", help="leave what was added")
     parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
     return parser.parse_args()
 
@@ -51,6 +55,8 @@ class Agent:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.added: set[int] = set()
+        """Documents that were not there before."""
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """The structured result of a tool; a tool error ends the script with its message."""
@@ -63,6 +69,7 @@ class Agent:
         """Add a note and wait until it is searchable."""
         job = await self.call("kb_addnote", text=text, collection=collection, wait_seconds=50)
         check(job["status"] == "completed", f"note in {collection}: job {job['job_id']} {job['status']}")
+        self._remember(job)
         return job
 
     async def wait_for(self, job_id: str) -> dict[str, Any]:
@@ -70,8 +77,13 @@ class Agent:
         while True:
             jobs = (await self.call("kb_jobs", job_id=job_id, wait_seconds=20))["jobs"]
             if jobs[0]["status"] not in {"queued", "running"}:
+                self._remember(jobs[0])
                 return dict(jobs[0])
             print(f"    {jobs[0]['step']} {jobs[0]['progress']:.0%}")
+
+    def _remember(self, job: dict[str, Any]) -> None:
+        if job["document_id"] is not None and not job["deduplicated"]:
+            self.added.add(job["document_id"])
 
     async def ids_found(self, query: str, collection: str) -> list[int]:
         """The documents that a search in one collection finds, best first."""
@@ -186,19 +198,40 @@ async def notes(agent: Agent) -> None:
     check(note_id not in await agent.ids_found(topic, "memory"), "and no longer in memory")
 
 
-async def steps(options: argparse.Namespace) -> None:
-    """Connect, list the tools, go through the steps."""
+@asynccontextmanager
+async def connected(options: argparse.Namespace, path: str = "") -> AsyncIterator[Client]:
+    """A client of the endpoint, or of the toolset at a path below it."""
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=90) as http,
-        Client(streamable_http_client(options.url, http_client=http), mode=options.mode) as client,
+        Client(streamable_http_client(options.url + path, http_client=http), mode=options.mode) as client,
     ):
+        yield client
+
+
+async def steps(options: argparse.Namespace) -> None:
+    """Connect, list the tools, go through the steps, remove what they added."""
+    async with connected(options) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         check(len(tools) == 9, f"{len(tools)} tools: {', '.join(tools)}")
         agent = Agent(client)
-        await documents(agent, options)
-        await notes(agent)
+        try:
+            await documents(agent, options)
+            await notes(agent)
+        finally:
+            if not options.keep:
+                await remove(agent.added, options)
     print("All steps done.")
+
+
+async def remove(document_ids: set[int], options: argparse.Namespace) -> None:
+    """Remove the documents, and keep nothing of them."""
+    print("Remove what was added")
+    async with connected(options, "/kb-extra") as client:
+        agent = Agent(client)
+        for document_id in sorted(document_ids):
+            await agent.call("kb_delete", document_id=document_id, purge=True)
+    print(f"  {len(document_ids)} documents are removed")
 
 
 def main() -> None:

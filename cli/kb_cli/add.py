@@ -4,7 +4,8 @@ walk, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what bec
                    │ 415: skipped, and its kind is not tried again in this run
                    │ 429: the queue is full; wait for the oldest of our jobs, then send again
 
-How far it is shows as bars on a terminal, one line a file into a pipe, nothing beside JSON.
+Progress is two bars on a terminal, and nothing beside JSON. Each file has a line; of more than a few files
+only those do that need attention. Of files of unknown kinds each kind has one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -28,7 +30,8 @@ from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output, printable_line
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
+from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import tags_for_submission
 
 if TYPE_CHECKING:
@@ -67,11 +70,18 @@ class Result(msgspec.Struct):
         return f"{self.outcome}\t{self.path}\t{last}".rstrip()
 
 
+_DONE: tuple[Outcome, ...] = ("added", "replaced", "already there", "submitted", "removed")
+_LISTED_FILES = 20
+"""Number of files up to which each has a line."""
+
+
 class Progress(AbstractContextManager["Progress"]):
-    """One line a file, none where the answer is JSON; on a terminal above two bars that vanish at the end."""
+    """Lines on files, none where the answer is JSON; on a terminal above two bars that vanish at the end."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
+        self.files = self._ended = 0
+        self._unknown: Counter[str] = Counter()
         self._bars: Bars | None = None
         if out.is_terminal:
             from rich import progress
@@ -92,12 +102,17 @@ class Progress(AbstractContextManager["Progress"]):
             self._bars.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            for extension, count in sorted(self._unknown.items()):
+                files = f"{count} file{'s' if count > 1 else ''} {extension or 'without extension'}"
+                self._show(Result(files, "skipped", reason=unknown_format(extension)))
         if self._bars is not None:
             self._bars.stop()
 
     def began(self, files: int, size: int) -> None:
         """So many files of so many bytes together are to be sent."""
+        self.files = files
         if self._bars is not None:
             self._bars.update(self._sending, total=size)
             self._bars.update(self._reading, total=files)
@@ -107,12 +122,35 @@ class Progress(AbstractContextManager["Progress"]):
         if self._bars is not None:
             self._bars.advance(self._sending, size)
 
+    @property
+    def on_job(self) -> Callable[[m.Job], None] | None:
+        """Takes a job that is awaited, and shows how far it is; None where nothing is shown."""
+        return None if self._bars is None else self._show_job
+
+    def _show_job(self, job: m.Job) -> None:
+        if self._bars is not None:
+            self._bars.update(self._reading, completed=self._ended + job.progress)
+
     def ended(self, result: Result) -> None:
         """One file is through."""
+        self._advance()
+        if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
+            self._show(result)
+
+    def skipped(self, extension: str) -> None:
+        """One file is passed over, for its kind is unknown; each kind is a line at the end."""
+        self._advance()
+        self._unknown[extension] += 1
+
+    def _advance(self) -> None:
+        self._ended += 1
+        if self._bars is not None:
+            self._bars.update(self._reading, completed=self._ended)
+
+    def _show(self, result: Result) -> None:
         if self._bars is not None:
             from rich.text import Text
 
-            self._bars.advance(self._reading)
             line = printable_line(result.line().replace("\t", "  "))
             self._bars.console.print(Text(line, style=_STYLES[result.outcome]), soft_wrap=True)
         elif not self._out.as_json:
@@ -121,6 +159,14 @@ class Progress(AbstractContextManager["Progress"]):
 
 SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is taken"
+_LOOK_SECONDS = 0.5
+"""Time between two looks at jobs while files are sent."""
+
+
+def unknown_format(extension: str) -> str:
+    """Why a file with this extension is not taken in, and what to do."""
+    kind = f"{extension} is no format" if extension else "without an extension there is no format"
+    return f"{kind} that kb reads; kb add --as-text takes it for text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,23 +318,32 @@ class Adding:
     force_ocr: bool = False
     as_text: bool = False
     """Take files of unknown kinds for text."""
-    _refused_kinds: dict[str, str] = field(default_factory=dict)
+    clock: Callable[[], float] = monotonic
+    _refused_kinds: set[str] = field(default_factory=set)
     _waiting: deque[tuple[Found | Written, str]] = field(default_factory=deque)
     _results: list[Result] = field(default_factory=list)
+    _looked_at: float | None = None
 
     def run(self, items: Iterable[Found | Written]) -> list[Result]:
         """Send files and texts, then wait for what was sent.
 
         Raises:
-            CliError: the engine does not answer any more, or refuses the key.
+            CliError: the engine does not answer any more, or refuses the key; or Ctrl-C.
         """
-        for item in items:
-            if isinstance(item, Found):
-                self._send(item)
-            else:
-                self._submit(item, partial(self._send_text, item))
-        while self._waiting:
-            self._await_oldest()
+        try:
+            for item in items:
+                if isinstance(item, Found):
+                    self._send(item)
+                else:
+                    self._submit(item, partial(self._send_text, item))
+                self._look()
+            while self._waiting:
+                self._await_oldest()
+        except KeyboardInterrupt:
+            done = sum(result.outcome in _DONE for result in self._results)
+            sent = f", {len(self._waiting)} more are sent and will be" if self._waiting else ""
+            message = f"interrupted: {done} of {self.progress.files} files are in{sent}"
+            raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
         return self._results
 
     def _send(self, file: Found) -> None:
@@ -297,18 +352,18 @@ class Adding:
             # What lies in a folder is not sent to find out: a large file is refused for its size before.
             try:
                 formats.format_of(file.path.name)
-            except formats.UnsupportedFormat as error:
-                self._refused_kinds[kind] = error.message
+            except formats.UnsupportedFormat:
+                self._refused_kinds.add(kind)
         if kind in self._refused_kinds:
-            self._pass_over(file, self._refused_kinds[kind])
+            self._pass_over(file, kind)
             return
         from kb_cli.client import UnsupportedFormat
 
         try:
             self._submit(file, partial(self._send_file, file))
-        except UnsupportedFormat as error:
-            self._refused_kinds[kind] = error.message
-            self._pass_over(file, error.message)
+        except UnsupportedFormat:
+            self._refused_kinds.add(kind)
+            self._pass_over(file, kind)
 
     def _submit(self, item: Found | Written, send: Callable[[], m.Job]) -> None:
         """Send one item, as often as the engine's queue is full and jobs of ours are in it."""
@@ -363,12 +418,36 @@ class Adding:
         )
         return self.client.call(CREATE_JOB, body=request)
 
-    def _pass_over(self, file: Found, reason: str) -> None:
-        self._end(Result(file.label, "failed" if file.named else "skipped", reason=reason))
+    def _pass_over(self, file: Found, kind: str) -> None:
+        reason = unknown_format(kind)
+        if file.named:
+            self._end(Result(file.label, "failed", reason=reason))
+        else:
+            self._results.append(Result(file.label, "skipped", reason=reason))
+            self.progress.skipped(kind)
+
+    def _look(self) -> None:
+        """Tell, without waiting, the jobs that have ended while others were sent; now and then."""
+        now = self.clock()
+        if self._looked_at is None:
+            self._looked_at = now
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        while self._waiting:
+            job = self.client.call(GET_JOB, path={"job_id": self._waiting[0][1]})
+            if job.status not in m.FINAL_STATUSES:
+                break
+            self._report(self._waiting.popleft()[0], job)
+        self._looked_at = self.clock()
 
     def _await_oldest(self) -> None:
-        item, job_id = self._waiting.popleft()
-        result = self._result(item.label, self.client.wait_for_job(job_id))
+        item, job_id = self._waiting[0]
+        job = self.client.wait_for_job(job_id, on_job=self.progress.on_job)
+        self._waiting.popleft()
+        self._report(item, job)
+
+    def _report(self, item: Found | Written, job: m.Job) -> None:
+        result = self._result(item.label, job)
         result.reason = "; ".join(filter(None, (result.reason, *item.details.notes))) or None
         self._end(result)
 
@@ -391,7 +470,7 @@ class Adding:
         if job.outcome == "replaced":
             outcome = "replaced"
         own = f"its own is kept: {', '.join(job.left_out)}" if job.left_out else None
-        notes = "; ".join(filter(None, (status_reason, own))) or None
+        notes = "; ".join(filter(None, (status_reason, own, what_stays(job, document)))) or None
         return Result(path, outcome, job.document_id, job.id, notes)
 
     def _end(self, result: Result) -> None:
@@ -413,8 +492,7 @@ def status_of(results: list[Result]) -> Exit:
     failed = [result for result in results if result.outcome in ("failed", "empty")]
     if not failed:
         return Exit.OK
-    good = ("added", "replaced", "already there", "submitted", "removed")
-    done = [result for result in results if result.outcome in good]
+    done = [result for result in results if result.outcome in _DONE]
     return Exit.PARTLY if done else Exit.FAILED
 
 

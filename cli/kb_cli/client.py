@@ -35,6 +35,7 @@ WAIT_SECONDS = 20.0
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _PAUSE_SECONDS = 0.5
+_PROGRESS_SECONDS = 1.0
 _IDS = {
     "document_id": "a document's ID is its number or its uid; `kb get` lists them",
     "job_id": "a job's ID is its UUID; `kb jobs` lists them",
@@ -54,7 +55,8 @@ class EngineClient:
     """An engine at `url`. A context manager; every method raises `CliError` and nothing else.
 
     `tls` verifies its certificate, else what httpx trusts does. `user` is whose calls of RAGler's
-    operations are counted against their limits; empty: the credential's.
+    operations are counted against their limits; empty: the credential's. `other_url` is where an engine is
+    likely to be if the MCP server is at `url`.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class EngineClient:
         user: str = "",
         transport: httpx.BaseTransport | None = None,
         tls: ssl.SSLContext | None = None,
+        other_url: str = "",
     ) -> None:
         self._url = url
+        self._other_url = other_url
         if not (api_key.isascii() and api_key.isprintable()):
             raise CliError(Exit.USAGE, "KB_API_KEY takes printable ASCII characters only")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -137,13 +141,22 @@ class EngineClient:
         form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
         return self._exchange(CREATE_JOB, {}, form)
 
-    def wait_for_job(self, job_id: str, *, clock: Callable[[], float] = time.monotonic) -> m.Job:
-        """The job when it has ended, however long that takes."""
+    def wait_for_job(
+        self,
+        job_id: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_job: Callable[[m.Job], None] | None = None,
+    ) -> m.Job:
+        """The job when it has ended, however long that takes; `on_job` takes it every second until then."""
+        wait = WAIT_SECONDS if on_job is None else _PROGRESS_SECONDS
         while True:
             began = clock()
-            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=WAIT_SECONDS))
+            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=wait))
             if job.status in m.FINAL_STATUSES:
                 return job
+            if on_job is not None:
+                on_job(job)
             if clock() - began < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as asked is not to be hammered
 
@@ -181,6 +194,12 @@ class EngineClient:
 
     def _refused(self, response: httpx.Response) -> CliError:
         if not response.headers.get("Content-Type", "").startswith(PROBLEM_JSON):
+            if self._is_mcp_server():
+                return CliError(
+                    Exit.USAGE,
+                    f"{self._url} is the MCP server, which serves agents; this command asks the engine, "
+                    f"probably at {self._other_url} (--url or KB_ENGINE_URL; `kb up` prints it)",
+                )
             return self._no_engine(f"it answers {response.status_code} without a problem document")
         try:
             problem = msgspec.json.decode(response.content, type=Problem)
@@ -201,6 +220,14 @@ class EngineClient:
                 return CliError(Exit.NOT_FOUND, problem.detail)
             case _:
                 return CliError(Exit.FAILED, problem.detail)
+
+    def _is_mcp_server(self) -> bool:
+        """True if the root of the address lists endpoints of MCP, as kb's server does."""
+        try:
+            found = self._http.get(self._http.base_url.join("/")).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return isinstance(found, dict) and "mcp" in found
 
     def _no_engine(self, why: str) -> CliError:
         return CliError(Exit.FAILED, f"what answers at {self._url} is no engine of this version: {why}")

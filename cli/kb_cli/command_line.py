@@ -10,15 +10,16 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, NamedTuple, get_args
 
 from kb_cli import VERSION
 from kb_cli.connect.clients import CLIENTS
 from kb_cli.imported.kinds import KINDS
-from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
+from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, did_you_mean, printable_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
@@ -366,6 +367,7 @@ COMMANDS = (
         *_ENGINE,
         _arg("document", metavar="ID", help="number or uid"),
         _arg("to", metavar="COLLECTION", help="its new collection"),
+        _arg("--new", action="store_true", help="make the collection where there is none of this name"),
     ), ("server",)),
     Command("keys", "kb_cli.keys:run", "who may do what: make, list, revoke and rotate keys", (
         *_SETTINGS, _JSON, _HOME,
@@ -394,7 +396,11 @@ COMMANDS = (
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `kb`. What it returns has `run` and `extras`, as its `Command` has them."""
+    return _build_parsers()[0]
 
+
+def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of `kb`, and those of its commands by their names."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
     parser = argparse.ArgumentParser(
         prog="kb",
@@ -403,7 +409,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"kb {VERSION}")
+    parser.add_argument("-V", "--version", action="version", version=f"kb {VERSION}")
     parsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for command in COMMANDS:
         one = parsers.add_parser(
@@ -420,12 +426,52 @@ def build_parser() -> argparse.ArgumentParser:
     benchmarks = "\n".join(f"  {name:12} {each.summary}" for name, each in BENCHMARKS.items())
     bench = parsers.choices["bench"]
     bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{EXIT_STATUSES}"
-    return parser
+    return parser, parsers.choices
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What `arguments` say. A fault shows the usage of its own command, and the name that was probably meant.
+
+    Raises:
+        SystemExit: as argparse does, with 0 or 2.
+    """
+    match arguments:
+        case ["help", *others]:
+            arguments = [*others, "--help"]
+        case ["version", *others]:
+            arguments = ["--version", *others]
+    root, parsers = _build_parsers()
+    parser = root
+    place = next((place for place, each in enumerate(arguments) if not each.startswith("-")), len(arguments))
+    _check_options(parser, arguments[:place], ["--version", "--help"])
+    for command in COMMANDS:
+        if [command.name] == arguments[place : place + 1]:
+            parser = parsers[command.name]
+            if command.name != "bench":  # the benchmark has options of its own
+                names = [name for argument in command.arguments for name in argument.names]
+                _check_options(parser, arguments[place + 1 :], [*names, "--help"])
+    if place < len(arguments) and arguments[place] not in parsers:
+        hint = did_you_mean(arguments[place], [*parsers, "help", "version"])
+        parser.error(f"there is no command {arguments[place]!r}{hint or '; kb help lists them'}")
+    options, others = root.parse_known_args(arguments)
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return options
+
+
+def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse the first long option that is not among `names`."""
+    for argument in takewhile(lambda each: each != "--", arguments):
+        name = argument.partition("=")[0]
+        # An argument with a space is a text to argparse, whatever it begins with.
+        if name.startswith("--") and " " not in argument and name not in names:
+            options = [each for each in names if each.startswith("--")]
+            parser.error(f"there is no option {name}{did_you_mean(name, options)}")
 
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Run what `arguments` say; the exit status. Raises SystemExit as argparse does, with 0 or 2."""
-    options = build_parser().parse_args(arguments)
+    options = _parse(arguments)
     # A terminal that cannot show a character gets its escape; no answer may fail over that.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

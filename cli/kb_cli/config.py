@@ -6,13 +6,12 @@ import argparse
 import os
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, did_you_mean
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import Setting, Settings
 from kb_contracts.access.local import local_token
@@ -91,9 +90,7 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
     for name in settings:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{hint}")
+            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{did_you_mean(name, known)}")
     return file
 
 
@@ -154,8 +151,12 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     from kb_server.settings import engine_tls
 
     settings = client_settings(options)
-    tls = engine_tls(settings.engine_ca)
-    return EngineClient(settings.engine_url, settings.api_key, user=user, tls=tls)
+    url, tls = settings.engine_url, engine_tls(settings.engine_ca)
+    # For a message, where this URL is not an engine's: the others that an engine may have.
+    configured = read(ClientSettings, options, engine_url=None).engine_url
+    listening = Rendezvous(settings.home / "engine").url()
+    other = next((each for each in (configured, listening) if each and each != url), DEFAULT_ENGINE)
+    return EngineClient(url, settings.api_key, user=user, tls=tls, other_url=other)
 
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:

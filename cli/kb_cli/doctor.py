@@ -220,7 +220,9 @@ def _clients(options: argparse.Namespace) -> Iterator[Finding]:
         try:
             entry = member_of(file.read_text("utf-8"), client.format, client.place, "kb")
         except FileNotFoundError:
-            continue  # it is not installed, or never was set up
+            if not client.is_installed(machine):
+                continue
+            entry = None
         except (OSError, ValueError, NotEditable) as error:
             yield Finding("wrong", client.title, f"{file} {error}", "the client cannot read it either")
             continue

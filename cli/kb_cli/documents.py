@@ -19,12 +19,13 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
-from kb_cli.output import CliError, Exit, Output, confirmed
+from kb_cli.output import CliError, Exit, Output, confirmed, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CREATE_JOB,
     DELETE_DOCUMENT,
     GET_DOCUMENT,
+    LIST_COLLECTIONS,
     LIST_DOCUMENTS,
     PATCH_NOTE,
     SEARCH,
@@ -35,7 +36,8 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_contracts.api.ragler import PREFIX
-from kb_server.collection_tags import split_tags, tags_for_search, tags_for_submission
+from kb_contracts.semantics.sources import what_stays
+from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.tool import ToolError
 
 if TYPE_CHECKING:
@@ -69,6 +71,30 @@ def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[st
         return place(named[0] if named else None, [tag for tag in given if not tag.startswith(PREFIX)])
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
+
+
+def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str = "") -> None:
+    """Check that the collections among `tags` exist; those that agents agree on always do.
+
+    Raises:
+        CliError: `NOT_FOUND` with `advice` at its end, if there is none of a name.
+    """
+    for tag in tags:
+        name = tag.removeprefix(PREFIX)
+        if name == tag or name in CONVENTIONAL:
+            continue
+        # Documents are asked for first: the number of requests for collections is limited.
+        if client.call(LIST_DOCUMENTS, query=DocumentsQuery(tag=tag, limit=1)).total:
+            continue
+        known = [each.name for each in client.call(LIST_COLLECTIONS).collections]
+        if name not in known:
+            raise no_collection(name, known, advice)
+
+
+def no_collection(name: str, known: Sequence[str], advice: str = "") -> CliError:
+    """No collection has this name; `known` are the names of all."""
+    hint = did_you_mean(name, known) or "; `kb collections` lists them"
+    return CliError(Exit.NOT_FOUND, f"there is no collection {name!r}{hint}{advice}")
 
 
 def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
@@ -119,6 +145,8 @@ def search(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.USAGE, str(error)) from error
     with engine(options) as client:
         answer = client.call(SEARCH, body=request)
+        if not answer.results:
+            check_collections(client, request.tags)
     if out.answered(answer):
         return
     if answer.results and answer.weak:
@@ -263,7 +291,14 @@ def remove(options: argparse.Namespace, out: Output) -> int:
 
 
 def move(options: argparse.Namespace, out: Output) -> None:
-    """Put a document into another collection, as the server does it."""
+    """Put a document into another collection, as the server does it; into a new one only with `--new`."""
+    try:
+        tag = tag_of(options.to)
+    except ToolError as error:
+        raise CliError(Exit.USAGE, error.message) from error
+    if not options.new:
+        with engine(options) as client:
+            check_collections(client, [tag], advice="; --new makes it")
     document = asyncio.run(_move(options))
     if not out.answered(document):
         collection, _ = collection_and_tags(document.tags)
@@ -312,7 +347,10 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
         job = client.call(CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)
-    return _report_job(job, out)
+        document = None
+        if job.outcome == "replaced" and not out.as_json:
+            document = client.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
+    return _report_job(job, out, document)
 
 
 def update_note(options: argparse.Namespace, out: Output) -> int:
@@ -351,14 +389,14 @@ def _note_text(given: str) -> str:
     return text
 
 
-def _report_job(job: m.Job, out: Output) -> int:
+def _report_job(job: m.Job, out: Output, document: m.Document | None = None) -> int:
     if out.answered(job):
         pass
     elif job.status == "completed":
         collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""
         if job.outcome == "replaced":
-            same += "; what its source had before is replaced"
+            same += f"; {what_stays(job, document) or 'what its source had before is replaced'}"
         out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
     elif job.error is None:
         out.text(f"Job {job.id} is {job.status}.")

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,7 +30,7 @@ exit status:
   1  the engine refused or failed, a job failed, or a part could not start
   2  the command line or a setting is wrong; nothing was done
   3  no engine answers
-  4  no such document or job
+  4  no such document, job or collection
   5  some of several things failed, the others are done
 """
 _CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
@@ -62,6 +63,12 @@ class CliError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message that says which of `known` was probably meant; empty if none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def confirmed(question: str) -> bool:

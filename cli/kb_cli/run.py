@@ -28,9 +28,11 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
 
 def stdio(options: argparse.Namespace, _out: Output) -> None:
     """Serve toolsets on stdin and stdout until stdin ends."""
-    # Clients show each line on stderr as an error: unless more is asked for, only what is one is written.
-    level = None if is_set(ServerSettings, "LOG_LEVEL", options) else "warn"
-    settings = read(ServerSettings, options, log_level=options.log_level or level)
+    settings = read(ServerSettings, options)
+    if options.log_level is None and not is_set(ServerSettings, "LOG_LEVEL", options):
+        # Clients show each line on stderr as an error. The toolset textfile tells its start all the same.
+        level = "info" if settings.toolsets == ["textfile"] else "warn"
+        settings = read(ServerSettings, options, log_level=level)
     is_named = options.engine_url is not None or is_set(ServerSettings, "KB_ENGINE_URL", options)
     from kb_server.stdio import start
 

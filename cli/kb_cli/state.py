@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import engine
+from kb_cli.documents import no_collection
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
@@ -115,7 +116,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
         elif given:
             detail = _describe(client, key, known, given)
         elif known is None:
-            raise CliError(Exit.NOT_FOUND, f"there is no collection {key!r}")
+            raise no_collection(key, [each.name for each in answer.collections])
         else:
             detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
     if out.answered(answer if detail is None else detail):

@@ -96,7 +96,12 @@ def _print_addresses(
     out: Output, settings: ServerSettings, url: str, listening: str, further: str = ""
 ) -> None:
     """Where the server is (`url`) and the engine (`listening`), and how clients find them."""
-    header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if settings.api_key else ""
+    header, advice = "", ""
+    if settings.api_key:
+        header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"'
+    elif not settings.oauth_issuer and checked_keys(settings).has_file_keys:
+        header = ' --header "Authorization: Bearer $TOKEN"'
+        advice = "\nafter TOKEN=..., the token of a key: kb keys create prints it once"
     out.text("kb is up; Ctrl-C stops it.", style="bold green")
     pages = f"  pages        {url}/\n" if settings.pages else ""
     out.text(
@@ -105,7 +110,7 @@ def _print_addresses(
         f"  engine       {listening}{further}\n"
         f"  data folder  {settings.home}\n\n"
         "Claude Code learns of it with:\n"
-        f"  claude mcp add --transport http kb {url}/mcp{header}"
+        f"  claude mcp add --transport http kb {url}/mcp{header}{advice}"
     )
     if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
         # The other commands look into the data folder of the settings, which may be another one.

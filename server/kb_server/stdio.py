@@ -7,6 +7,7 @@ of their data folder, where no other is named.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +18,8 @@ from kb_server.observability.tracing import exporting
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset, checked_names
+
+log = logging.getLogger(__name__)
 
 _ON_ENGINE = frozenset({"kb", "kb-extra", "chatgpt", "knowledge"})
 """The toolsets that ask the engine."""
@@ -38,6 +41,7 @@ async def _serve(settings: ServerSettings, names: list[str], engine_command: Seq
     from kb_server.hosting.toolset_server import combine, hosted
     from mcp_aiohttp.transport.stdio import serve_stdio
 
+    log.info("Starting on stdio", extra={"toolsets": names})
     async with AsyncExitStack() as parts:
         engine = None
         if engine_command is not None and _ON_ENGINE.intersection(names):

@@ -42,13 +42,20 @@ def run(stack: Stack, command: list[str]) -> str:
     return done.stdout
 
 
+def documents_of(stack: Stack) -> set[str]:
+    answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
+    return {document["uid"] for document in answer["documents"]}
+
+
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
 @pytest.mark.requirement("K29", "K38", "K56", "E16", "E32")
 def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str) -> None:
     """A PDF of several megabytes in chunks and by curl, notes in collections: through the official client.
 
-    The sentence asked for stands on page 17 alone, and the answer names that page.
+    The sentence asked for stands on page 17 alone, and the answer names that page. Afterwards the base is as
+    before, unless what was added is to be kept.
     """
+    before = documents_of(stack)
     seed = 17 if mode == "legacy" else 26
     file = tmp_path / f"{mode}.pdf"
     file.write_bytes(large_pdf(20, filler_bytes=5 * MEBIBYTE, seed=seed))
@@ -60,16 +67,18 @@ def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str
             *(sys.executable, "examples/first_steps.py", "--url", stack.mcp_url, "--mode", mode),
             *("--file", str(file), "--sentence", sentence_of_page(17, seed)),
             *("--curl-file", str(curl_file)),
+            *(["--keep"] if mode == "legacy" else []),
         ],
     )
     assert "on page 17" in output
     assert output.rstrip().endswith("All steps done.")
+    assert (documents_of(stack) == before) is (mode != "legacy")
 
 
 @pytest.mark.requirement("K28", "K59")
 def test_each_document_has_exactly_one_collection_tag(stack: Stack) -> None:
     answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
-    assert answer["total"] > 5
+    assert answer["total"] == 5
     for document in answer["documents"]:
         collections = [tag for tag in document["tags"] if tag.startswith("collection:")]
         assert len(collections) == 1, document

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kb_cli.command_line import COMMANDS
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 from tests.support.page_commands import NOT_RUN, PAGES, commands_of
@@ -32,6 +33,8 @@ FOUND_NOTHING = "Nothing found."
 AT_WORK = " unchanged"
 """What `kb watch` says of the folder that it finds."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
+FIRST = ("README.md", "docs/first-hour.md", "docs/memory.md")
+"""Those that a new reader follows, in this order."""
 EXPORTS = ROOT / "tests" / "unit" / "cli" / "imported"
 
 
@@ -109,7 +112,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def reader(stack: Stack, tmp_path: Path) -> Reader:
-    reader = Reader(stack, tmp_path)
+    return _reader(stack, tmp_path)
+
+
+def _reader(stack: Stack, home: Path) -> Reader:
+    reader = Reader(stack, home)
     reader.checkout.mkdir()
     for name in ("examples", "skills"):
         (reader.checkout / name).symlink_to(ROOT / name)
@@ -202,8 +209,8 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
 """What a page takes for granted. `instead` has what is typed in place of a command as it stands there."""
 
 
-@pytest.mark.parametrize("page", FOLLOWED)
-def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> None:
+def follow(page: str, reader: Reader) -> None:
+    """Run the commands of a page in order."""
     if page in PREPARED:
         PREPARED[page](reader)
     with ExitStack() as running:
@@ -217,6 +224,31 @@ def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> Non
             else:
                 output = reader.run(command)
                 assert FOUND_NOTHING not in output, command
+
+
+@pytest.mark.parametrize("page", [page for page in FOLLOWED if page not in FIRST])
+def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> None:
+    follow(page, reader)
+
+
+def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> None:
+    """On one base, as a reader follows them; a note that a page changes is found as it is then."""
+    with running_stack(tmp_path / "base", KB_EMBEDDER="hash") as stack:
+        reader = _reader(stack, tmp_path)
+        for page in FIRST:
+            follow(page, reader)
+        found = json.loads(reader.run('kb search "how should answers be" --collection memory --json'))
+    texts = {result["chunk"]["text"] for result in found["results"]}
+    assert "The user prefers concise answers with sources" in texts
+    assert "The user prefers concise answers" not in texts
+
+
+def test_all_that_the_readme_runs_is_installed_by_make_run() -> None:
+    [installed] = re.findall(r"\.run: .*\n.*\n\t\$\(call install,(.*)\)", (ROOT / "Makefile").read_text())
+    names = {match[1] for each in commands_of("README.md") if (match := re.match(r"\S*kb (\w+)", each))}
+    needed = {extra for each in COMMANDS if each.name in names for extra in each.extras}
+    assert {"verify", "sim"} <= names
+    assert needed <= {*installed.split()}
 
 
 def test_many_pages_are_followed() -> None:

@@ -108,9 +108,14 @@ def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
         FIRST,
         INITIALIZED,
         call("get_kb_content", 1),
-        arguments=("--file", str(notes), "--log-level", "info"),
+        arguments=("--file", str(notes)),
     )
     assert all(message["jsonrpc"] == "2.0" for message in messages)
+    assert [(line["level"], line["message"]) for line in log][:3] == [
+        ("info", "Starting on stdio"),
+        ("info", "Read the knowledge base text"),
+        ("info", "Serving on stdio"),
+    ]
     told = {line["message"]: line for line in log}
     start = told["Read the knowledge base text"]
     assert (start["source"], start["bytes"], start["characters"]) == (
@@ -132,19 +137,31 @@ def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.requirement("F15")
+def test_a_file_that_is_not_configured_is_a_warning(tmp_path: Path) -> None:
+    _, log = conversation(tmp_path, FIRST, arguments=("--log-level", "warn"))
+    assert [(line["level"], line["message"]) for line in log] == [
+        (
+            "warn",
+            "No knowledge base text: No file is configured. Set KB_TEXT_FILE, or start with --file PATH.",
+        )
+    ]
+
+
 @pytest.mark.requirement("F42")
 @pytest.mark.parametrize(
     ("flags", "environment", "told"),
     [
         ((), {"LOG_LEVEL": "info"}, True),
-        ((), {}, False),
+        ((), {}, True),
+        ((), {"LOG_LEVEL": "warn"}, False),
         (("--log-level", "warn"), {"LOG_LEVEL": "debug"}, False),
     ],
 )
 def test_the_level_of_the_log_is_a_setting(
     notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
 ) -> None:
-    """By variable, and by a flag that stands over it; unasked, nothing that a client shows as an error."""
+    """By variable, and by a flag that stands over it; by default the start is told."""
     _, log = conversation(notes.parent, FIRST, arguments=("--file", str(notes), *flags), **environment)
     assert any(line["level"] == "info" for line in log) is told
 
@@ -177,7 +194,7 @@ def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Pat
     result = messages[1]["result"]
     assert result["structuredContent"]["content"] == content
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
-    assert log[0]["characters"] == len(content)
+    assert log[1]["characters"] == len(content)
     assert seconds < 5
 
 

@@ -68,7 +68,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "make run": STARTED,
         "make test": EVERYTHING,
         "claude mcp add --transport http kb http://127.0.0.1:3000/mcp": CLIENT,
-        ".venv/bin/kb verify http://127.0.0.1:8900": f"{VERIFIED}; docs/verification.md has it with --quick",
     },
     "docs/backup.md": {
         'pg_dump --format=custom --file=kb.dump "$KB_STORE"': POSTGRES,

@@ -6,6 +6,7 @@ The places are those of the clients' own documentation; Claude Code, Codex and G
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,15 @@ class Client:
     place: tuple[str, ...] = ("mcpServers",)
     """The members of the file in which the servers stand, the outermost first."""
     format: Format = "json"
+    program: str = ""
+    """Its name on the PATH; empty where it has none."""
+
+    def is_installed(self, machine: Machine) -> bool:
+        """True if its program is on the PATH, or there is something in its own folder of settings."""
+        if self.program and shutil.which(self.program, path=machine.environ.get("PATH")):
+            return True
+        folder = self.file(machine).parent
+        return folder != machine.home and folder.is_dir() and any(folder.iterdir())
 
 
 def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Callable[[Server], Entry]:
@@ -97,18 +107,21 @@ def _zed(machine: Machine) -> Path:
 
 
 CLIENTS: Mapping[str, Client] = {
-    "claude-code": Client("Claude Code", _claude_code, _over_http(type="http")),
+    "claude-code": Client("Claude Code", _claude_code, _over_http(type="http"), program="claude"),
     "claude-desktop": Client(
         "Claude Desktop",
         lambda machine: machine.applications / "Claude/claude_desktop_config.json",
         _over_stdio,
     ),
-    "cursor": Client("Cursor", lambda machine: machine.home / ".cursor/mcp.json", _over_http()),
+    "cursor": Client(
+        "Cursor", lambda machine: machine.home / ".cursor/mcp.json", _over_http(), program="cursor"
+    ),
     "vscode": Client(
         "VS Code",
         lambda machine: machine.applications / "Code/User/mcp.json",
         _over_http(type="http"),
         ("servers",),
+        program="code",
     ),
     "codex": Client(
         "Codex",
@@ -116,15 +129,20 @@ CLIENTS: Mapping[str, Client] = {
         _over_http(headers="http_headers"),
         ("mcp_servers",),
         "toml",
+        program="codex",
     ),
     "gemini": Client(
-        "Gemini CLI", lambda machine: machine.home / ".gemini/settings.json", _over_http(type="http")
+        "Gemini CLI",
+        lambda machine: machine.home / ".gemini/settings.json",
+        _over_http(type="http"),
+        program="gemini",
     ),
-    "zed": Client("Zed", _zed, _over_http(), ("context_servers",)),
+    "zed": Client("Zed", _zed, _over_http(), ("context_servers",), program="zed"),
     "windsurf": Client(
         "Windsurf",
         lambda machine: machine.home / ".codeium/windsurf/mcp_config.json",
         _over_http(url="serverUrl"),
+        program="windsurf",
     ),
 }
 """By the name that `kb connect` takes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from difflib import unified_diff
@@ -24,6 +25,7 @@ from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 
 _PROBE_SECONDS = 2.0
+_PRIVATE = 0o600
 
 
 State: TypeAlias = Literal["connected", "set otherwise", "not connected", "no file", "file not readable"]
@@ -70,7 +72,10 @@ def run(options: argparse.Namespace, out: Output) -> None:
             out.text(_difference(file, before, after, server))
         if not options.yes and not confirmed(f"Change {file}?"):
             raise CliError(Exit.FAILED, f"{file} stays as it is")
-        _write(file, before, after)
+        if options.undo and _is_own(file, before, client, options.name):
+            _remove(file, before)
+        else:
+            _write(file, before, after)
     known = Known(options.client, "not connected" if options.undo else "connected", str(file))
     if not out.answered(known):
         change = "from its next start on" if after != before else "as before"
@@ -161,12 +166,11 @@ def _write(file: Path, before: str, text: str) -> None:
         CliError: another program changed it meanwhile, or it cannot be written; it is as it was.
     """
     try:
-        if _text_of(file) != before:
-            raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
+        _check_unchanged(file, before)
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as folder:
             new = Path(folder, file.name)
-            new.touch(0o600)  # it may hold a key
+            new.touch(_PRIVATE)  # it may hold a key
             with suppress(FileNotFoundError):
                 new.chmod(file.stat().st_mode & 0o777)
             with new.open("wb") as opened:
@@ -176,6 +180,33 @@ def _write(file: Path, before: str, text: str) -> None:
             new.replace(file)
     except OSError as error:
         raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
+
+
+def _is_own(file: Path, text: str, client: Client, name: str) -> bool:
+    """True if the file is as this command makes one: with its mode, its layout and nothing else in it."""
+    try:
+        entry = member_of(text, client.format, client.place, name)
+        return (
+            isinstance(entry, dict)
+            and stat.S_IMODE(file.stat().st_mode) == _PRIVATE
+            and text == with_member("", client.format, client.place, name, entry)
+        )
+    except (NotEditable, OSError):
+        return False
+
+
+def _remove(file: Path, before: str) -> None:
+    """Remove the file. Raises `CliError` as `_write` does."""
+    try:
+        _check_unchanged(file, before)
+        file.unlink()
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
+
+
+def _check_unchanged(file: Path, before: str) -> None:
+    if _text_of(file) != before:
+        raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
 
 
 def _answers(url: str) -> bool:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from kb_cli.client import EngineClient
 from kb_cli.config import engine, offline_embedder, read
-from kb_cli.documents import labels, save_original
+from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
@@ -44,9 +44,11 @@ _ATTEMPTS = 5
 def export(options: argparse.Namespace, out: Output) -> None:
     """Write the documents into a new folder, all or those of a collection and with tags."""
     folder = Path(options.folder).expanduser()
-    tag = ",".join(labels(options, tags_for_search)) or None
+    tags = labels(options, tags_for_search)
+    tag = ",".join(tags) or None
     with engine(options) as client:
         status = client.call(GET_STATUS)  # an engine that is away leaves no folder behind
+        check_collections(client, tags)
         try:
             folder.mkdir(mode=0o700, parents=True)
         except OSError as error:

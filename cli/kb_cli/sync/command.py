@@ -74,6 +74,8 @@ def watch(options: argparse.Namespace, out: Output) -> int:
                 for result in _brought_in_step(client, folder, tags, out, empty=options.yes):
                     out.answered(result)
             except CliError as error:
+                if error.status is Exit.INTERRUPTED:
+                    raise
                 if error.message != failure:
                     out.note(error.message)
                 due, failure = monotonic() + _PAUSE_SECONDS, error.message

@@ -494,7 +494,8 @@ class Job(Response):
     of a source follow one another in the order of acceptance, and the last one stays. Until such a job has
     completed the earlier text answers; then the new one does, in the same document where no other source has
     it and nobody sent it without a source path. That document's title follows the new text, tags are united,
-    and metadata are replaced where some were sent. A document goes with its last source.
+    and metadata are replaced where some were sent. A document goes with its last source. A note that was sent
+    without a source path alone is from then on that of the first source that sends the same text.
     """
 
     id: str

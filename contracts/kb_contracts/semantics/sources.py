@@ -1,7 +1,8 @@
 """Sources: which document a submission under a source path leads to, and what becomes of the one before.
 
 A source is a collection and a path, and points to one document; several may point to the same. A document
-that was also submitted without a source path is nobody's to replace: it stays when its last source leaves.
+that was also submitted without a source path is nobody's to replace: it stays when its last source leaves. A
+note that was submitted in no other way belongs to the first path under which the same text is submitted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.models import Document, LeftOut, SourceOutcome
+from kb_contracts.api.models import Document, Job, LeftOut, SourceOutcome
 from kb_contracts.api.ragler import PREFIX
 
 
@@ -26,6 +27,11 @@ class Holder:
     def goes_with(self, path: str) -> bool:
         """Whether nothing but this source holds it."""
         return not self.unsourced and list(self.source_paths) == [path]
+
+
+def takes_over(kind: str, source_paths: Sequence[str]) -> bool:
+    """True if a source path under which a document is submitted again becomes its only holder."""
+    return kind == "note" and not source_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,20 @@ def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
         detached=[each.id for each in leaving if each not in own],
         removed=[each.id for each in leaving if each in own],
     )
+
+
+def what_stays(job: Job, document: Document | None) -> str:
+    """What of the text that a source led to before may still be found, if it got another one; else empty.
+
+    `document` is that of the completed job, None if it is not known.
+    """
+    if job.outcome != "replaced" or document is None:
+        return ""
+    if job.deduplicated:
+        return "what its source_path led to before is removed, unless it was also added in another way"
+    if document.version == 1:  # a new document, since the earlier one is not this source's alone
+        return "what its source_path led to before stays as a document, for it was also added in another way"
+    return ""
 
 
 def source_not_found(path: str) -> EngineError:

@@ -88,18 +88,27 @@ def test_a_document_goes_with_its_last_source(kb: Client) -> None:
 
 
 def test_without_a_source_path_nothing_is_replaced(kb: Client) -> None:
-    """Nor is what was submitted without one, when a source that had the same text gets another."""
-    plain = sent(kb, "granite", None)
+    """Nor is a text that was submitted without one after its source, when the source gets another."""
+    plain = sent(kb, "granite", "a.md")
     other = sent(kb, "basalt", None)
     assert (plain.outcome, other.outcome) == ("created", "created")
     assert sent(kb, "granite", None).outcome == "unchanged"
-    shared = sent(kb, "granite", "a.md")
-    assert (shared.outcome, shared.document_id) == ("created", plain.document_id)
     changed = sent(kb, "slate", "a.md")
     assert changed.outcome == "replaced"
     assert kb.found("granite") == [plain.document_id]
     assert kb.call(ops.GET_DOCUMENT, plain.document_id).source_paths == []
     assert kb.call(ops.LIST_DOCUMENTS).total == 3
+
+
+def test_a_source_takes_over_a_note_that_has_none(kb: Client) -> None:
+    """It is replaced from then on, as if it had been submitted under the path at first."""
+    plain = sent(kb, "granite", None)
+    taken = sent(kb, "granite", "a.md")
+    assert (taken.outcome, taken.deduplicated, taken.document_id) == ("created", True, plain.document_id)
+    replaced = sent(kb, "basalt", "a.md")
+    assert (replaced.outcome, replaced.document_id) == ("replaced", plain.document_id)
+    assert kb.found("granite") == []
+    assert kb.listed() == [plain.document_id]
 
 
 def test_a_source_moves_with_its_document(kb: Client) -> None:
@@ -168,11 +177,19 @@ def test_a_source_is_taken_off_and_its_document_goes_with_the_last(kb: Client) -
 
 
 def test_what_was_also_submitted_without_a_source_outlives_the_last(kb: Client) -> None:
-    document = sent(kb, "granite", None).document_id
-    sent(kb, "granite", "a.md")
+    document = sent(kb, "granite", "a.md").document_id
+    sent(kb, "granite", None)
     assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"}).documents == 0
     after = kb.call(ops.GET_DOCUMENT, document)
     assert (after.source_path, after.source_paths) == (None, [])
+
+
+def test_a_file_that_was_submitted_without_a_source_is_not_taken_over(kb: Client) -> None:
+    """Somebody sent the file for itself, and a folder that holds it too may lose it."""
+    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
+    document = kb.ended(kb.send("a.md", b"basalt", None, **fields)).document_id
+    assert kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **fields)).document_id == document
+    assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"}).documents == 0
 
 
 def test_a_source_that_cannot_be_taken_off_stays(kb: Client) -> None:

@@ -78,7 +78,7 @@ def _read(source: DataSource) -> Text | SourceError:
     try:
         text = source.read()
     except NotConfigured as state:
-        log.info("No knowledge base text: none is configured", extra=fields)
+        log.warning("No knowledge base text: %s", state, extra=fields)
         return state
     except SourceError as error:
         log.error("Reading the knowledge base text failed: %s", error, extra=fields)

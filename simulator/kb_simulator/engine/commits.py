@@ -13,7 +13,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import tags_to_unite, text_digest, title_after_update
-from kb_contracts.semantics.sources import Plan, plan
+from kb_contracts.semantics.sources import Plan, plan, takes_over
 from kb_readers.model import Extraction
 from kb_simulator.determinism import rfc3339
 from kb_simulator.engine.documents import Documents
@@ -88,6 +88,8 @@ def _united(documents: Documents, stored: Stored, submission: Submission, now: i
     tags = [*stored.document.tags, *tags_to_unite(stored.document.tags, submission.tags)]
     paths = list(stored.document.source_paths)
     if submission.source_path is not None and submission.source_path not in paths:
+        if takes_over(submission.kind, paths):
+            stored = documents.by_id[stored.document.id] = replace(stored, unsourced=False)
         paths.append(submission.source_path)
     if tags == stored.document.tags and paths == stored.document.source_paths:
         return stored

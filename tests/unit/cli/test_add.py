@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +16,9 @@ from kb_cli.add import LEADS_OUT, Adding, Found, Outcome, Progress, Result, stat
 from kb_cli.client import EngineClient, QueueFull
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import GET_JOB
 from tests.unit.cli.test_client import JOB
+from tests.unit.cli.test_output import Terminal
 
 
 @dataclass
@@ -36,10 +40,18 @@ class Scripted:
             raise answer
         return _job(answer, "queued")
 
-    def wait_for_job(self, job_id: str) -> m.Job:
+    def wait_for_job(self, job_id: str, *, on_job: Callable[[m.Job], None] | None = None) -> m.Job:
         """The job, cancelled so that no document is asked for."""
         self.log.append(f"wait {job_id}")
+        if on_job is not None:
+            on_job(msgspec.structs.replace(_job(job_id, "running"), progress=0.5))
         return _job(job_id, "cancelled")
+
+    def call(self, operation: object, *, path: dict[str, str]) -> m.Job:
+        """A look at a job without waiting: ended."""
+        assert operation is GET_JOB
+        self.log.append(f"look {path['job_id']}")
+        return _job(path["job_id"], "cancelled")
 
 
 def _job(job_id: str, status: m.JobStatus) -> m.Job:
@@ -93,6 +105,68 @@ def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> No
 
 def full() -> QueueFull:
     return QueueFull(Exit.FAILED, "Too many jobs wait.")
+
+
+def test_files_that_were_read_are_told_while_others_are_sent(files: list[Found]) -> None:
+    client = Scripted(["1", "2", "3"])
+    told = adding(client)
+    told.clock = count().__next__
+    told.run(files)
+    assert client.log == ["send a.txt", "send b.txt", "look 1", "look 2", "send c.txt", "look 3"]
+
+
+def test_the_bar_moves_while_one_file_is_read(files: list[Found], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    progress = Progress(Output(stdout=terminal))
+    progress.began(1, 1)
+    with progress:
+        assert progress.on_job is not None
+        progress.on_job(msgspec.structs.replace(_job("1", "running"), progress=0.5))
+    assert " 50 %" in terminal.getvalue()
+
+
+def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(str(number))
+        (tmp_path / f"{number}.xyz").touch()
+    (tmp_path / "LICENCE").touch()
+    pipe = io.StringIO()
+    with Progress(Output(stdout=pipe)) as progress:
+        found, _ = walk([tmp_path])
+        progress.began(len(found), 0)
+        for file in found:
+            if file.path.suffix == ".txt" and file.path.stem != "7":
+                progress.ended(Result(file.label, "added", 1))
+        progress.ended(Result("7.txt", "failed", reason="broken"))
+        client = Scripted([])
+        results = Adding(cast("EngineClient", client), ["collection:documents"], progress).run(
+            [file for file in found if file.path.suffix != ".txt"]
+        )
+    assert len(results) == 31
+    assert pipe.getvalue().splitlines() == [
+        "failed\t7.txt\tbroken",
+        "skipped\t1 file without extension\twithout an extension there is no format that kb reads; "
+        "kb add --as-text takes it for text",
+        "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text takes it for text",
+    ]
+
+
+def test_ctrl_c_says_how_much_is_in(files: list[Found]) -> None:
+    class Interrupted(Scripted):
+        def wait_for_job(self, job_id: str, *, on_job: Callable[[m.Job], None] | None = None) -> m.Job:
+            if job_id == "2":
+                raise KeyboardInterrupt
+            return super().wait_for_job(job_id, on_job=on_job)
+
+    stopped = adding(Interrupted(["1", "2", "3"]))
+    stopped.progress.began(len(files), 3)
+    with pytest.raises(CliError) as ended:
+        stopped.run(files)
+    assert ended.value.status is Exit.INTERRUPTED
+    assert ended.value.message == (
+        "interrupted: 0 of 3 files are in, 2 more are sent and will be; the same command continues"
+    )
 
 
 def test_when_the_queue_is_full_the_oldest_of_our_jobs_is_awaited(files: list[Found]) -> None:

@@ -94,6 +94,57 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
     assert (output.out, "kb" in output.err) == ("", True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage", "words"),
+    [
+        (["serch", "x"], "usage: kb [", "there is no command 'serch'; did you mean search?"),
+        (["zzzz"], "usage: kb [", "there is no command 'zzzz'; kb help lists them"),
+        (["--versoin"], "usage: kb [", "there is no option --versoin; did you mean --version?"),
+        (["search", "x", "--colection", "y"], "usage: kb search ", "did you mean --collection?"),
+        (["rm", "--yess"], "usage: kb rm ", "there is no option --yess; did you mean --yes?"),
+        (["status", "--tpo=3"], "usage: kb status ", "there is no option --tpo\n"),
+        (["status", "more"], "usage: kb status ", "unrecognized arguments: more"),
+        (["help", "serch"], "usage: kb [", "did you mean search?"),
+    ],
+)
+def test_a_wrong_name_shows_the_usage_of_its_command_and_the_name_that_is_near(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], usage: str, words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(arguments)
+    assert ended.value.code == Exit.USAGE
+    error = capsys.readouterr().err
+    assert (error.startswith(usage), words in error) == (True, True), error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "same"),
+    [
+        (["version"], ["--version"]),
+        (["-V"], ["--version"]),
+        (["help"], ["--help"]),
+        (["help", "search"], ["search", "--help"]),
+    ],
+)
+def test_help_and_version_are_commands_too(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], same: list[str]
+) -> None:
+    answers = []
+    for each in (arguments, same):
+        with pytest.raises(SystemExit) as ended:
+            dispatch(each)
+        assert ended.value.code == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != ""
+
+
+def test_a_text_that_begins_with_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    for text in (["--from now on"], ["--", "--from"]):
+        assert dispatch(["search", "--url", url, *text]) == Exit.UNREACHABLE
+        capsys.readouterr()
+
+
 def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert dispatch(["status", "--url", url]) == Exit.UNREACHABLE

@@ -107,6 +107,21 @@ def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
 
 
+def test_a_replaced_text_that_stays_is_told(kb: Kb, tmp_path: Path) -> None:
+    """Also where `kb add` replaced it."""
+    kb("addnote", "Lights out at ten", "--source-path", "house/lights")
+    kb("addnote", "Lights out at ten")
+    _, out, _ = kb("addnote", "Lights out at eleven", "--source-path", "house/lights")
+    assert "stays as a document, for it was also added in another way" in out
+    _, out, _ = kb("addnote", "Lights out at twelve", "--source-path", "house/lights")
+    assert out.endswith("what its source had before is replaced.\n")
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text("Doors close at nine")
+        kb("add", name)
+    (tmp_path / "one.txt").write_text("Doors close at eight")
+    assert "stays as a document" in kb("add", "one.txt")[1]
+
+
 def test_a_note_may_come_from_stdin(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\n"))
     document = kb.note("-", "--title", "Piped", "--source-path", "memory/piped.md")

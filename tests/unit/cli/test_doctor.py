@@ -105,6 +105,21 @@ def test_clients_that_are_there_know_kb_or_do_not(kb: Kb, home: Path) -> None:
     assert "Windsurf" not in found
 
 
+def test_a_client_that_is_installed_and_has_no_configuration_yet_is_listed(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home / "bin"))
+    (home / "bin").mkdir()
+    program = home / "bin" / "claude"
+    program.touch(0o755)
+    (home / ".codeium" / "windsurf").mkdir(parents=True)
+    (home / ".cursor").mkdir()
+    (home / ".cursor" / "extensions").touch()
+    found = looked(kb)
+    assert found["Claude Code"] == found["Cursor"] == ("note", "does not know kb")
+    assert not {"Windsurf", "Codex", "Zed", "VS Code"} & found.keys()
+
+
 def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kb("connect", "cursor", "--yes")
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))

@@ -102,6 +102,16 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
     assert "Traceback" not in stack.process.output()
 
 
+def test_up_names_the_header_where_named_keys_exist(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    ended("keys", "create", "ci", KB_HOME=str(home))
+    with running_stack(home, KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
+        shown = stack.process.output()
+    line = f"claude mcp add --transport http kb {stack.mcp_url}"
+    assert f'{line} --header "Authorization: Bearer $TOKEN"\n' in shown
+    assert "kb keys create prints it" in shown
+
+
 def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_path: Path) -> None:
     done = ended(
         "doctor",
@@ -113,6 +123,15 @@ def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_pat
     )
     assert done.returncode == Exit.OK, done.stdout
     assert not any(line.startswith("wrong") for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("path", ["", "/mcp"])
+def test_the_address_of_the_mcp_server_is_recognised(stack: Stack, tmp_path: Path, path: str) -> None:
+    where = {"KB_HOME": str(stack.home), "KB_MCP_API_KEY": KEY}
+    done = ended("status", "--url", stack.server_url + path, **where)
+    assert done.returncode == Exit.USAGE
+    assert f"{stack.server_url}{path} is the MCP server" in done.stderr
+    assert f"at {stack.engine_url} " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ async def _submitted_again(
         await originals.release(write, [standing.sha256])
     changes = [
         await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
-        await sources.attach(write, document_id, job.source_path),
+        await sources.attach(write, standing, job),
     ]
     if prepared is not None or any(changes):
         await raise_version(write, document_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.sources import Holder, Plan, plan, source_scope
+from kb_contracts.semantics.sources import Holder, Plan, plan, source_scope, takes_over
 from kb_engine.store.port import OCR_METHOD, NewJob
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -93,14 +93,17 @@ async def holder(read: Read, document: m.Document) -> Holder:
     return Holder(document.id, document.source_paths, bool(unsourced))
 
 
-async def attach(write: Write, document_id: int, path: str | None) -> bool:
+async def attach(write: Write, document: m.Document, job: NewJob) -> bool:
     """Keep where a document came from, if it was from somewhere; whether that path was not known."""
+    document_id, path = document.id, job.source_path
     if path is None:
         await write.rows("UPDATE documents SET unsourced = true WHERE id = ?", (document_id,))
         return False
     known = "SELECT true FROM document_sources WHERE document_id = ? AND source_path = ?"
     if await write.value(known, (document_id, path)):
         return False
+    if takes_over(job.kind, document.source_paths):
+        await write.rows("UPDATE documents SET unsourced = false WHERE id = ?", (document_id,))
     await point(write, path, document_id)
     await _set_first(write, document_id)
     return True

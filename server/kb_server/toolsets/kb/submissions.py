@@ -23,6 +23,7 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_contracts.semantics.access import named
+from kb_contracts.semantics.sources import what_stays
 from kb_server import collection_moves
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
@@ -156,7 +157,8 @@ def _hint(job: m.Job, document: m.Document | None) -> str:
         return why_empty(document)
     done = "It was there already; nothing was doubled." if job.deduplicated else "It can be searched now."
     if job.outcome == "replaced":
-        done += " What was under its source_path before is replaced."
+        stays = what_stays(job, document) or "what was under its source_path before is replaced"
+        done += f" {stays[0].upper()}{stays[1:]}."
     if job.left_out:
         done += f" Not taken, for the document has its own: {', '.join(job.left_out)}."
     return f"{done} {document.status_reason}" if document.status_reason else done

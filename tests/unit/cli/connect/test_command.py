@@ -50,7 +50,16 @@ def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert kb("connect", client, "--yes")[:2] == (Exit.OK, f"{CLIENTS[client].title} knows kb as before.\n")
     assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
-    assert not file.read_text().strip("{} \n")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("client", ["gemini", "codex"])
+def test_a_file_that_kb_made_and_another_program_changed_stays(kb: Kb, home: Path, client: str) -> None:
+    file = file_of(client, home)
+    kb("connect", client, "--yes")
+    file.write_text("# mine\n" + file.read_text() if client == "codex" else file.read_text() + "\n")
+    kb("connect", client, "--undo", "--yes")
+    assert not file.read_text().replace("# mine", "").strip("{} \n")
 
 
 def test_the_key_is_written_and_not_shown(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +103,6 @@ def test_a_link_stays_a_link(kb: Kb, home: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_empty_stays_when_kb_is_taken_out(kb: Kb, home: Path) -> None:
-    """kb cannot know whether it was there before; that another program waits for it, neither."""
     for client in ("gemini", "codex"):
         file = file_of(client, home)
         file.parent.mkdir(parents=True)

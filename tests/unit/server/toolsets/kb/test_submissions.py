@@ -90,6 +90,30 @@ async def test_a_note_sent_again_under_its_source_path_replaces(
     assert (job["outcome"], job["left_out"]) == ("unchanged", ["title"])
 
 
+async def test_a_note_without_a_source_path_is_taken_over_by_one(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    given = {"collection": "memory", "wait_seconds": JOB_SECONDS}
+    plain = await tools.ok("kb_addnote", text="Deploys on Tuesdays", **given)
+    named = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
+    newer = await tools.ok("kb_addnote", text="Deploys on Thursdays", source_path="deploys", **given)
+    assert plain["document_id"] == named["document_id"] == newer["document_id"]
+    assert newer["hint"].endswith("What was under its source_path before is replaced.")
+    assert len(engine.state.documents.by_id) == 1
+
+
+async def test_a_replaced_note_that_stays_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """It was also added without a path, or the new text has a document already."""
+    given = {"collection": "memory", "wait_seconds": JOB_SECONDS}
+    first = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
+    await tools.ok("kb_addnote", text="Deploys on Tuesdays", **given)
+    newer = await tools.ok("kb_addnote", text="Deploys on Thursdays", source_path="deploys", **given)
+    assert newer["document_id"] != first["document_id"]
+    assert "What its source_path led to before stays as a document" in newer["hint"]
+    back = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
+    assert "is removed, unless it was also added in another way" in back["hint"]
+
+
 async def test_a_failed_job_says_why(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.state.policy = FailAt(code="extraction_failed", message="No text.")
     answer = await tools.ok("kb_addnote", text="x", wait_seconds=JOB_SECONDS)

@@ -311,7 +311,8 @@ async def test_that_no_file_is_configured_is_logged(caplog: pytest.LogCaptureFix
     with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
         await call(build(Services(ServerSettings(toolsets=["textfile"]))), "get_kb_info")
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert logged == [("INFO", "No knowledge base text: none is configured")]
+    words = "No file is configured. Set KB_TEXT_FILE, or start with --file PATH."
+    assert logged == [("WARNING", f"No knowledge base text: {words}")]
 
 
 @pytest.mark.requirement("F30")

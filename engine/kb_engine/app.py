@@ -82,7 +82,8 @@ from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
 from kb_engine.turns import places
-from kb_readers.model import Limits
+from kb_readers.memory import MemoryBudget
+from kb_readers.model import Limits, shares
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
@@ -296,14 +297,17 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         logger.info("passages of this base are embedded without their titles; kb reindex adds them")
     ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
+    memory_bytes, ocr_memory_bytes = shares(settings.extract_memory_bytes)
     limits = Limits(
         wall_seconds=settings.extract_timeout,
         ocr_seconds=settings.ocr_timeout,
         ocr_pages=settings.ocr_pages,
-        memory_bytes=settings.extract_memory_bytes,
+        memory_bytes=memory_bytes,
+        ocr_memory_bytes=ocr_memory_bytes,
         sandbox=settings.sandbox,
     )
-    pipeline = Pipeline(encoder, limits, context=store.context)
+    memory = MemoryBudget(settings.extract_memory_bytes)
+    pipeline = Pipeline(encoder, limits, context=store.context, memory=memory)
     workers = Workers(
         store=store, spool=spool, pipeline=pipeline, ends=ends, places=places(settings.ingest_workers)
     )

@@ -98,9 +98,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     ] = 500
     extract_memory_bytes: Annotated[
         int,
-        Setting("KB_EXTRACT_MEMORY_BYTES", "memory that reading one file may take"),
+        Setting(
+            "KB_EXTRACT_MEMORY_BYTES",
+            "memory that reading files may take, all together; one file has two fifths of it at the most",
+        ),
         msgspec.Meta(ge=64 * MEBIBYTE),
-    ] = 2 * GIBIBYTE
+    ] = 5 * GIBIBYTE
     sandbox: Annotated[
         Sandboxing,
         Setting(

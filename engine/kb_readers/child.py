@@ -12,7 +12,7 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -21,6 +21,7 @@ import msgspec
 
 from kb_contracts.api.formats import Format
 from kb_readers.failures import ExtractionFailed, crashed, too_long, too_much_memory
+from kb_readers.memory import MemoryBudget
 from kb_readers.model import (
     RECORD_BYTES,
     Extraction,
@@ -52,12 +53,28 @@ async def read_in_child(
     limits: Limits,
     on_progress: OnProgress,
     known: Extraction | None = None,
+    *,
+    memory: MemoryBudget | None = None,
 ) -> Extraction:
     """The text of an open file, by a reader that may add to what is known.
 
-    `source` has a file descriptor. The child is killed with its whole group when it takes too long or when
-    the awaiting task is cancelled. Raises ExtractionFailed.
+    `source` has a file descriptor. The child starts once `memory` has room for it, and is killed with its
+    whole group when it takes too long or when the awaiting task is cancelled. Raises ExtractionFailed.
     """
+    most_bytes = limits.memory_for(reader, os.fstat(source.fileno()).st_size)
+    async with nullcontext() if memory is None else memory.reserved(most_bytes):
+        return await _read(source, fmt, reader, limits, most_bytes, on_progress, known)
+
+
+async def _read(
+    source: IO[bytes],
+    fmt: Format,
+    reader: Reader,
+    limits: Limits,
+    most_bytes: int,
+    on_progress: OnProgress,
+    known: Extraction | None,
+) -> Extraction:
     with (
         TemporaryFile() as known_file,
         TemporaryFile() as report,
@@ -90,7 +107,7 @@ async def read_in_child(
         finally:
             pipe.close_writer()
         status = await _run(process, pipe, limits, on_progress)
-        return await asyncio.to_thread(_outcome, status, report, errors, reader, limits)
+        return await asyncio.to_thread(_outcome, status, report, errors, reader, limits, most_bytes)
 
 
 async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress) -> int:
@@ -169,18 +186,22 @@ def reader_environment() -> dict[str, str]:
     }
 
 
-def _outcome(status: int, report: IO[bytes], errors: IO[bytes], reader: Reader, limits: Limits) -> Extraction:
+def _outcome(
+    status: int, report: IO[bytes], errors: IO[bytes], reader: Reader, limits: Limits, most_bytes: int
+) -> Extraction:
     report.seek(0)
     try:
         outcome: Report = _REPORT.decode(report.read())
     except msgspec.DecodeError:
-        raise _died(status, errors, reader, limits) from None
+        raise _died(status, errors, reader, limits, most_bytes) from None
     if isinstance(outcome, Failure):
         raise ExtractionFailed(outcome.code, outcome.message)
     return outcome
 
 
-def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> ExtractionFailed:
+def _died(
+    status: int, errors: IO[bytes], reader: Reader, limits: Limits, most_bytes: int
+) -> ExtractionFailed:
     """Why a reader that left no report ended. Its output may quote the file, so no message repeats it."""
     errors.seek(0)
     printed = errors.read(_ERROR_BYTES)
@@ -195,7 +216,7 @@ def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> Ext
     is_denied = -status == signal.SIGABRT and reader.aborts_without_memory
     # A kill that was not ours is the system's, which is out of memory.
     if is_denied or -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
-        return too_much_memory(limits.memory_bytes)
+        return too_much_memory(most_bytes)
     return crashed(f"signal {-status}" if status < 0 else f"status {status}")
 
 

@@ -92,6 +92,18 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
         return self
 
 
+LEAST_MEMORY, OCR_MEMORY = 512 << 20, 1536 << 20
+"""Bytes of address space with which a small file, and a page by OCR, is read."""
+
+
+def shares(total: int) -> tuple[int, int]:
+    """What one file and one reader of pixels may take where all readers together have `total` bytes.
+
+    Two scans leave room for the largest file: 2 fifths for that, 3 tenths for each of them.
+    """
+    return min(total, max(LEAST_MEMORY, total * 2 // 5)), min(total, max(OCR_MEMORY, total * 3 // 10))
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What the reading of one file may take before it is stopped."""
 
@@ -108,11 +120,22 @@ class Limits(msgspec.Struct, frozen=True):
     ocr_pages: int = 500
     """How many pages of one file are read by OCR at the most."""
     memory_bytes: int = 2 << 30
-    """Address space of the process that reads, the programs it is made of included (about 200 MB)."""
+    """Address space of a process that reads, at the most, its programs included (about 200 MB)."""
+    least_memory_bytes: int = LEAST_MEMORY
+    """The same for a file of no size; each byte of a file adds `memory_a_byte`."""
+    memory_a_byte: int = 64
+    ocr_memory_bytes: int = OCR_MEMORY
+    """The same for a process that reads pixels, whatever the size of the file."""
     text_bytes: int = 64 << 20
     """The extracted text of a whole file in UTF-8."""
     sandbox: Sandboxing = "auto"
     """Whether files are read where nothing else can be reached."""
+
+    def memory_for(self, reader: Reader, size: int) -> int:
+        """Bytes of address space of a process that reads a file of `size` bytes."""
+        if reader.memory_limit == "ocr":
+            return self.ocr_memory_bytes
+        return min(self.memory_bytes, self.least_memory_bytes + size * self.memory_a_byte)
 
 
 DEFAULT_LIMITS = Limits()
@@ -140,6 +163,8 @@ class Reader(msgspec.Struct, frozen=True):
     """Whether it is called with the bytes and a `Context`, or with the bytes alone."""
     cpu_limit: Literal["wall", "size", "ocr"] = "wall"
     """Bounds its processor time: as on the wall; less for a small file; or more, as long as OCR may take."""
+    memory_limit: Literal["size", "ocr"] = "size"
+    """Bounds its memory: in proportion to the file, or as for OCR, where pixels count and not bytes."""
     aborts_without_memory: bool = False
     """Whether its library ends the process where memory is denied: PDFium, which has no exceptions, does."""
 

@@ -16,6 +16,7 @@ from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.grammars import GRAMMARS
+from kb_readers.memory import MemoryBudget
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
 from kb_readers.text import read_text
 
@@ -73,12 +74,14 @@ async def read_file(
     fmt: Format,
     limits: Limits = DEFAULT_LIMITS,
     on_progress: OnProgress = ignore_progress,
+    *,
+    memory: MemoryBudget | None = None,
 ) -> Extraction:
     """The text of an open file, read as `fmt`.
 
-    Text, Markdown and data are decoded in a thread, other formats are read in a child, which is killed with
-    its whole group when it breaks a limit or when the awaiting task is cancelled. Raises ExtractionFailed;
-    KeyError for a format without a reader here.
+    Text, Markdown and data are decoded in a thread, other formats are read in a child, which starts once
+    `memory` has room for it, and is killed with its whole group when it breaks a limit or when the awaiting
+    task is cancelled. Raises ExtractionFailed; KeyError for a format without a reader here.
     """
     if fmt.name in _DECODED_HERE:
         data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
@@ -86,4 +89,4 @@ async def read_file(
             raise too_much_text(limits.text_bytes)
         return (await asyncio.to_thread(read_text, data, fmt.mime_type)).within(limits)
     require_reader(fmt)
-    return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress)
+    return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress, memory=memory)

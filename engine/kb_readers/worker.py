@@ -72,10 +72,10 @@ def _report(task: Task) -> Report:
     except ExtractionFailed as failed:
         return Failure.of(failed)
     except MemoryError:
-        return Failure.of(too_much_memory(task.limits.memory_bytes))
+        return Failure.of(too_much_memory(_memory_of(task)))
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError) and _NO_ROOM in str(error):
-            return Failure.of(too_much_memory(task.limits.memory_bytes))
+            return Failure.of(too_much_memory(_memory_of(task)))
         package = error.name or "that reads it"
         return Failure(
             "extraction_failed",
@@ -96,10 +96,14 @@ def _bind(task: Task) -> None:
     # The parent ends a reader that takes too long; these end one whose parent no longer can.
     _set_alarm(limits)
     _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds) + 1, _CPU_SLACK_SECONDS)
-    _limit(resource.RLIMIT_AS, limits.memory_bytes)
+    _limit(resource.RLIMIT_AS, _memory_of(task))
     _limit(resource.RLIMIT_FSIZE, limits.text_bytes + _REPORT_SLACK_BYTES)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
+
+
+def _memory_of(task: Task) -> int:
+    return task.limits.memory_for(task.reader, os.fstat(sys.stdin.fileno()).st_size)
 
 
 def _set_alarm(limits: Limits) -> None:

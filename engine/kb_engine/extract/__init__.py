@@ -16,14 +16,20 @@ from kb_config.installing import install_command
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed
+from kb_readers.memory import MemoryBudget
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Reader
 from kb_readers.readers import ignore_progress, read_file
 from kb_readers.remarks import pages_listed
 from kb_readers.text import has_few_letters
 
-_PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True)
+_PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True, memory_limit="ocr")
 _SCANS = Reader(
-    "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
+    "kb_engine.extract.scans",
+    "read_scans",
+    takes_context=True,
+    cpu_limit="ocr",
+    memory_limit="ocr",
+    aborts_without_memory=True,
 )
 _OCR_PACKAGE = "rapidocr"
 
@@ -35,30 +41,34 @@ async def extract(
     force_ocr: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     on_progress: OnProgress = ignore_progress,
+    memory: MemoryBudget | None = None,
 ) -> Extraction:
     """The text of the file at `path`, read as `fmt` whatever its name.
 
     With `force_ocr` the text that a PDF holds is ignored; other formats are read as always. A child process
-    is killed with its whole group when it breaks a limit or when the awaiting task is cancelled.
+    starts once `memory` has room for it, and is killed with its whole group when it breaks a limit or when
+    the awaiting task is cancelled.
 
     Raises ExtractionFailed; OSError when the file cannot be opened.
     """
     with path.open("rb") as source:
         match fmt.name:
             case "jpg" | "png":
-                return await read_in_child(source, fmt, _PICTURES, limits, on_progress)
+                return await read_in_child(source, fmt, _PICTURES, limits, on_progress, memory=memory)
             case "pdf" if force_ocr:
                 if not _has_ocr():
                     raise no_ocr(_OCR_PACKAGE)
-                return await read_in_child(source, fmt, _SCANS, limits, on_progress)
+                return await read_in_child(source, fmt, _SCANS, limits, on_progress, memory=memory)
             case "pdf":
-                return await _read_pdf(source, fmt, limits, on_progress)
+                return await _read_pdf(source, fmt, limits, on_progress, memory)
             case _:
-                return await read_file(source, fmt, limits, on_progress)
+                return await read_file(source, fmt, limits, on_progress, memory=memory)
 
 
-async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress: OnProgress) -> Extraction:
-    known = await read_file(source, fmt, limits, on_progress)
+async def _read_pdf(
+    source: IO[bytes], fmt: Format, limits: Limits, on_progress: OnProgress, memory: MemoryBudget | None
+) -> Extraction:
+    known = await read_file(source, fmt, limits, on_progress, memory=memory)
     if not any(has_few_letters(page.body) for page in known.pages):
         return known
     if not _has_ocr():
@@ -74,7 +84,7 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
         )
     source.seek(0)
     try:
-        return await read_in_child(source, fmt, _SCANS, limits, on_progress, known)
+        return await read_in_child(source, fmt, _SCANS, limits, on_progress, known, memory=memory)
     except ExtractionFailed as failed:
         # What is known stays where it is half of the pages or more: a few figures are not worth the text.
         silent = _silent(known)

@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
+from kb_readers.memory import MemoryBudget
 from kb_readers.model import Extraction, Limits, PageBegun, PagesCounted
 
 Progress = Callable[[str, int, int], Awaitable[None]]
@@ -47,7 +47,7 @@ class Pipeline:
 
     A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
     would send it again. `pause` waits, in seconds. With `context`, passages are embedded with titles and
-    headings.
+    headings. The readers of files have `memory` together.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Pipeline:
         limits: Limits,
         *,
         context: bool = True,
+        memory: MemoryBudget | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._encoder = encoder
@@ -63,8 +64,7 @@ class Pipeline:
         self._context = context
         self._pause = pause
         self._at_once = encoder.device.threads + 1
-        # Reading one takes nearly a gigabyte, and soon ends.
-        self._pictures = asyncio.Semaphore(encoder.device.threads)
+        self._memory = memory
 
     async def note(self, text: str, title: str, progress: Progress, *, caller: str = "") -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
@@ -98,10 +98,14 @@ class Pipeline:
             await steps.page(pages)
 
         await steps.extracting()
-        async with self._pictures if kind.doc_type == "image" else nullcontext():
-            extraction = await extract(
-                path, kind, force_ocr=force_ocr, limits=self._limits, on_progress=on_progress
-            )
+        extraction = await extract(
+            path,
+            kind,
+            force_ocr=force_ocr,
+            limits=self._limits,
+            on_progress=on_progress,
+            memory=self._memory,
+        )
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
     async def embed(self, title: str, chunks: Sequence[PreparedChunk], *, caller: str) -> Vectors:

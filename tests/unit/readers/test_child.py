@@ -106,7 +106,7 @@ async def test_the_reader_is_bound_and_knows_no_secret(
 ) -> None:
     monkeypatch.setenv("KB_API_KEY", "secret")
     path, writer = endless
-    task = asyncio.create_task(read_path(path, HTML, Limits(memory_bytes=1 << 30, text_bytes=1 << 20)))
+    task = asyncio.create_task(read_path(path, HTML, Limits(least_memory_bytes=1 << 30, text_bytes=1 << 20)))
     process = await reading(writer)
     assert process.nice() >= min(19, psutil.Process().nice() + 10)
     assert os.getsid(process.pid) == process.pid
@@ -182,12 +182,12 @@ def page_of(megabytes: float) -> bytes:
         (partial(page_of, 0.05), "html", Limits(text_bytes=20_000), "extraction_failed", "20,000 bytes"),
         (partial(page_of, 128), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (partial(page_of, 128), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
-        (nested_pdf, "pdf", Limits(memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
+        (nested_pdf, "pdf", Limits(least_memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
         # Long before a large one would be: what it may compute goes by its size.
         (
             nested_pdf,
             "pdf",
-            Limits(cpu_seconds=0.5, memory_bytes=8 << 30),
+            Limits(cpu_seconds=0.5, memory_bytes=8 << 30, least_memory_bytes=8 << 30),
             "extraction_timeout",
             "far more work than its size",
         ),

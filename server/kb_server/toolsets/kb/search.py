@@ -175,8 +175,10 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         call.log["results"] = len(response.results)
         # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
-        told: set[int] = set()
-        hits = [_hit(result, place, arguments, told) for result, place in zip(results, places, strict=False)]
+        described: set[int] = set()
+        hits = [
+            _hit(result, place, arguments, described) for result, place in zip(results, places, strict=False)
+        ]
         omitted = response.omitted + left_out
         return KbSearchResult(
             results=hits,
@@ -257,8 +259,10 @@ def explained(explanation: m.Explanation) -> dict[str, float | None]:
     return parts
 
 
-def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments, told: set[int]) -> SearchHit:
-    """A hit; `told` are the documents of the hits before it, whose members are not repeated."""
+def _hit(
+    result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments, described: set[int]
+) -> SearchHit:
+    """A hit; `described` are the documents of the hits before it, whose members are not repeated."""
     chunk, document = result.chunk, result.document
     hit = SearchHit(  # by position: by name takes five times as long
         chunk.text,
@@ -275,9 +279,9 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments,
         document.format,
     )
     hit.truncated = result.truncated
-    if document.id not in told:
-        told.add(document.id)
-        _tell_document(hit, document, MAX_METADATA_CHARS if arguments.detail == "full" else 0)
+    if document.id not in described:
+        described.add(document.id)
+        _describe(hit, document, MAX_METADATA_CHARS if arguments.detail == "full" else 0)
     if (arguments.neighbors and arguments.detail == "full") or result.before or result.after:
         hit.before, hit.after = _passages(result.before), _passages(result.after)
     if result.citation is not UNSET:
@@ -289,7 +293,7 @@ def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments,
     return hit
 
 
-def _tell_document(hit: SearchHit, document: m.DocumentSummary, most_metadata: int) -> None:
+def _describe(hit: SearchHit, document: m.DocumentSummary, most_metadata: int) -> None:
     if not hit.text.startswith(document.title):
         hit.title = document.title
     hit.source_path, hit.filename = document.source_path, document.filename

@@ -241,7 +241,7 @@ async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path, mebibytes: in
     path = tmp_path / "x"
     path.write_bytes(saved(SIGN))
     with pytest.raises(ExtractionFailed, match=f"{mebibytes} MiB") as failed:
-        await extract(path, PNG, limits=Limits(memory_bytes=mebibytes << 20))
+        await extract(path, PNG, limits=Limits(ocr_memory_bytes=mebibytes << 20))
     assert failed.value.code == "extraction_memory"
 
 

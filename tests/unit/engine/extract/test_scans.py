@@ -199,7 +199,7 @@ async def test_time_in_which_a_report_waits_is_no_time_of_the_page(
 
 async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
     data = pdf_of_sheets([scan(["The granite quarry"])])
-    failed = await failure(tmp_path / "x", data, Limits(memory_bytes=600 << 20))
+    failed = await failure(tmp_path / "x", data, Limits(ocr_memory_bytes=600 << 20))
     assert failed.code == "extraction_memory"
 
 

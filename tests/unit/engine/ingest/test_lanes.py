@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.formats import FORMATS
+from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.store.repository import state
 from kb_engine.turns import SHORT_BYTES
+from kb_readers.memory import MemoryBudget
+from kb_readers.model import OCR_MEMORY, Limits
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, Parts, parts_in
 from tests.support.patience import ANSWER_SECONDS
@@ -78,8 +81,9 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
 
 
 @pytest.mark.process
-async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
-    """Each takes nearly a gigabyte while it is read, whatever the number of places."""
+async def test_readers_together_keep_to_their_memory(parts: Parts, tmp_path: Path) -> None:
+    """There is room for one reader of pictures, whatever the number of places."""
+    pipeline = Pipeline(parts.encoder, Limits(), memory=MemoryBudget(OCR_MEMORY))
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
     most = 0
 
@@ -93,10 +97,7 @@ async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    read = [
-        parts.workers._pipeline.file(tmp_path / "a.png", FORMATS["png"], "a.png", None, progress)
-        for _ in range(3)
-    ]
+    read = [pipeline.file(tmp_path / "a.png", FORMATS["png"], "a.png", None, progress) for _ in range(3)]
     await asyncio.gather(*read)
     watching.cancel()
     assert most == 1

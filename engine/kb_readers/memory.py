@@ -1,0 +1,30 @@
+"""The memory of all readers together: a reader starts once its bound is free of what the others may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class MemoryBudget:
+    """`total` bytes for all readers of a process. Readers that have to wait start in the order of arrival."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def reserved(self, size: int) -> AsyncIterator[None]:
+        """Hold `size` bytes, at most the total, until the block is left; wait until they are free."""
+        async with self._turn:
+            while self._free < size:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= size
+        try:
+            yield
+        finally:
+            self._free += size
+            self._freed.set()

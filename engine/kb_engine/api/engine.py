@@ -169,6 +169,7 @@ class StateApi:
         try:
             counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.kept)
             uploads = await engine.spool.size()
+            lost = await engine.store.lost_vectors()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         except Exception as error:  # whatever keeps the base from being read is what a status is asked for
             logger.warning("the base cannot be read", exc_info=True)
@@ -189,6 +190,11 @@ class StateApi:
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
         issues = engine.store.issues + engine.scan.issues
+        if lost:
+            issues.append(
+                f"{lost} passages have no vector, and searches by meaning leave them out. "
+                "Stop the engine and run kb check --repair"
+            )
         if free < _NEARLY_FULL_BYTES:
             issues.append(f"The disk is nearly full: {free} bytes are free")
         return issues

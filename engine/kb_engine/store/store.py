@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -94,6 +94,7 @@ class Store(ABC):
         self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
         self._emptied_at: str | None = None
+        self._lost: set[int] = set()
 
     @property
     def issues(self) -> list[str]:
@@ -110,6 +111,18 @@ class Store(ABC):
         logger.warning(
             "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
         )
+
+    def _note_lost(self, chunk_ids: Collection[int]) -> None:
+        """These chunks have no vector."""
+        if new := set(chunk_ids) - self._lost:
+            self._lost = self._lost | new
+            logger.warning("passages have no vector; kb check names them", extra={"passages": len(new)})
+
+    async def lost_vectors(self) -> int:
+        """How many passages are known to have none; who repairs them gives them new numbers."""
+        if self._lost:
+            self._lost = set(await self.read(search.there, sorted(self._lost)))
+        return len(self._lost)
 
     async def read(
         self,

@@ -149,6 +149,8 @@ def search(options: argparse.Namespace, out: Output) -> None:
             check_collections(client, request.tags)
     if out.answered(answer):
         return
+    if answer.incomplete:
+        out.note(f"incomplete: {answer.incomplete}")
     if answer.results and answer.weak:
         out.text("weak: nothing matches well, these are only the nearest\n", style="yellow")
     for place, result in enumerate(answer.results, 1):

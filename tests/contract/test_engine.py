@@ -19,6 +19,7 @@ from tests.contract.conftest import Raw, Start
 from tests.support.engine_http import LONG, Caller, Json, answered, problem
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import PASSWORD, new_server
+from tests.support.stores import direct
 
 
 async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
@@ -188,6 +189,25 @@ async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, t
     (issue,) = status["issues"]
     assert issue.startswith(f"The base {base} cannot be read: ")
     assert (status["storage"]["accessible"], status["version"]) == (False, "v3.0.0")
+
+
+async def test_passages_without_vectors_are_an_issue(start: Start, tmp_path: Path) -> None:
+    """A search answers with the others and says so. With the document the issue goes."""
+    kb = await start()
+    for text in ("granite quarry", "granite columns", "granite roofs"):
+        await kb.note(text)
+    with direct(tmp_path / "engine" / "kb.sqlite") as db:
+        db.execute("DELETE FROM vectors WHERE chunk_id = 2")
+    answer = await kb.search("granite columns")
+    assert {each["document"]["id"] for each in answer["results"]} == {1, 3}
+    assert "kb check --repair" in answer["incomplete"]
+    assert "incomplete" not in await kb.search("granite", mode="fts")
+    (issue,) = (await kb.status())["issues"]
+    assert issue.startswith("1 passages have no vector")
+    assert "kb check --repair" in issue
+    answered(await kb.http.delete("/api/v1/documents/2"))
+    assert "incomplete" not in await kb.search("granite columns")
+    assert (await kb.status())["issues"] == []
 
 
 async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ def response_with(
     total_exact: bool | UnsetType = UNSET,
     reranked: bool | UnsetType = UNSET,
     rerank_failure: str | UnsetType = UNSET,
+    incomplete: str | UnsetType = UNSET,
 ) -> m.SearchResponse:
     """A response to a search; by default `total` is the number of results."""
     return m.SearchResponse(
@@ -188,6 +189,7 @@ def response_with(
         total_exact=total_exact,
         reranked=reranked,
         rerank_failure=rerank_failure,
+        incomplete=incomplete,
     )
 
 

@@ -424,6 +424,8 @@ class SearchResponse(Response):
     them, and `score` is the relevance that it gave, from 0 to 1, which compares from one query to the next as
     far as its model's does; `min_score`, `total` and `weak` are about the first scores. False: results and
     scores are the first ones, and `rerank_failure` says why.
+
+    `incomplete` is there where passages that might have answered could not be searched, and says why.
     """
 
     results: list[SearchResult]
@@ -435,6 +437,7 @@ class SearchResponse(Response):
     total_exact: bool | msgspec.UnsetType = msgspec.UNSET
     reranked: bool | msgspec.UnsetType = msgspec.UNSET
     rerank_failure: str | msgspec.UnsetType = msgspec.UNSET
+    incomplete: str | msgspec.UnsetType = msgspec.UNSET
     next_cursor: str | msgspec.UnsetType = msgspec.UNSET
 
 

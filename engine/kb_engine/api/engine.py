@@ -38,6 +38,7 @@ _NEARLY_FULL_BYTES = 512 * 1024 * 1024
 _RETRY_SECONDS = 1.0
 # What is open to everybody names no address; `/status` says why.
 _WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
+_WITHOUT_INDEX = "The search index cannot be asked; searches are refused until it can"
 # Before the first reading.
 _NO_COUNTS = Counts(
     documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
@@ -116,16 +117,19 @@ class StateApi:
         """
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
-        failure = engine.encoder.failure
         if access.reach is None and "administer" in access.rights:
-            issues = [] if failure is None else [f"The embedding model cannot be used: {failure}"]
+            issues = []
+            if (failure := engine.encoder.failure) is not None:
+                issues.append(f"The embedding model cannot be used: {failure}")
+            if (failure := engine.store.index_failure) is not None:
+                why = " ".join(failure.splitlines())
+                issues.append(f"The search index cannot be asked: {why}. Searches are refused until it can")
             issues += await self._read()
             sandbox = await sandbox_info(engine.settings.sandbox)
             if sandbox.setting == "require" and sandbox.missing:
                 issues.append(no_sandbox(sandbox.missing).message)
             return self._status(self._counts, self._storage, issues, sandbox)
-        issues = [] if failure is None else [_WITHOUT_MODEL]
-        return self._status(await engine.store.read(state.counts), _NO_STORAGE, issues, UNSET)
+        return self._status(await engine.store.read(state.counts), _NO_STORAGE, self._out_of_order(), UNSET)
 
     def _status(
         self, counts: Counts, storage: m.StorageInfo, issues: list[str], sandbox: m.SandboxInfo | UnsetType
@@ -150,7 +154,7 @@ class StateApi:
         return m.Health(status="ok")
 
     async def get_readiness(self, _incoming: Incoming) -> m.Health:
-        """Whether requests can be served; raises `not_ready`. Without its model some still can."""
+        """Whether requests can be served; raises `not_ready`. Without model or index some still can."""
         if self._engine.phase is not Phase.READY:
             raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)
         try:
@@ -159,9 +163,14 @@ class StateApi:
             raise EngineError(
                 "not_ready", f"The store does not answer: {error.detail}", retry_after=_RETRY_SECONDS
             ) from error
-        encoder = self._engine.encoder
-        encoder.begin_recovery()
-        return m.Health(status="ready", issues=UNSET if encoder.failure is None else [_WITHOUT_MODEL])
+        self._engine.encoder.begin_recovery()
+        return m.Health(status="ready", issues=self._out_of_order() or UNSET)
+
+    def _out_of_order(self) -> list[str]:
+        """What is, in words for everybody."""
+        engine = self._engine
+        issues = [_WITHOUT_MODEL] if engine.encoder.failure is not None else []
+        return issues + [_WITHOUT_INDEX] * (engine.store.index_failure is not None)
 
     async def _read(self) -> list[str]:
         """Read the figures anew; what is wrong with the storage."""
@@ -169,6 +178,7 @@ class StateApi:
         try:
             counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.kept)
             uploads = await engine.spool.size()
+            lost = await engine.store.lost_vectors()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         except Exception as error:  # whatever keeps the base from being read is what a status is asked for
             logger.warning("the base cannot be read", exc_info=True)
@@ -189,6 +199,11 @@ class StateApi:
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
         issues = engine.store.issues + engine.scan.issues
+        if lost:
+            issues.append(
+                f"{lost} passages have no vector, and searches by meaning leave them out. "
+                "Stop the engine and run kb check --repair"
+            )
         if free < _NEARLY_FULL_BYTES:
             issues.append(f"The disk is nearly full: {free} bytes are free")
         return issues

@@ -40,6 +40,8 @@ from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
 from kb_engine.store.store import Store, utc_now
 
+_LOST = "{} passages have no vector and were left out. kb check --repair makes the vectors anew."
+
 
 class SearchApi:
     """Handler of `search`."""
@@ -130,6 +132,7 @@ class SearchApi:
             total_exact=UNSET if found.total_exact else False,
             reranked=reranked,
             rerank_failure=rerank_failure,
+            incomplete=_LOST.format(found.lost) if found.lost else UNSET,
         )
 
 

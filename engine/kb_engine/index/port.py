@@ -143,7 +143,8 @@ class Candidates:
     chosen: those that the filters leave, or where that is not known all. `total` is how many chunks match:
     those that hold a word of the query, or whose cosine reaches the floor, with a score of `min_score` at
     least; where not `total_exact`, there are as many at least. `exact` says that no chunk outside of `best`
-    has a higher score than one inside. `generation` is that of the state that was searched.
+    has a higher score than one inside. `generation` is that of the state that was searched. `lost` are the
+    ids of chunks that have no vector and were left out; some may be gone by now, or not pass the filters.
     """
 
     best: Sequence[Candidate]
@@ -153,6 +154,7 @@ class Candidates:
     exact: bool = True
     total_exact: bool = True
     generation: int = 0
+    lost: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

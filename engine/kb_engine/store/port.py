@@ -241,6 +241,7 @@ class Found:
     """The best results, how many chunks match however many were asked for, and whether none matches well.
 
     `exact`: no chunk outside has a higher score than one inside; not `total_exact`: as many match, or more.
+    `lost`: so many chunks that might have answered have no vector.
     """
 
     results: list[m.SearchResult]
@@ -248,6 +249,7 @@ class Found:
     weak: bool
     exact: bool = True
     total_exact: bool = True
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -94,6 +94,7 @@ class Store(ABC):
         self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
         self._emptied_at: str | None = None
+        self._lost: set[int] = set()
 
     @property
     def issues(self) -> list[str]:
@@ -104,12 +105,29 @@ class Store(ABC):
             f"The disk of the base was full at {self._emptied_at}: versions and removed documents made room"
         ]
 
+    @property
+    def index_failure(self) -> str | None:
+        """Why the index that keeps its data for itself cannot be asked; None: it can, or there is none."""
+        return None if self._follower is None else self._follower.failure
+
     def _note_emptied(self, count: int) -> None:
         """So many versions were dropped, for a write that found no room."""
         self._emptied_at = stamp(self._clock())
         logger.warning(
             "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
         )
+
+    def _note_lost(self, chunk_ids: Collection[int]) -> None:
+        """These chunks have no vector."""
+        if new := set(chunk_ids) - self._lost:
+            self._lost = self._lost | new
+            logger.warning("passages have no vector; kb check names them", extra={"passages": len(new)})
+
+    async def lost_vectors(self) -> int:
+        """How many passages are known to have none; who repairs them gives them new numbers."""
+        if self._lost:
+            self._lost = set(await self.read(search.there, sorted(self._lost)))
+        return len(self._lost)
 
     async def read(
         self,
@@ -260,7 +278,8 @@ class Follower:
         self._applied = 0
         self._advanced = asyncio.Condition()
         self._woken = asyncio.Event()
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the index could not be brought up to date, when that was tried last."""
         self._task = asyncio.create_task(self._follow())
 
     def wake(self) -> None:
@@ -295,7 +314,7 @@ class Follower:
                         return found
                     self._applied = 0  # the index was lost since
         except (TimeoutError, IndexUnavailable) as error:
-            why = self._failure or str(error) or "it is being brought up to date"
+            why = self.failure or str(error) or "it is being brought up to date"
             raise EngineError(
                 "not_ready",
                 f"The search index cannot answer: {why}. What was added is kept; retry when it is back.",
@@ -310,19 +329,19 @@ class Follower:
                 while await self._advance():
                     pass
             except Exception as error:  # whatever an index raises, its follower goes on
-                if self._failure is None:
+                if self.failure is None:
                     expected = isinstance(error, IndexUnavailable | EngineError)
                     trace = None if expected else error
                     logger.warning(
                         "the search index is not up to date", extra={"why": str(error)}, exc_info=trace
                     )
-                self._failure = str(error) or type(error).__name__
+                self.failure = str(error) or type(error).__name__
                 await asyncio.sleep(max(pause, _requested_pause(error)))
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            if self._failure is not None:
+            if self.failure is not None:
                 logger.info("the search index is up to date again")
-            self._failure, pause = None, _FIRST_PAUSE
+            self.failure, pause = None, _FIRST_PAUSE
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
                     await self._woken.wait()

@@ -13,8 +13,11 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_contracts.access.key_file import KeyFile
+from kb_engine.index.qdrant.settings import QdrantSettings
 from kb_load.processes import free_port
-from tests.unit.cli.conftest import Kb
+from tests.support.engines import engine
+from tests.support.eventually import eventually
+from tests.unit.cli.conftest import KEY, Kb
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +72,21 @@ def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch:
     assert "KB_API_KEY" in looked(kb)["engine"][1]
     monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{free_port()}")
     assert "no engine answers" in looked(kb)["engine"][1]
+
+
+@pytest.mark.process
+def test_an_engine_whose_index_is_away_is_wrong(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kb status` says the same."""
+    away = QdrantSettings(url=f"http://127.0.0.1:{free_port()}")
+    with engine(tmp_path / "other", api_key=KEY, index="qdrant", qdrant=away) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        error = eventually(lambda: kb("status")[2], what="the issue")
+        assert error.startswith("issue: The search index cannot be asked")
+        _, out, _ = kb("doctor", "--json")
+        found = [each["found"] for each in json.loads(out) if each["verdict"] == "wrong"]
+    assert any(each.startswith("The search index cannot be asked") for each in found)
 
 
 def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_server: None) -> None:

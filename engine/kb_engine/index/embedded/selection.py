@@ -18,8 +18,9 @@ the count is of those that match for certain, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -45,7 +46,7 @@ from kb_engine.index.ranking import Floats, fuse
 from kb_engine.index.words import Word, weigh_words
 
 Originals = Callable[[Ids], Vectors]
-"""The float32 vectors of these chunks, whose ids ascend."""
+"""The float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
 Words = Callable[[], "WordScores"]
 Places: TypeAlias = "slice | Rows | Mask"
 
@@ -107,6 +108,18 @@ class Lookup:
             Segment(part.block.chunk_ids, part.block.vectors, rows)
             for part, rows in zip(state.parts, allowed, strict=True)
         ]
+
+    def without(self, chunk_ids: Collection[int]) -> Lookup:
+        """It, where these chunks may not answer."""
+        if not chunk_ids:
+            return self
+        gone, other = np.array(sorted(chunk_ids), np.int64), copy(self)
+        other._segments = [
+            replace(each, allowed=here if each.allowed is None else each.allowed & here)
+            for each in self._segments
+            for here in [np.isin(each.chunk_ids, gone, invert=True)]
+        ]
+        return other
 
     @cached_property
     def scores(self) -> WordScores:

@@ -34,7 +34,6 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Ids, Vectors
 
 Rows = NDArray[np.intp]
@@ -333,14 +332,26 @@ class _Block:
         return rows
 
 
-def originals(db: apsw.Connection, chunk_ids: Ids) -> Vectors:
+class VectorsLost(Exception):
+    """Chunks have no vector, or a damaged one: `lost` finds them."""
+
+
+def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
     """The vectors of these chunks, whose ids ascend, as the base holds them.
 
     Raises:
-        EngineError: `internal` where one is damaged.
+        VectorsLost: one is missing or damaged.
     """
     raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    found = np.frombuffer(raw[: len(raw) // 4 * 4], "<f4")
-    if not len(found) or len(found) % len(chunk_ids):
-        raise EngineError("internal", "A vector of the base is damaged. Restore the base from a copy.")
-    return found.reshape(len(chunk_ids), -1)
+    if len(raw) != 4 * dimensions * len(chunk_ids):
+        raise VectorsLost
+    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)
+
+
+def lost(db: apsw.Connection, dimensions: int) -> list[int]:
+    """The chunks of the base that have no vector, or one of another length. It reads all of them."""
+    sql = (
+        "SELECT c.id FROM chunks c LEFT JOIN vectors v ON v.chunk_id = c.id "
+        "WHERE v.chunk_id IS NULL OR length(v.vector) <> ?"
+    )
+    return [chunk_id for (chunk_id,) in db.execute(sql, (4 * dimensions,))]

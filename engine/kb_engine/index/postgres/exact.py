@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from kb_engine.index.postgres.state import ALL, State, selected
 from kb_engine.index.postgres.words import Terms
 from kb_engine.index.ranking import DECIMALS, Floats, select
 from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
 """Those of FTS5."""
@@ -36,17 +38,33 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
     found = await rows(db, sql, values)
     best = [
         Candidate(chunk_id, None if query.mode == "fts" else cosine, None if query.mode == "vector" else bm25)
-        for _, chunk_id, cosine, bm25 in found
+        for _, chunk_id, cosine, bm25, _ in found
         if chunk_id is not None
     ]
-    return Candidates(best, found[0][0], terms.reach, state.extent.left)
+    lost = [] if query.mode == "fts" else await _lost(db, state, query, found[0][-1])
+    return Candidates(best, found[0][0], terms.reach, state.extent.left, lost=lost)
 
 
-async def chunks_left(db: Db, state: State, query: IndexQuery) -> list[int]:
-    """The ids of the chunks that the filters leave, ascending."""
+async def score_few(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
+    """The best of the chunks that the filters leave, each of which is read."""
     where, chosen = selected(state, query)
     sql = f"SELECT v.chunk_id FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
-    return [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
+    left = [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
+    lost = await _lost(db, state, query, len(left))
+    return replace(await score_some(db, state, query, left, terms), lost=lost)
+
+
+async def _lost(db: Db, state: State, query: IndexQuery, known: int) -> list[int]:
+    """The chunks that the filters leave and that have no vector, where so many have one."""
+    if known >= state.extent.left:
+        return []
+    where, values = filters.condition(query.selection)
+    sql = (
+        "SELECT c.id FROM chunks c JOIN documents d ON d.id = c.document_id "  # noqa: S608
+        "LEFT JOIN vectors v ON v.chunk_id = c.id "
+        f"WHERE v.chunk_id IS NULL AND {where or 'true'} ORDER BY c.id"
+    )
+    return [chunk_id for (chunk_id,) in await rows(db, sql, values)]
 
 
 async def score_some(
@@ -55,15 +73,18 @@ async def score_some(
     """The best of these chunks, whose ids ascend."""
     cosines: Floats | None = None
     bm25: Floats | None = None
+    lost: list[int] = []
     if query.vector is not None and query.mode != "fts":
         sql = f"SELECT v.chunk_id, {_COSINE} FROM vectors v WHERE v.chunk_id = ANY (?::bigint[])"  # noqa: S608
         near = dict(await rows(db, sql, (query.vector.tolist(), chunk_ids)))
+        lost = [chunk_id for chunk_id in chunk_ids if chunk_id not in near]
+        chunk_ids = [chunk_id for chunk_id in chunk_ids if chunk_id in near]
         cosines = np.array([near[chunk_id] for chunk_id in chunk_ids], np.float64)
     if query.mode != "vector":
         sql = f"{_BM25} WHERE p.chunk_id = ANY (?::bigint[]) GROUP BY p.chunk_id"
         held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, chunk_ids)))
         bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in chunk_ids], np.float64)
-    return select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.reach)
+    return replace(select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.reach), lost=lost)
 
 
 async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str]) -> bool:
@@ -77,7 +98,7 @@ async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str
 
 
 def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
-    """The totals and the best: columns total, chunk_id, cosine, bm25."""
+    """The totals and the best: columns total, chunk_id, cosine, bm25, scored."""
     scoring = query.scoring
     parts, values = _parts(state, query, terms)
     score, weights = _formula(query.mode, scoring, terms.reach)
@@ -94,8 +115,8 @@ scored AS MATERIALIZED (
 best AS (
   SELECT chunk_id, score, cosine, bm25 FROM scored WHERE score >= ?::float8 {answering}
   ORDER BY score DESC, chunk_id LIMIT ?)
-SELECT t.total, b.chunk_id, b.cosine, b.bm25 FROM (
-  SELECT count(*) FILTER (WHERE matches AND score >= ?::float8) AS total FROM scored) t
+SELECT t.total, b.chunk_id, b.cosine, b.bm25, t.scored FROM (
+  SELECT count(*) FILTER (WHERE matches AND score >= ?::float8) AS total, count(*) AS scored FROM scored) t
 LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
 """  # noqa: S608
     return sql, [*values, *floor, *weights, query.min_score, query.top, query.min_score]

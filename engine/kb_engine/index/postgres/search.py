@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import chain
 
 from kb_engine.index.port import Candidate, Candidates, IndexQuery
-from kb_engine.index.postgres.exact import K1, any_holds, chunks_left, score_all, score_some
+from kb_engine.index.postgres.exact import K1, any_holds, score_all, score_few, score_some
 from kb_engine.index.postgres.nearest import nearest
 from kb_engine.index.postgres.state import State, read_state
 from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
@@ -64,7 +64,7 @@ async def find_candidates(
     weights, reach = weigh_words(found, dict(known) | dict(sought), extent.size)
     first, others = weighed(sought, weights, reach), weighed(rest, weights, reach)
     if few:
-        return await score_some(db, state, query, await chunks_left(db, state, query), first + others)
+        return await score_few(db, state, query, first + others)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.whole
     if by_index or others.terms:
         return await _best_of_pools(db, state, query, first, others, by_index=by_index)

@@ -393,6 +393,7 @@ class PostgresStore(Store):
             candidates = await find(query)
         else:
             candidates = await find_passing(query, find, partial(search.passing, read))
+        self._note_lost(candidates.lost)
         return await search.found(read, query, candidates)
 
 

@@ -101,16 +101,29 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     """
     ranked, weak = rank(candidates, query)
     ranked = ranked[: query.top]
-    there = await at(read, [each.chunk_id for each in ranked])
+    known = await at(read, [each.chunk_id for each in ranked])
     results = []
     for each in ranked:
-        if (result := there.get(each.chunk_id)) is None:
+        if (result := known.get(each.chunk_id)) is None:
             continue
         result.score = each.score
         if query.explain:
             result.explain = each.explanation
         results.append(result)
-    return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact)
+    lost = len(await there(read, candidates.lost, query.selection)) if candidates.lost else 0
+    return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact, lost)
+
+
+async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | None = None) -> list[int]:
+    """Those of these chunks that are there, and meet the selection."""
+    within, reached = read.within("d.id")
+    where, selected = condition(selection) if selection else ("", [])
+    sql = (
+        "SELECT c.id FROM chunks c CROSS JOIN documents d "  # noqa: S608
+        f"WHERE d.id = c.document_id AND c.id {read.among}{within} AND {where or 'true'}"
+    )
+    values = (read.list_value(list(chunk_ids)), *reached, *selected)
+    return [chunk_id for (chunk_id,) in await read.rows(sql, values)]
 
 
 async def at(

@@ -109,11 +109,16 @@ def _open(
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})
+            # The index has no chunk without a vector, unless it was there before the vector was lost.
+            is_whole = value(db, "SELECT count(*) FROM chunks") == index.state.size
+            lost = [] if is_whole else vectors.lost(db, index.state.dimensions)
         reserve.take()
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(lock, reserve, index, originals, bounds, clock, context=bound.context)
+    store = SqliteStore(lock, reserve, index, originals, bounds, clock, context=bound.context)
+    store._note_lost(lost)
+    return store
 
 
 class SqliteStore(Store):
@@ -349,7 +354,17 @@ class SqliteStore(Store):
         return run_to_end(search.found(read, query, self._best(query, read, looked_up)))
 
     def _best(self, query: IndexQuery, read: SqliteRead, looked_up: _LookedUp) -> Candidates:
-        return looked_up.lookup.best(query, partial(vectors.originals, read.db), self._scanner)
+        lookup = looked_up.lookup
+        dimensions = lookup.state.dimensions
+        originals = partial(vectors.originals, read.db, dimensions)
+        if query.mode == "fts":
+            return lookup.best(query, originals)
+        try:
+            found = lookup.without(self._lost).best(query, originals, self._scanner)
+        except vectors.VectorsLost:
+            self._note_lost(vectors.lost(read.db, dimensions))
+            found = lookup.without(self._lost).best(query, originals, self._scanner)
+        return replace(found, lost=sorted(self._lost))
 
     def _looks_ahead(self, query: Query) -> bool:
         """Whether to look words up while the vector is made: that wins time, and no other search waits."""

@@ -335,6 +335,8 @@ def _hint(
         hints.append(f"Only {response.total} match; the others are the nearest there are.")
     if response.total_exact is False:
         hints.append(f"{response.total} is how many match at least.")
+    if response.incomplete:
+        hints.append(f"Incomplete: {response.incomplete}")
     if response.reranked is False:
         hints.append(f"Not reranked. {response.rerank_failure or ''}".rstrip())
     if omitted:

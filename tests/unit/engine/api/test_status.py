@@ -12,6 +12,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from kb_engine.app import ENGINE, create_app
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
+from tests.support.qdrant import serving
+from tests.support.qdrant_cores import core_of
 
 Client = TestClient[web.Request, web.Application]
 
@@ -39,6 +41,32 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
     store = client.app[ENGINE].store
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]
+
+
+@pytest.mark.process
+async def test_an_index_that_cannot_be_asked_is_an_issue_until_it_can(tmp_path: Path) -> None:
+    """Of `/status` with the reason, of `/readyz` without."""
+    async with serving(core_of("edge")) as qdrant:
+        settings = EngineSettings(home=tmp_path, embedder="hash", index="qdrant", qdrant=qdrant.settings())
+        async with TestClient(TestServer(await create_app(settings))) as client:
+
+            async def seen() -> tuple[list[str], list[str]]:
+                response = await client.get("/readyz")
+                assert response.status == 200
+                return await issues(client), (await response.json()).get("issues", [])
+
+            def in_order(found: tuple[list[str], list[str]]) -> bool:
+                return found == ([], [])
+
+            await eventually_async(seen, in_order, what="the index")
+            qdrant.out_of_service = True
+            of_status, of_readiness = await eventually_async(seen, all, what="both issues")
+            assert [qdrant.url in each for each in of_status + of_readiness] == [True, False]
+            assert all(
+                each.startswith("The search index cannot be asked") for each in of_status + of_readiness
+            )
+            qdrant.out_of_service = False
+            await eventually_async(seen, in_order, what="the index again")
 
 
 async def test_a_search_is_a_use_of_the_engine_and_a_probe_is_not(client: Client) -> None:

@@ -40,11 +40,12 @@ def respond(
     total: int | None = None,
     weak: bool = False,
     total_exact: bool | UnsetType = UNSET,
+    incomplete: str | UnsetType = UNSET,
 ) -> None:
     """Let searches find these results; `total` is what matches, None: as many as were found."""
 
     async def searches(_search: MakeCall) -> m.SearchResponse:
-        return response_with(found, total=total, weak=weak, total_exact=total_exact)
+        return response_with(found, total=total, weak=weak, total_exact=total_exact, incomplete=incomplete)
 
     tools.around["search"] = searches
 
@@ -264,6 +265,11 @@ async def test_a_total_that_was_not_counted_to_its_end_is_told(
 ) -> None:
     respond(tools, result_of(engine.add()), total=70, total_exact=False)
     assert "70 is how many match at least" in (await tools.ok("kb_search", query="x"))["hint"]
+
+
+async def test_what_could_not_be_searched_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    respond(tools, result_of(engine.add()), incomplete="2 passages have no vector.")
+    assert "Incomplete: 2 passages have no vector." in (await tools.ok("kb_search", query="x"))["hint"]
 
 
 async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(

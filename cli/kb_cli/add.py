@@ -80,7 +80,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, out: Output) -> None:
         self._out = out
-        self.files = self._ended = 0
+        self.files = self._size = self._ended = 0
         self._unknown: Counter[str] = Counter()
         self._bars: Bars | None = None
         if out.is_terminal:
@@ -112,7 +112,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def began(self, files: int, size: int) -> None:
         """So many files of so many bytes together are to be sent."""
-        self.files = files
+        self.files, self._size = files, size
         if self._bars is not None:
             self._bars.update(self._sending, total=size)
             self._bars.update(self._reading, total=files)
@@ -133,19 +133,19 @@ class Progress(AbstractContextManager["Progress"]):
 
     def ended(self, result: Result) -> None:
         """One file is through."""
-        self._advance()
-        if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
-            self._show(result)
-
-    def skipped(self, extension: str) -> None:
-        """One file is passed over, for its kind is unknown; each kind is a line at the end."""
-        self._advance()
-        self._unknown[extension] += 1
-
-    def _advance(self) -> None:
         self._ended += 1
         if self._bars is not None:
             self._bars.update(self._reading, completed=self._ended)
+        if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
+            self._show(result)
+
+    def skipped(self, extension: str, size: int) -> None:
+        """A file of `size` bytes is passed over, for its kind is unknown; each kind is a line at the end."""
+        self._unknown[extension] += 1
+        self._size -= size
+        if self._bars is not None:
+            self._bars.update(self._sending, total=self._size)
+            self._bars.update(self._reading, total=self.files - self._unknown.total())
 
     def _show(self, result: Result) -> None:
         if self._bars is not None:
@@ -424,7 +424,7 @@ class Adding:
             self._end(Result(file.label, "failed", reason=reason))
         else:
             self._results.append(Result(file.label, "skipped", reason=reason))
-            self.progress.skipped(kind)
+            self.progress.skipped(kind, file.size)
 
     def _look(self) -> None:
         """Tell, without waiting, the jobs that have ended while others were sent; now and then."""

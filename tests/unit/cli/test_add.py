@@ -126,6 +126,18 @@ def test_the_bar_moves_while_one_file_is_read(files: list[Found], monkeypatch: p
     assert " 50 %" in terminal.getvalue()
 
 
+def test_files_that_are_passed_over_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with Progress(Output(stdout=terminal)) as progress:
+        progress.began(4, 4)
+        for _ in range(2):
+            progress.skipped(".xyz", 1)
+        progress.sent(1)
+        progress.ended(Result("a.md", "added", 1))
+    assert terminal.getvalue().count(" 50 %") == 2
+
+
 def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number}.txt").write_text(str(number))

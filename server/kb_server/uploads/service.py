@@ -356,12 +356,17 @@ class Uploads:
                 free_bytes=max(0, left),
                 share_bytes=self._limits.share_bytes,
             )
-        quota = self._limits.staging_bytes - sum(each.bytes for each in ledger.values())
-        room = max(0, min(quota, self._staging.free_bytes() - _SPARE_BYTES))
+        held_by_all = sum(each.bytes for each in ledger.values())
+        quota = self._limits.staging_bytes - held_by_all
+        free = self._staging.free_bytes()
+        room = max(0, min(quota, free - _SPARE_BYTES))
         if more > room:
+            is_disk = free - _SPARE_BYTES < quota
+            why = f" Of {free} bytes on the disk {_SPARE_BYTES} are kept free." if is_disk else ""
+            advice = _MAKE_ROOM if held_by_all else "The person who runs the server has to free some."
             raise UploadError(
                 "staging_full",
-                f"There is room for {room} more bytes, and {more} are to come. {_MAKE_ROOM} Or try again in "
+                f"There is room for {room} more bytes, and {more} are to come.{why} {advice} Or try again in "
                 "some minutes.",
                 free_bytes=room,
             )

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kb_server.engine_client.errors import EngineFailed, EngineUnreachable
-from kb_server.uploads.service import TOKEN_BYTES, Limits, Uploads
+from kb_server.uploads.service import _SPARE_BYTES, TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES, NewUpload, UploadError
 from tests.support.eventually import eventually_async
@@ -68,6 +68,13 @@ class TestStart:
             await desk.start(501)
         assert (refused.value.code, refused.value.details["free_bytes"]) == ("share_full", 500)
         await desk.sent(bytes(501), caller="somebody else")
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_a_nearly_full_disk_is_named_where_no_upload_is_open(self, desk: Desk) -> None:
+        with pytest.raises(UploadError, match="room for 900 more") as refused:
+            await desk.start(901)
+        assert f"on the disk {_SPARE_BYTES} are kept free" in refused.value.message
+        assert "Finish an open upload" not in refused.value.message
 
     @pytest.mark.usefixtures("full_disk")
     async def test_a_nearly_full_disk_is_not_written_full(self, desk: Desk) -> None:

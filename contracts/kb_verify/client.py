@@ -32,7 +32,7 @@ T = TypeVar("T")
 JSON = "application/json"
 
 _WAIT_SECONDS = 30
-_WAITS = 4
+_WAITS = 10
 _EXCERPT_CHARS = 500
 _UNKNOWN = frozenset({"route_not_found", "method_not_allowed"})
 _UUID = "00000000-0000-4000-8000-000000000000"

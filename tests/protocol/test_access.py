@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.uploads.routes import routes
+from mcp_aiohttp.authentication import WrongTokens
 from mcp_aiohttp.options import HostingOptions
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, call, modern, modern_headers, request
@@ -414,9 +416,10 @@ async def test_metrics_name_no_collections_to_who_does_not_reach_all(house: Hous
 
 
 async def test_wrong_keys_are_slowed_logged_with_their_address_and_counted(
-    opened: Open, caplog: pytest.LogCaptureFixture
+    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr("mcp_aiohttp.guard.WrongTokens", partial(WrongTokens, clock=lambda: 0.0))
     house = await opened(trusted_proxies=["127.0.0.1"])
     token = house.key()
     client = {"X-Forwarded-For": "203.0.113.9", "Content-Type": "application/json"}

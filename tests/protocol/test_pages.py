@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from kb_server.pages.sessions import COOKIE, Sessions
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import PLAIN
 from tests.support.patience import ANSWER_SECONDS
@@ -441,7 +443,10 @@ async def test_without_a_session_no_form_is_ours(site: Site) -> None:
     ).status_code == 403
 
 
-async def test_a_key_that_is_known_is_no_guess_and_hears_what_is_wrong(opened: Open, tmp_path: Path) -> None:
+async def test_a_key_that_is_known_is_no_guess_and_hears_what_is_wrong(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_aiohttp.guard.WrongTokens", partial(WrongTokens, clock=lambda: 0.0))
     file = KeyFile(tmp_path / "keys.json")
     _, tools = file.create("tools", rights=rights_of(["read"]), toolsets=("kb",))
     _, revoked = file.create("revoked", rights=rights_of(["read"]))

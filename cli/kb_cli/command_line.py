@@ -258,6 +258,8 @@ COMMANDS = (
              help=f"{', '.join(CLIENTS)} (default: list them)"),
         _arg("--endpoint", metavar="URL", help="where kb is (default: that of the settings, as of kb up)"),
         _arg("--name", default="kb", help="what the client calls it (default kb)"),
+        _arg("--toolsets", default="kb", metavar="NAMES",
+             help="the toolsets, each with an entry of its own, between commas (default kb)"),
         _arg("--print", action="store_true", help="show what belongs into its file, and change nothing"),
         _arg("--undo", action="store_true", help="take it out again"),
         _arg("--yes", action="store_true", help="do not ask"),

@@ -29,7 +29,7 @@ from kb_engine.settings import EngineSettings
 from kb_server.processes import ChildProcess
 from kb_server.services import checked_keys
 from kb_server.settings import ServerSettings
-from kb_server.toolsets import checked_names
+from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
 if TYPE_CHECKING:
     from kb_contracts.http.direct import DirectCalls
@@ -112,6 +112,8 @@ def _print_addresses(
         "Claude Code learns of it with:\n"
         f"  claude mcp add --transport http kb {url}/mcp{header}{advice}"
     )
+    if EXTRA not in settings.toolsets:
+        out.text(f"{EXTRA_USE}:\n  claude mcp add --transport http {EXTRA} {url}/mcp/{EXTRA}{header}")
     if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
         # The other commands look into the data folder of the settings, which may be another one.
         out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -50,6 +50,11 @@ class Server:
     engine: Mapping[str, str]
     """The variables by which `kb stdio` finds the engine, for a client that starts its servers itself."""
     engine_key: str
+    toolset: str = "kb"
+
+    def of(self, toolset: str) -> Server:
+        """The same server, as an entry for the tools of a toolset."""
+        return self if toolset == "kb" else replace(self, url=f"{self.url}/{toolset}", toolset=toolset)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -93,7 +98,8 @@ def _over_stdio(server: Server) -> Entry:
     environment = dict(server.engine)
     if server.engine_key:
         environment["KB_API_KEY"] = server.engine_key
-    return {"command": sys.executable, "args": ["-m", "kb_cli.main", "stdio"], "env": environment}
+    toolset = [] if server.toolset == "kb" else ["--toolset", server.toolset]
+    return {"command": sys.executable, "args": ["-m", "kb_cli.main", "stdio", *toolset], "env": environment}
 
 
 def _claude_code(machine: Machine) -> Path:

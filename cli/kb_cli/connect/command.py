@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
@@ -21,8 +22,10 @@ from kb_cli.config import is_set, read
 from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server
 from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
+from kb_config.settings import SettingsError
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
+from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
 _PROBE_SECONDS = 2.0
 _PRIVATE = 0o600
@@ -55,15 +58,20 @@ def run(options: argparse.Namespace, out: Output) -> None:
             f"{client.title} speaks to no endpoint: it starts kb stdio, which asks an engine. Name that in "
             "KB_ENGINE_URL (its key in KB_API_KEY) and leave out --endpoint, or connect another client",
         )
+    entries = {
+        options.name if toolset == "kb" else toolset: client.entry(server.of(toolset))
+        for toolset in _checked_toolsets(options.toolsets)
+    }
     if options.print:
-        _show(client, options.name, entry, file, out)
+        _show(client, entries, file, out)
         return
-    before = _text_of(file)
+    before = after = _text_of(file)
     try:
-        if options.undo:
-            after = without_member(before, client.format, client.place, options.name)
-        else:
-            after = with_member(before, client.format, client.place, options.name, entry)
+        for name, each in entries.items():
+            if options.undo:
+                after = without_member(after, client.format, client.place, name)
+            else:
+                after = with_member(after, client.format, client.place, name, each)
     except NotEditable as error:
         hint = f"do it by hand: kb connect {options.client} --print shows what belongs there"
         raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
@@ -72,7 +80,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
             out.text(_difference(file, before, after, server))
         if not options.yes and not confirmed(f"Change {file}?"):
             raise CliError(Exit.FAILED, f"{file} stays as it is")
-        if options.undo and _is_own(file, before, client, options.name):
+        if options.undo and _is_own(file, before, client, entries):
             _remove(file, before)
         else:
             _write(file, before, after)
@@ -80,9 +88,18 @@ def run(options: argparse.Namespace, out: Output) -> None:
     if not out.answered(known):
         change = "from its next start on" if after != before else "as before"
         knows = "does not know" if options.undo else "knows"
-        out.text(f"{client.title} {knows} {options.name} {change}.", style="green")
+        out.text(f"{client.title} {knows} {' and '.join(entries)} {change}.", style="green")
+        if not options.undo and after != before and EXTRA not in entries:
+            out.text(f"{EXTRA_USE}: kb connect {options.client} --toolsets {EXTRA}")
     if not options.undo and server.url in entry.values() and not _answers(server.url):
         out.note(f"Nothing answers at {server.url} yet: start it with kb up")
+
+
+def _checked_toolsets(names: str) -> list[str]:
+    try:
+        return checked_names([name.strip() for name in names.split(",") if name.strip()])
+    except SettingsError as error:
+        raise CliError(Exit.USAGE, f"--toolsets: {error}") from error
 
 
 def _checked(endpoint: str) -> str:
@@ -131,9 +148,9 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
     return Server(url or f"{http_base(settings)}/mcp", settings.api_key, engine, settings.engine_api_key)
 
 
-def _show(client: Client, name: str, entry: Entry, file: Path, out: Output) -> None:
+def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
     """What a person enters by hand, with the key."""
-    value: Entry = {name: entry}
+    value: Entry = entries
     for key in reversed(client.place):
         value = {key: value}
     if not out.answered(value):
@@ -182,15 +199,16 @@ def _write(file: Path, before: str, text: str) -> None:
         raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
 
 
-def _is_own(file: Path, text: str, client: Client, name: str) -> bool:
+def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool:
     """True if the file is as this command makes one: with its mode, its layout and nothing else in it."""
     try:
-        entry = member_of(text, client.format, client.place, name)
-        return (
-            isinstance(entry, dict)
-            and stat.S_IMODE(file.stat().st_mode) == _PRIVATE
-            and text == with_member("", client.format, client.place, name, entry)
-        )
+        made = ""
+        for name in names:
+            entry = member_of(text, client.format, client.place, name)
+            if not isinstance(entry, dict):
+                return False
+            made = with_member(made, client.format, client.place, name, entry)
+        return stat.S_IMODE(file.stat().st_mode) == _PRIVATE and text == made
     except (NotEditable, OSError):
         return False
 

@@ -36,6 +36,10 @@ TOOLSETS = {
 """Each module has `build(services) -> Toolset`, over services that the caller opens and closes. It is
 imported when it is served, not before."""
 
+EXTRA, EXTRA_TOKENS = "kb-extra", 1_800
+"""The toolset that agents are not given unasked, and about how many tokens of context its tools take."""
+EXTRA_USE = f"To delete, move and restore documents too (some {EXTRA_TOKENS:,} tokens of context)"
+
 
 def offered(settings: ServerSettings, at_root: Sequence[str]) -> list[str]:
     """The toolsets with an endpoint of their own: `textfile` only with a file, or where `/mcp` serves it."""

@@ -13,6 +13,10 @@ import pytest
 from kb_cli.connect import command
 from kb_cli.connect.clients import CLIENTS, Machine
 from kb_cli.output import Exit
+from kb_server.schema import input_schema
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import EXTRA, EXTRA_TOKENS, build_toolset
 from tests.unit.cli.conftest import Kb, RunningEngine
 
 KEY = "a-key-for-agents"
@@ -51,6 +55,39 @@ def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str)
     assert kb("connect", client, "--yes")[:2] == (Exit.OK, f"{CLIENTS[client].title} knows kb as before.\n")
     assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
     assert not file.exists()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_toolset_has_an_entry_of_its_own(kb: Kb, home: Path, client: str) -> None:
+    file = file_of(client, home)
+    assert f"kb connect {client} --toolsets kb-extra" in kb("connect", client, "--yes")[1]
+    status, out, _ = kb("connect", client, "--yes", "--toolsets", "kb,kb-extra")
+    assert (status, "--toolsets" in out) == (Exit.OK, False)
+    found = (tomllib if client == "codex" else json).loads(file.read_text())
+    for key in CLIENTS[client].place:
+        found = found[key]
+    assert found.keys() == {"kb", "kb-extra"}
+    if client == "claude-desktop":
+        assert found["kb-extra"]["args"] == ["-m", "kb_cli.main", "stdio", "--toolset", "kb-extra"]
+    else:
+        assert "http://127.0.0.1:3000/mcp/kb-extra" in found["kb-extra"].values()
+    assert kb("connect", client, "--undo", "--yes", "--toolsets", "kb,kb-extra")[0] == Exit.OK
+    assert not file.exists()
+
+
+def test_a_toolset_that_there_is_not_is_refused(kb: Kb) -> None:
+    status, _, err = kb("connect", "cursor", "--yes", "--toolsets", "kb,none")
+    assert (status, "there is no toolset 'none'" in err) == (Exit.USAGE, True)
+
+
+def test_the_tokens_of_the_further_tools_are_as_told() -> None:
+    """By four characters a token, of what a client hands to a model."""
+    tools = build_toolset(EXTRA, Services(ServerSettings(home=Path("unused")))).tools
+    listed = [
+        {"name": tool.name, "description": tool.description, "parameters": input_schema(tool.arguments)}
+        for tool in tools
+    ]
+    assert len(json.dumps(listed, separators=(",", ":"))) / 4 == pytest.approx(EXTRA_TOKENS, rel=0.1)
 
 
 @pytest.mark.parametrize("client", ["gemini", "codex"])

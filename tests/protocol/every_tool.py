@@ -124,7 +124,7 @@ def plain(make: Callable[[EveryTool], dict[str, Any]]) -> Arguments:
 
 
 async def _finishing(base: EveryTool) -> dict[str, Any]:
-    return {"upload_id": await base.upload(whole=True), "wait_seconds": 10}
+    return {"upload_id": await base.upload(whole=True), "total_size": 4, "wait_seconds": 10}
 
 
 async def _aborting(base: EveryTool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Desk:
     def ids(self) -> list[str]:
         return self.uploads._staging.ids()
 
-    async def start(self, size: int = 6, caller: str = "me", **members: Any) -> str:
+    async def start(self, size: int | None = 6, caller: str = "me", **members: Any) -> str:
         new = NewUpload(
             **{
                 "filename": "a.txt",

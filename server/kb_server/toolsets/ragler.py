@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from functools import partial
 from time import perf_counter
@@ -100,6 +101,8 @@ MAX_CHARS = 200_000
 MAX_RESULT_CHARS = 2 * MAX_CHARS
 MAX_DESCRIPTION_CHARS = 20_000
 DEFAULT_LIMIT = 10
+MOST_NAMED = 50
+"""Names of collections that an error lists."""
 KEPT_SECONDS = 300.0
 KEPT_NAMES = 10_000
 
@@ -113,11 +116,13 @@ _QUOTED_CHARS = 40
 
 _DATES = "ISO 8601 date or time, inclusive, such as 2026-01-31 or 2026-01-31T09:30:00Z"
 
+_EXAMPLE_ID = "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"
+
 CollectionIdParameter = Annotated[
     UUID,
     Meta(
         description="UUID of a collection; list_collections tells them",
-        examples=["8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"],
+        examples=[_EXAMPLE_ID],
     ),
 ]
 
@@ -457,7 +462,14 @@ class ListCollectionsResult(msgspec.Struct, kw_only=True):
 
 
 class GetCollectionInfoArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    collection_id: CollectionIdParameter
+    collection_id: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="UUID of a collection, or its name; list_collections tells them",
+            examples=[_EXAMPLE_ID, "api-docs"],
+        ),
+    ]
 
 
 class GetCollectionInfoResult(CollectionDetail, kw_only=True):
@@ -497,10 +509,30 @@ class GetCollectionInfoTool(RaglerTool[GetCollectionInfoArguments, GetCollection
     annotations = Annotations(read_only=True, idempotent=True)
 
     async def run(self, arguments: GetCollectionInfoArguments, call: Call) -> GetCollectionInfoResult:
-        call.log["collection_id"] = str(arguments.collection_id)
-        found = await self.backend.collection(str(arguments.collection_id))
+        collection_id = await self._id_of(arguments.collection_id)
+        call.log["collection_id"] = collection_id
+        found = await self.backend.collection(collection_id)
         self._names.learn([found])
         members = msgspec.structs.asdict(found)
         if found.description is not UNSET and len(found.description) > MAX_DESCRIPTION_CHARS:
             members |= {"description": found.description[:MAX_DESCRIPTION_CHARS], "truncated": True}
         return GetCollectionInfoResult(**members)
+
+    async def _id_of(self, given: str) -> str:
+        """The id of a collection that is given by its id or its name."""
+        with suppress(ValueError):
+            return str(UUID(given))
+        listed = await self.backend.collections()
+        self._names.learn(listed)
+        known = {each.name: each.id for each in listed}
+        if given in known:
+            return known[given]
+        names = sorted(known)
+        left = len(names) - MOST_NAMED
+        there = f"There are {', '.join(names[:MOST_NAMED])}" if names else "There is none yet"
+        more = f" and {left} more" if left > 0 else ""
+        raise ToolError(
+            "not_found",
+            f"There is no collection {given[:_QUOTED_CHARS]!r}. {there}{more}.",
+            collection_id=given[:_QUOTED_CHARS],
+        )

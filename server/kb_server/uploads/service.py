@@ -36,6 +36,8 @@ from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, 
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MEBIBYTE,
+    UNSAID,
+    End,
     NewUpload,
     State,
     Upload,
@@ -95,7 +97,7 @@ class Received:
 
     bytes: int
     chunks: int
-    total_size: int
+    total_size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class Uploads:
         `owner` alone may go on with it. `most_open` is how many that caller may have open at once, where that
         is less than others may.
         """
-        check_size(new.total_size, self._limits.file_bytes)
+        if new.total_size is not None:
+            check_size(new.total_size, self._limits.file_bytes)
         filename = check_filename(new.filename)
         check_format(filename)
         token = token_urlsafe(TOKEN_BYTES)
@@ -169,7 +172,8 @@ class Uploads:
                     f"{mine} of your uploads are open; at most {most} may be. {_MAKE_ROOM}",
                     max_open=most,
                 )
-            self._admit_bytes(ledger, upload.total_size, caller)
+            # Of a file of unknown size the first byte.
+            self._admit_bytes(ledger, upload.total_size or 1, caller)
 
         await self._open()
         await self._in_thread(partial(self._staging.create, upload, admit))
@@ -188,7 +192,8 @@ class Uploads:
             upload = self._changeable(entry, owner)
             if entry.is_receiving():
                 raise _receiving(upload.id)
-            self._hold(upload, check_chunk(upload, entry.staged(), index, len(decoded)))
+            most = self._limits.file_bytes
+            self._hold(upload, check_chunk(upload, entry.staged(), index, len(decoded), most))
             entry.put_chunk(index, decoded)
             staged = entry.staged()
             return Received(staged.received, len(staged.chunks), upload.total_size)
@@ -204,14 +209,14 @@ class Uploads:
         upload_id = await self._in_thread(partial(self._staging.by_token, token))
         unfinished = self._staging.unfinished(upload_id)
 
-        def admit(entry: Entry) -> Upload:
+        def admit(entry: Entry) -> tuple[Upload, int]:
             upload = self._changeable(entry)
-            check_body(upload, entry.staged(), announced)
+            total_size = check_body(upload, entry.staged(), announced)
             if not entry.hold_receiving(receiving):
                 raise _receiving(upload.id)
             # Looked for before the body comes, and held only as it arrives: one that drips keeps nobody out.
-            self._hold(upload, 0, to_come=upload.total_size)
-            return upload
+            self._hold(upload, 0, to_come=total_size)
+            return upload, total_size
 
         def adopt(entry: Entry) -> None:
             check_body(self._changeable(entry), entry.staged(), None)
@@ -222,9 +227,9 @@ class Uploads:
             self._hold(upload, 0)
 
         with Lock() as receiving:
-            upload = await self._exclusively(upload_id, admit)
+            upload, total_size = await self._exclusively(upload_id, admit)
             try:
-                await self._pour(upload, unfinished, blocks)
+                await self._pour(upload, total_size, unfinished, blocks)
                 await self._exclusively(upload_id, adopt)
             except BaseException:
                 with suppress(UploadError):  # it was removed meanwhile
@@ -232,47 +237,50 @@ class Uploads:
                 raise
         return upload
 
-    async def _pour(self, upload: Upload, unfinished: Path, blocks: AsyncIterator[bytes]) -> None:
+    async def _pour(
+        self, upload: Upload, total_size: int, unfinished: Path, blocks: AsyncIterator[bytes]
+    ) -> None:
         size = held = 0
         left = upload.deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left), WriteBehind(unfinished) as file:
                 async for batch in batches(blocks, BLOCK_BYTES):
                     size += sum(map(len, batch))
-                    if size > upload.total_size:
-                        raise size_mismatch(upload, size)
+                    if size > total_size:
+                        raise size_mismatch(total_size, size)
                     if size > held:
-                        held = size if size <= _HOLD_AHEAD else min(upload.total_size, size + _HOLD_AHEAD)
+                        held = size if size <= _HOLD_AHEAD else min(total_size, size + _HOLD_AHEAD)
                         await self._in_thread(partial(self._hold, upload, held))
                     await file.write(batch)
         except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
             raise not_found(upload.id) from error
         except OSError as error:
             raise _unusable(error) from error
-        if size != upload.total_size:
-            raise size_mismatch(upload, size)
+        if size != total_size:
+            raise size_mismatch(total_size, size)
 
-    async def finish(self, upload_id: str, sha256: str | None = None, *, owner: str = ANYBODY) -> Finished:
+    async def finish(self, upload_id: str, end: End = UNSAID, *, owner: str = ANYBODY) -> Finished:
         """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
-        expected = check_sha256(sha256)
+        expected = check_sha256(end.sha256)
 
-        def begin(entry: Entry) -> tuple[Upload, list[Path]]:
+        def begin(entry: Entry) -> tuple[Upload, list[Path], int]:
             upload = self._current(entry, owner)
             if upload.job_id is not None:
-                return upload, []
+                return upload, [], 0
             check_open(entry.state(upload), upload.id)
             if entry.is_receiving():
                 raise _receiving(upload.id)
-            check_whole(upload, entry.staged())
+            staged = entry.staged()
+            check_whole(upload, staged, end)
             entry.hold_finishing(finishing)
-            return upload, entry.content()
+            return upload, entry.content(), staged.received
 
         def accepted(entry: Entry) -> None:
             entry.write(msgspec.structs.replace(entry.read(), job_id=job.id))
             self._staging.retire(entry)
 
         with Lock() as finishing:
-            upload, paths = await self._exclusively(upload_id, begin)
+            upload, paths, size = await self._exclusively(upload_id, begin)
             if upload.job_id is not None:
                 return Finished(upload, upload.job_id, None)
             if announced := [value for value in (upload.sha256, expected) if value is not None]:
@@ -280,7 +288,7 @@ class Uploads:
                 for value in announced:
                     if value != actual:
                         raise sha256_mismatch("the file", value, actual)
-            source = FileSource(upload.filename, upload.total_size, partial(read_blocks, paths))
+            source = FileSource(upload.filename, size, partial(read_blocks, paths))
             fields = FileFields(
                 title=upload.title,
                 tags=upload.tags,

@@ -48,12 +48,14 @@ STATUS: Mapping[str, int] = {
     "upload_receiving": 409,  # its body is arriving at the upload URL just now
     "contradiction": 409,  # chunks and the upload URL exclude each other
     "missing_chunks": 409,  # a gap between the chunks, or nothing at all (`missing`)
+    "chunks_mismatch": 409,  # more chunks than announced (`chunks_received`)
     "size_mismatch": 409,  # another number of bytes than announced (`received_bytes`, `total_size`)
     "sha256_mismatch": 409,  # the bytes are not the announced ones
     "upload_url_spent": 410,  # one whole body has arrived at this URL
     "invalid_base64": 400,  # a chunk's data is not strict base64
     "body_incomplete": 400,  # the body at the upload URL broke off
     "invalid_parameter": 422,  # a value does not fit (`parameter`)
+    "missing_required_parameter": 422,  # nothing says where the file ends (`parameter`)
     "unsupported_format": 415,  # no engine takes this kind of file
     "chunk_too_large": 413,  # over the bytes of one chunk
     "size_exceeded": 413,  # more bytes than announced
@@ -93,13 +95,13 @@ class State(StrEnum):
 
 
 class NewUpload(msgspec.Struct, frozen=True):
-    """What an upload is to be; `total_size` in bytes.
+    """What an upload is to be; `total_size` in bytes, None where it is told at the end.
 
     `tags` are all of the document's, `collection` the one of its collection.
     """
 
     filename: str
-    total_size: int
+    total_size: int | None
     tags: list[str]
     collection: str
     title: str | None = None
@@ -136,6 +138,18 @@ class Staged:
     def received(self) -> int:
         """Bytes in all."""
         return sum(self.chunks.values()) if self.body is None else self.body
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a finish says of the file: its bytes, their SHA-256, and how many chunks it was sent in."""
+
+    total_size: int | None = None
+    sha256: str | None = None
+    chunks: int | None = None
+
+
+UNSAID = End()
 
 
 def check_open(state: State, upload_id: str) -> None:
@@ -181,18 +195,22 @@ def check_size(total_size: int, most: int) -> None:
         )
 
 
-def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> int:
+def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int) -> int:
     """The bytes in all once a chunk of `size` bytes is stored; one of the same index is replaced.
 
+    `most` are the bytes of any file.
+
     Raises:
-        UploadError: `contradiction` or `size_exceeded`.
+        UploadError: `contradiction`, `size_exceeded` or `upload_too_large`.
     """
     if staged.body is not None:
         raise UploadError(
             "contradiction", "The file came through the upload URL already. Call kb_upload_finish now."
         )
     total = staged.received - staged.chunks.get(index, 0) + size
-    if total > upload.total_size:
+    if upload.total_size is None:
+        check_size(total, most)
+    elif total > upload.total_size:
         raise UploadError(
             "size_exceeded",
             f"With this chunk the upload would have {total} bytes, but {upload.total_size} were announced as "
@@ -225,8 +243,8 @@ def check_chunk_shape(index: int, size: int) -> None:
         )
 
 
-def check_body(upload: Upload, staged: Staged, announced: int | None) -> None:
-    """Whether a body of `announced` bytes (None: not said) may arrive at the upload URL.
+def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
+    """The bytes of the body that may arrive at the upload URL; it has `announced` (None: not said).
 
     Raises:
         UploadError: `upload_url_spent`, `contradiction` or `size_mismatch`.
@@ -243,18 +261,31 @@ def check_body(upload: Upload, staged: Staged, announced: int | None) -> None:
             "This upload has begun with kb_upload_chunk. Go on with chunks, or start another upload.",
             upload_id=upload.id,
         )
+    if upload.total_size is None:
+        raise UploadError(
+            "contradiction",
+            "This upload was started without total_size. Send the file with kb_upload_chunk.",
+            upload_id=upload.id,
+        )
     if announced is not None and announced != upload.total_size:
-        raise size_mismatch(upload, announced)
+        raise size_mismatch(upload.total_size, announced)
+    return upload.total_size
 
 
-def check_whole(upload: Upload, staged: Staged) -> None:
+def check_whole(upload: Upload, staged: Staged, end: End = UNSAID) -> None:
     """Whether all bytes are there.
 
     Raises:
-        UploadError: `missing_chunks` or `size_mismatch`.
+        UploadError: `missing_required_parameter`, `missing_chunks`, `chunks_mismatch` or `size_mismatch`.
     """
-    missing = missing_chunks(staged)
-    if missing:
+    if (upload.total_size, upload.sha256) == (None, None) and end == UNSAID:
+        raise UploadError(
+            "missing_required_parameter",
+            "This upload was started without total_size: pass total_size, sha256 or chunks, so that the end "
+            "of the file is known.",
+            parameter="total_size",
+        )
+    if missing := missing_chunks(staged, end.chunks):
         named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
         raise UploadError(
             "missing_chunks",
@@ -262,26 +293,35 @@ def check_whole(upload: Upload, staged: Staged) -> None:
             missing=missing[:_LISTED],
             missing_total=len(missing),
         )
-    if staged.received != upload.total_size:
-        raise size_mismatch(upload, staged.received)
+    if end.chunks is not None and staged.body is None and len(staged.chunks) > end.chunks:
+        raise UploadError(
+            "chunks_mismatch",
+            f"{len(staged.chunks)} chunks were received, but {end.chunks} were announced as chunks. Pass the "
+            "right number, or start again.",
+            chunks_received=len(staged.chunks),
+        )
+    for announced in (upload.total_size, end.total_size):
+        if announced is not None and staged.received != announced:
+            raise size_mismatch(announced, staged.received)
 
 
-def missing_chunks(staged: Staged) -> list[int]:
-    """The indexes that no chunk has, up to the last that was sent; the first where nothing was sent."""
+def missing_chunks(staged: Staged, count: int | None = None) -> list[int]:
+    """The indexes that no chunk has, of `count` and up to the last that was sent; at least the first."""
     if staged.body is not None:
         return []
-    return [index for index in range(max(staged.chunks, default=0) + 1) if index not in staged.chunks]
+    end = max(max(staged.chunks, default=0) + 1, count or 0)
+    return [index for index in range(end) if index not in staged.chunks]
 
 
-def size_mismatch(upload: Upload, received: int) -> UploadError:
+def size_mismatch(announced: int, received: int) -> UploadError:
     """Another number of bytes than announced."""
-    remedy = "Send what is missing" if received < upload.total_size else "Send the right bytes"
+    remedy = "Send what is missing" if received < announced else "Send the right bytes"
     return UploadError(
         "size_mismatch",
-        f"{received} bytes were received, but {upload.total_size} were announced as total_size. {remedy}, or "
+        f"{received} bytes were received, but {announced} were announced as total_size. {remedy}, or "
         "start again with the right total_size.",
         received_bytes=received,
-        total_size=upload.total_size,
+        total_size=announced,
     )
 
 

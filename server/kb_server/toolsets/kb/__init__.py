@@ -103,10 +103,10 @@ WaitSeconds = Annotated[
     Meta(
         ge=0,
         le=MAX_WAIT_SECONDS,
-        description="seconds to wait for its end",
+        description="seconds to wait",
     ),
 ]
-Sha256 = Annotated[str, Meta(description="SHA-256 in hexadecimal")]
+Sha256 = Annotated[str, Meta(description="in hexadecimal")]
 UploadId = Annotated[str, Meta(description="from kb_upload_start")]
 JobId = Annotated[str, Meta(description="from kb_addnote, kb_update_note or kb_upload_finish")]
 MaxChars = Annotated[

@@ -41,8 +41,8 @@ _NARROWING = (
 Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
 
 DESCRIPTION = """\
-Search the knowledge base by words and by meaning, before you answer from memory. Gives the passages that \
-match best, with score and document.
+Search the knowledge base by words and by meaning, before you answer from memory. Gives the best \
+passages, with score and document.
 
 The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
 language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
@@ -64,7 +64,7 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tags: Annotated[list[str], Meta(description="all of these")] | None = None
     doc_type: Annotated[m.DocType, Meta(description="only this type")] | None = None
     mode: Annotated[m.Mode, Meta(description="by words, by meaning, or both (default)")] | None = None
-    fts_only: Annotated[bool, Meta(description="the same as mode fts")] | None = None
+    fts_only: Annotated[bool, Meta(description="same as mode fts")] | None = None
     min_score: Annotated[float, Meta(ge=0, le=1, description="drop what scores less")] = 0.0
     format: Annotated[list[str], Meta(description="any of these, such as pdf")] | None = None
     source_type: (

@@ -65,7 +65,7 @@ class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
     name = "kb_status"
     title = "Status"
     description = """\
-How the knowledge base is: collections, version, embedding model, documents, queue, storage, issues."""
+State of the base: collections, version, model, documents, queue, storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
     document_mark = "none"
 
@@ -191,9 +191,7 @@ def why_empty(document: m.Document) -> str:
 
 class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     status: Annotated[m.JobStatus, Meta(description="only these")] | None = None
-    limit: (
-        Annotated[int, Meta(ge=1, le=1_000, description="how many (default: what fits a short page)")] | None
-    ) = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="default: a short page")] | None = None
     offset: Annotated[int, Meta(ge=0, description="jobs to skip")] = 0
     job_id: Annotated[JobId, Meta(description="this job, in full")] | None = None
     wait_seconds: Annotated[WaitSeconds, Meta(description="with job_id: seconds to wait")] = 0.0
@@ -211,7 +209,7 @@ class KbJobsTool(KbTool[KbJobsArguments, KbJobsResult]):
     name = "kb_jobs"
     title = "Ingestion jobs"
     description = """\
-List recent ingestion jobs, newest first, or follow one by job_id: \
+List recent ingestion jobs, newest first, or follow one: \
 {"job_id": "...", "wait_seconds": 30} answers once it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
 

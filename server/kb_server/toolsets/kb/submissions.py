@@ -48,7 +48,7 @@ from kb_server.toolsets.kb import (
 from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
-from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
+from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload
 
 SHORT_NOTE_CHARS = 4_000
 SHORT_NOTE_WAIT_SECONDS = 5.0
@@ -180,7 +180,7 @@ class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
     description = """\
 Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
 (`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
-first: if there is a note on it, change that with kb_update_note. A short note can be searched at once.
+first: change a note on it with kb_update_note. A short note can be searched at once.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -204,9 +204,12 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
         return await self.followed(job, tags[0], wait, call, is_short=arguments.wait_seconds is None)
 
 
+TotalSize = Annotated[int, Meta(ge=1, description="in bytes")]
+
+
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    filename: Annotated[str, Meta(min_length=1, description="with its extension, without folders")]
-    total_size: Annotated[int, Meta(ge=1, description="bytes of the file")]
+    filename: Annotated[str, Meta(min_length=1, description="with extension, without folders")]
+    total_size: TotalSize | None = None
     collection: Collection | None = None
     tags: NewTags | None = None
     title: Title | None = None
@@ -230,9 +233,10 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     name = "kb_upload_start"
     title = "Start an upload"
     description = """\
-Begin the upload of a file, step 1 of 3. If you can run commands: \
+Begin an upload, step 1 of 3. If you can run commands: \
 `curl -g -T report.pdf "<upload_url>"` with the answer's upload_url. \
-Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at.
+Else send pieces with kb_upload_chunk; that needs no total_size. Then kb_upload_finish, before \
+expires_at.
 
 Example: {"filename": "report.pdf", "total_size": 5242880}"""
     annotations = Annotations()
@@ -252,7 +256,7 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
         )
         grant = call.grant
         _check_reach(grant, tags[0])
-        grant.check_room(1, arguments.total_size)
+        grant.check_room(1, arguments.total_size or 1)
         # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
         caller = grant.name if grant.is_one_caller else call.address or call.credential
         started = await self.services.uploads.start(
@@ -262,7 +266,7 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
         base = self.services.http_base
         url: str | UnsetType = UNSET
         following = "Send the file with kb_upload_chunk, from chunk_index 0, then call kb_upload_finish."
-        if base is not None:
+        if base is not None and arguments.total_size is not None:
             url = f"{base}/uploads/{started.token}"
             # Without -g curl takes the brackets in a file's name for a range of names.
             command = f"curl -g -T {shlex.quote(started.upload.filename)} '{url}'"
@@ -285,13 +289,13 @@ class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class KbUploadChunkResult(msgspec.Struct, kw_only=True):
-    """What has arrived of the upload so far. `complete`: as many bytes as announced."""
+    """What has arrived of the upload so far. `complete`: as many bytes as announced, if they were."""
 
     upload_id: str
     chunk_index: int
     chunks_received: int
     received_bytes: int
-    total_size: int
+    total_size: int | None
     complete: bool
     next: str
 
@@ -300,8 +304,7 @@ class KbUploadChunkTool(KbTool[KbUploadChunkArguments, KbUploadChunkResult]):
     name = "kb_upload_chunk"
     title = "Upload a chunk"
     description = """\
-Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Then \
-call kb_upload_finish."""
+Send a piece of the file, step 2 of 3, in any order; the same chunk_index again replaces it."""
     annotations = Annotations(idempotent=True)
     document_mark = "none"
 
@@ -314,7 +317,10 @@ call kb_upload_finish."""
             arguments.sha256,
             owner=call.grant.name,
         )
-        left = received.total_size - received.bytes
+        left = None if received.total_size is None else received.total_size - received.bytes
+        following = f"{left} bytes to go." if left else "Call kb_upload_finish."
+        if left is None:
+            following = "After the last chunk call kb_upload_finish, with total_size, sha256 or chunks."
         return KbUploadChunkResult(
             upload_id=arguments.upload_id,
             chunk_index=arguments.chunk_index,
@@ -322,13 +328,15 @@ call kb_upload_finish."""
             received_bytes=received.bytes,
             total_size=received.total_size,
             complete=left == 0,
-            next=f"{left} bytes to go." if left else "Call kb_upload_finish.",
+            next=following,
         )
 
 
 class KbUploadFinishArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     upload_id: UploadId
-    sha256: Annotated[Sha256, Meta(description="SHA-256 of the whole file")] | None = None
+    sha256: Annotated[Sha256, Meta(description="of the whole file")] | None = None
+    total_size: TotalSize | None = None
+    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS, description="how many were sent")] | None = None
     wait_seconds: WaitSeconds = 0.0
 
 
@@ -336,14 +344,16 @@ class KbUploadFinishTool(_SubmittingTool[KbUploadFinishArguments, Submission]):
     name = "kb_upload_finish"
     title = "Finish an upload"
     description = """\
-Hand the uploaded file over for ingestion, step 3 of 3. The document can be searched when its job has \
-completed (kb_jobs, or wait_seconds)."""
+Hand the file over for ingestion, step 3 of 3; if started without total_size, with that, sha256 or chunks. \
+It can be searched when its job has completed (kb_jobs, or wait_seconds)."""
     annotations = Annotations(idempotent=True)
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
         call.log["upload_id"] = arguments.upload_id[:64]
         finished = await self.services.uploads.finish(
-            arguments.upload_id, arguments.sha256, owner=call.grant.name
+            arguments.upload_id,
+            End(arguments.total_size, arguments.sha256, arguments.chunks),
+            owner=call.grant.name,
         )
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
@@ -357,7 +367,7 @@ class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     expected_version: (
         Annotated[
             int,
-            Meta(ge=1, description="refuse if the version is another"),
+            Meta(ge=1, description="refuse another version"),
         ]
         | None
     ) = None
@@ -376,8 +386,8 @@ class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
     title = "Update a note"
     description = """\
 Replace a note's text; document_id and created_at stay, the old text too for some days, as a version. \
-With expected_version (of kb_search, kb_get) it is refused if somebody \
-changed the note meanwhile. Notes only."""
+With expected_version (of kb_search, kb_get) it is refused if the note \
+has changed meanwhile. Notes only."""
     annotations = Annotations(destructive=True, idempotent=True)
 
     async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> KbUpdateNoteResult:

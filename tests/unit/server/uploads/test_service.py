@@ -15,7 +15,7 @@ import pytest
 from kb_server.engine_client.errors import EngineFailed, EngineUnreachable
 from kb_server.uploads.service import _SPARE_BYTES, TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
-from kb_server.uploads.upload import CHUNK_BYTES, NewUpload, UploadError
+from kb_server.uploads.upload import CHUNK_BYTES, End, NewUpload, UploadError
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import JumpingClock
@@ -209,6 +209,21 @@ class TestChunk:
             await desk.send(upload_id, bytes(1_000))
         await desk.start(500)
 
+    async def test_chunks_of_a_file_of_unknown_size_hold_quota_as_they_arrive(self, desk: Desk) -> None:
+        upload_id = await desk.start(None)
+        received = await desk.uploads.chunk(upload_id, 0, encoded(bytes(900)))
+        assert (received.bytes, received.total_size) == (900, None)
+        with pytest.raises(UploadError, match="of 1500 bytes 600 are free"):
+            await desk.start(601)
+        with pytest.raises(UploadError, match="1001 bytes; at most 1000") as refused:
+            await desk.uploads.chunk(upload_id, 1, encoded(bytes(101)))
+        assert refused.value.code == "upload_too_large"
+        await desk.sent(bytes(600))
+        with pytest.raises(UploadError, match="of 1500 bytes 0 are free"):
+            await desk.uploads.chunk(upload_id, 1, encoded(b"a"))
+        with pytest.raises(UploadError, match="of 1500 bytes 0 are free"):
+            await desk.start(None)
+
     async def test_a_caller_that_leaves_does_not_block_the_next(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
         task = asyncio.create_task(desk.uploads.chunk(upload_id, 0, encoded(b"abc")))
@@ -268,8 +283,21 @@ class TestFinish:
             await desk.uploads.finish(upload_id)
         await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
         with pytest.raises(UploadError, match="SHA-256 of the file"):
-            await desk.uploads.finish(upload_id, sha256(b"another"))
-        await desk.uploads.finish(upload_id, sha256(b"abcdef"))
+            await desk.uploads.finish(upload_id, End(sha256=sha256(b"another")))
+        await desk.uploads.finish(upload_id, End(sha256=sha256(b"abcdef")))
+        assert desk.engine.journal.files() == [sha256(b"abcdef")]
+
+    @pytest.mark.parametrize(
+        "end", [End(total_size=6), End(sha256=sha256(b"abcdef")), End(chunks=2), End(6, sha256(b"abcdef"), 2)]
+    )
+    async def test_a_file_of_unknown_size_is_whole_where_the_finish_says_so(
+        self, desk: Desk, end: End
+    ) -> None:
+        upload_id = await desk.start(None)
+        await desk.send(upload_id, b"abc", b"def")
+        with pytest.raises(UploadError, match="total_size, sha256 or chunks"):
+            await desk.uploads.finish(upload_id)
+        await desk.uploads.finish(upload_id, end)
         assert desk.engine.journal.files() == [sha256(b"abcdef")]
 
     @pytest.mark.requirement("K41")
@@ -357,7 +385,7 @@ class TestFinish:
         data = b"".join(index.to_bytes(4, "big") for index in range(700_000))
         async with desk.another(limits=Limits(1 << 24, 1 << 25, 1 << 25, 600.0)) as big:
             upload_id = await big.sent(data[:2_000_000], data[2_000_000:])
-            await big.uploads.finish(upload_id, sha256(data))
+            await big.uploads.finish(upload_id, End(sha256=sha256(data)))
         assert desk.engine.journal.files() == [sha256(data)]
 
 

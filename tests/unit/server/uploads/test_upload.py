@@ -18,6 +18,7 @@ from kb_server.uploads.service import read_blocks
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MAX_CHUNKS,
+    End,
     Staged,
     State,
     UploadError,
@@ -33,7 +34,9 @@ from kb_server.uploads.upload import (
 )
 from tests.support.uploads import upload
 
+MOST = 1_000
 OUT_OF_RANGE = (-1, MAX_CHUNKS, 1 << 40)
+UNSIZED = upload(total_size=None)
 WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
 
 
@@ -41,13 +44,13 @@ WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
     ("check", "code", "words", "details"),
     [
         (
-            partial(check_chunk, upload(), Staged({0: 5}), 1, 6),
+            partial(check_chunk, upload(), Staged({0: 5}), 1, 6, MOST),
             "size_exceeded",
             "11 bytes, but 10",
             {"received_bytes": 5, "total_size": 10},
         ),
         (
-            partial(check_chunk, upload(), Staged(body=10), 0, 1),
+            partial(check_chunk, upload(), Staged(body=10), 0, 1, MOST),
             "contradiction",
             "through the upload URL already",
             {},
@@ -77,6 +80,43 @@ WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
             "8 bytes were received, but 10",
             {"received_bytes": 8, "total_size": 10},
         ),
+        (
+            partial(check_whole, upload(), Staged({0: 10}), End(total_size=11)),
+            "size_mismatch",
+            "10 bytes were received, but 11",
+            {"received_bytes": 10, "total_size": 11},
+        ),
+        (
+            partial(check_whole, UNSIZED, Staged({0: 1})),
+            "missing_required_parameter",
+            "total_size, sha256 or chunks",
+            {"parameter": "total_size"},
+        ),
+        (
+            partial(check_whole, UNSIZED, Staged({0: 1}), End(chunks=3)),
+            "missing_chunks",
+            "missing: 1, 2",
+            {"missing": [1, 2]},
+        ),
+        (
+            partial(check_whole, UNSIZED, Staged({0: 1, 1: 1}), End(chunks=1)),
+            "chunks_mismatch",
+            "2 chunks were received, but 1",
+            {"chunks_received": 2},
+        ),
+        (
+            partial(check_whole, UNSIZED, Staged(), End(sha256="a" * 64)),
+            "missing_chunks",
+            "missing: 0",
+            {"missing": [0]},
+        ),
+        (
+            partial(check_chunk, UNSIZED, Staged({0: MOST}), 1, 1, MOST),
+            "upload_too_large",
+            "1001 bytes; at most 1000",
+            {"max_bytes": MOST},
+        ),
+        (partial(check_body, UNSIZED, Staged(), 10), "contradiction", "kb_upload_chunk", {}),
     ],
 )
 def test_what_does_not_fit_the_upload_is_refused_with_what_helps(
@@ -91,6 +131,12 @@ def test_what_does_not_fit_the_upload_is_refused_with_what_helps(
 def test_the_largest_chunk_and_a_body_without_chunks_are_taken() -> None:
     check_chunk_shape(MAX_CHUNKS - 1, CHUNK_BYTES)
     check_whole(upload(), Staged(body=10))
+
+
+@pytest.mark.parametrize("end", [End(total_size=10), End(sha256="a" * 64), End(chunks=2)])
+def test_each_of_three_says_where_a_file_of_unknown_size_ends(end: End) -> None:
+    check_whole(UNSIZED, Staged({0: 5, 1: 5}), end)
+    check_whole(upload(total_size=None, sha256="a" * 64), Staged({0: 5, 1: 5}))
 
 
 @pytest.mark.parametrize("state", [State.FINISHING, State.DONE])
@@ -202,13 +248,14 @@ def test_another_sha256_is_refused(value: str) -> None:
 def test_a_chunk_is_taken_exactly_while_the_total_allows_it(
     chunks: dict[int, int], index: int, size: int
 ) -> None:
-    plan = upload(total_size=40)
+    total_size = 40
+    plan = upload(total_size=total_size)
     after = Staged({**chunks, index: size}).received
-    if after <= plan.total_size:
-        check_chunk(plan, Staged(chunks), index, size)
+    if after <= total_size:
+        check_chunk(plan, Staged(chunks), index, size, MOST)
     else:
         with pytest.raises(UploadError, match=f"{after} bytes"):
-            check_chunk(plan, Staged(chunks), index, size)
+            check_chunk(plan, Staged(chunks), index, size, MOST)
 
 
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=20))

@@ -292,6 +292,23 @@ async def test_on_bare_stdio_there_is_no_upload_url(engine: SimulatedEngine, tmp
     assert "curl" not in start["next"]
 
 
+async def test_a_file_of_unknown_size_has_no_url_and_is_ended_by_the_finish(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    start = await tools.ok("kb_upload_start", filename="a.txt")
+    assert "upload_url" not in start
+    assert "curl" not in start["next"]
+    upload_id = start["upload_id"]
+    chunk = await tools.ok("kb_upload_chunk", upload_id=upload_id, data=encoded(b"abc"), chunk_index=0)
+    assert (chunk["received_bytes"], chunk["total_size"], chunk["complete"]) == (3, None, False)
+    refused = await tools.refused("kb_upload_finish", upload_id=upload_id)
+    assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", "total_size")
+    for wrong in ({"total_size": 4}, {"chunks": 2}, {"sha256": sha256(b"abd")}):
+        await tools.refused("kb_upload_finish", upload_id=upload_id, **wrong)
+    await tools.ok("kb_upload_finish", upload_id=upload_id, chunks=1)
+    assert engine.journal.files() == [sha256(b"abc")]
+
+
 @pytest.mark.requirement("K38", "E6")
 async def test_a_finish_that_waits_answers_with_the_document(
     engine: SimulatedEngine, tools: ToolCaller

@@ -14,7 +14,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import build_toolset
-from kb_server.toolsets.ragler import KEPT_SECONDS, MAX_CHARS, MAX_DESCRIPTION_CHARS
+from kb_server.toolsets.ragler import KEPT_SECONDS, MAX_CHARS, MAX_DESCRIPTION_CHARS, MOST_NAMED
 from tests.support.ragler import (
     API_DOCS,
     COLLECTION,
@@ -98,7 +98,9 @@ def test_what_the_other_two_take(toolset: Toolset) -> None:
     assert published(toolset, "list_collections").input["properties"] == {}
     schema = published(toolset, "get_collection_info").input
     assert schema["required"] == ["collection_id"]
-    assert schema["properties"]["collection_id"]["format"] == "uuid"
+    taken = schema["properties"]["collection_id"]
+    assert taken["description"].startswith("UUID of a collection, or its name")
+    assert taken["type"] == "string"
 
 
 @pytest.mark.requirement("R12", "R13", "R14")
@@ -253,7 +255,7 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
         ("search_knowledge", {"query": "x", "limit": True}, "limit"),
         ("search_knowledge", {}, "query"),
         ("get_collection_info", {}, "collection_id"),
-        ("get_collection_info", {"collection_id": "uuid-api-docs"}, "collection_id"),
+        ("get_collection_info", {"collection_id": ""}, "collection_id"),
         ("get_collection_info", {"collection_id": 5}, "collection_id"),
         ("get_collection_info", {"collection_id": API_DOCS, "more": 1}, "more"),
         ("list_collections", {"page": 2}, "page"),
@@ -435,6 +437,28 @@ async def test_a_name_that_the_search_does_not_know_is_forgotten(
     backend.answers(INFO, {"message": "gone"}, 404)
     await tools.refused("search_knowledge", query="x", collection_id=API_DOCS)
     assert len(backend.of(INFO)) == 2
+
+
+async def test_a_collection_is_told_of_by_its_name(tools: RaglerTools, backend: Backend) -> None:
+    told = await tools.ok("get_collection_info", collection_id=COLLECTION["name"])
+    assert told == await tools.ok("get_collection_info", collection_id=API_DOCS)
+    assert [asked.path for asked in backend.asked] == ["/collections", INFO, INFO]
+    assert tools.last.log["collection_id"] == API_DOCS
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST_NAMED + 2])
+async def test_an_unknown_name_is_answered_as_an_unknown_id_with_the_known_names(
+    tools: RaglerTools, backend: Backend, count: int
+) -> None:
+    names = [f"name-{number:02}" for number in range(count)]
+    backend.answers("/collections", {"collections": [{**COLLECTION, "name": name} for name in names]})
+    by_id = await tools.refused("get_collection_info", collection_id=NOWHERE)
+    by_name = await tools.refused("get_collection_info", collection_id="../../admin")
+    assert (by_name["error"], by_name["collection_id"]) == (by_id["error"], "../../admin")
+    assert by_name.keys() == by_id.keys()
+    assert by_name["message"].startswith("There is no collection '../../admin'. There ")
+    assert all(name in by_name["message"] for name in names[:MOST_NAMED])
+    assert (" and 2 more." in by_name["message"]) is (count > MOST_NAMED)
 
 
 @pytest.mark.requirement("R58", "R59", "R60")

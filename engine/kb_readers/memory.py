@@ -1,4 +1,4 @@
-"""The memory of all readers together: a reader starts once its bound is free of what the others may take."""
+"""One bound on the memory of all readers: a reader waits until its share is free."""
 
 from __future__ import annotations
 

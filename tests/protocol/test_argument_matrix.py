@@ -1,7 +1,7 @@
-"""What agents send for an optional parameter is understood, over HTTP in both eras and over stdio.
+"""A matrix of all optional parameters and the forms in which agents send them, over HTTP and stdio.
 
-Every optional parameter of every tool takes its turn, with `null`, an empty text, its value as text, as JSON
-text, and one text for a list of texts.
+The forms are `null`, empty text, the value as text or as JSON text, and one text for a list of texts. Each is
+understood, or refused for a reason in `REFUSED`. HTTP is tried in both eras.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFUSED = {
     ("kb_restore", "expected_version", "as text"): "the document has another version",
     ("kb_jobs", "wait_seconds", "as text"): "there is no job_id to wait for",
 }
-"""Of the values below those that are refused, and why."""
+"""The cells that are refused, each with its reason."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def values(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 async def wrongly_answered(tools: EveryTool, era: str = MODERN) -> list[tuple[str, str, str, Any]]:
-    """Where the answers are not those that `REFUSED` says."""
+    """The cells whose answers disagree with `REFUSED`."""
     wrong = []
     for cell in cells(tools.toolsets):
         given = await CALLS[cell.tool](tools)
@@ -131,7 +131,7 @@ EMPTY: Mapping[str, Any] = {
 
 
 async def test_a_model_may_fill_in_every_parameter(base: Base) -> None:
-    """Where a host makes all of them required, a model sends empty values for those that it does not mean."""
+    """Strict function calling makes all parameters required, so models send empty values for most."""
     for name, toolset in base.toolsets.items():
         for tool in toolset.tools:
             properties = input_schema(tool.arguments)["properties"]

@@ -1,8 +1,8 @@
-"""The arguments of a call, as agents and their hosts send them, read as the tool's model.
+"""Reads the arguments of a call, as agents and their hosts send them, into the tool's model.
 
-What is clear is understood: `null` and empty values for what may be left out, numbers and lists as text.
-Where a value could mean two things, and for what confirms or destroys, only the declared type is taken. What
-does not fit is refused in one answer that names each parameter and what it takes.
+A value with one possible meaning is converted: `null` and empty values count as left out where the parameter
+is optional, numbers and lists may come as text. An ambiguous value is refused, and so is any other type for a
+parameter that confirms or destroys. One answer names all parameters that do not fit, and their types.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _parameters(model: type[msgspec.Struct]) -> Mapping[str, _Parameter]:
 
 
 def _marks(kind: Type) -> Mapping[str, Any]:
-    """What `Meta(extra=...)` says of a parameter, or of one that may be null."""
+    """The marks of a parameter, from `Meta(extra=...)`; of a nullable one, those of its other type."""
     kinds = kind.types if isinstance(kind, UnionType) else (kind,)
     return next((each.extra or {} for each in kinds if isinstance(each, Metadata)), {})
 
@@ -129,7 +129,7 @@ def _marks(kind: Type) -> Mapping[str, Any]:
 
 
 def _given(raw: Mapping[str, Any], parameters: Mapping[str, _Parameter]) -> Mapping[str, Any]:
-    """`raw` without what counts as left out: `null`, and the empty values of what is optional."""
+    """Return `raw` without `null`, and without the empty values of optional parameters."""
     left_out = []
     changed = {}
     for name, value in raw.items():
@@ -148,7 +148,7 @@ def _given(raw: Mapping[str, Any], parameters: Mapping[str, _Parameter]) -> Mapp
 
 
 def _given_members(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """An object that a tool declares, such as `filters`, without the members that count as left out."""
+    """Return a declared object, such as `filters`, without the members that count as left out."""
     properties, required = schema["properties"], schema.get("required", ())
     kept = {
         name: member
@@ -164,7 +164,7 @@ def _given_members(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def _counts_as_left_out(value: Any, schema: Schema) -> bool:
-    """Whether an optional value is empty: `null`, "", an empty array, or 0 where the minimum is above it."""
+    """True if an optional value is empty: `null`, "", an empty array, or 0 where the minimum is above it."""
     if value or value is False:
         return False
     if value is None or value == "":
@@ -212,7 +212,7 @@ def _together(problems: Sequence[ToolError]) -> ToolError:
 
 
 def _read(value: Any, parameter: _Parameter) -> Any:
-    """The value as its type, also where it came as text, or `_LEFT_OUT`.
+    """Convert a value to its type, from text too, or return `_LEFT_OUT`.
 
     Raises:
         msgspec.ValidationError: of the value as it came.
@@ -234,7 +234,7 @@ def _read(value: Any, parameter: _Parameter) -> Any:
 
 
 def _understood(value: Any, schema: Schema) -> Any:
-    """What `value` clearly means where a value of `schema` is wanted, or `value` itself."""
+    """Convert `value` to the type of `schema` where it has one possible meaning, else return it unchanged."""
     kind = schema.get("type")
     if isinstance(value, str):
         value = _from_text(value, schema)
@@ -279,7 +279,7 @@ def _from_json(text: str, kind: type) -> Any:
 
 
 def takes(schema: Mapping[str, Any]) -> str:
-    """What a value of `schema` is, in words: `an integer from 1 to 100`."""
+    """Describe the values of `schema` in words: `an integer from 1 to 100`."""
     if "enum" in schema:
         return "one of " + ", ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
     kind = schema.get("type", "")
@@ -314,7 +314,7 @@ def _missing(name: str, schema: Schema) -> ToolError:
 
 
 def _unknown(name: str, given: Mapping[str, Any], known: Mapping[str, Any], place: str = "") -> ToolError:
-    """The refusal of a parameter that there is not; `place`: the object that it came in."""
+    """The error for an unknown parameter, with the probable one; `place` is the path of its object."""
     free = [each for each in known if each not in given]
     plain = {each.replace("_", ""): each for each in free}
     meant = [each for each in _OTHER_NAMES.get(name, ()) if each in free]
@@ -354,7 +354,7 @@ def _refusal(words: str, name: str, raw: Any, schema: Mapping[str, Any]) -> Tool
 
 
 def _quoted(value: Any) -> str:
-    """A short word for what came; long strings are described, not repeated."""
+    """Describe a received value in a few words; a long string by its length."""
     if value is _UNKNOWN:
         return "something else"
     if isinstance(value, dict):

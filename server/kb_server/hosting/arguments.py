@@ -140,7 +140,7 @@ def _given(raw: Mapping[str, Any], parameters: Mapping[str, _Parameter]) -> Mapp
         elif value is None or not (parameter.is_required or parameter.is_exact or parameter.empty_counts):
             if _counts_as_left_out(value, parameter.schema):
                 left_out.append(name)
-            elif type(value) is dict and "properties" in parameter.schema:
+            elif type(value) is dict and _is_declared(parameter.schema):
                 changed[name] = _given_members(value, parameter.schema)
     if not left_out and not changed:
         return raw
@@ -157,10 +157,15 @@ def _given_members(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     }
     return {
         name: _given_members(member, properties[name])
-        if type(member) is dict and "properties" in properties.get(name, ())
+        if type(member) is dict and _is_declared(properties.get(name, {}))
         else member
         for name, member in kept.items()
     }
+
+
+def _is_declared(schema: Schema) -> bool:
+    """True for an object with fixed members, such as `filters`; `metadata` takes any."""
+    return schema.get("additionalProperties") is False
 
 
 def _counts_as_left_out(value: Any, schema: Schema) -> bool:
@@ -241,7 +246,7 @@ def _understood(value: Any, schema: Schema) -> Any:
     match value:
         case float() if kind == "integer" and value.is_integer():
             return int(value)
-        case dict() if kind == "object" and "properties" in schema:
+        case dict() if kind == "object" and _is_declared(schema):
             properties = schema["properties"]
             members = {name: _understood(each, properties.get(name, {})) for name, each in value.items()}
             return _given_members(members, schema)

@@ -81,7 +81,7 @@ MAX_WAIT_SECONDS = 50
 
 Collection = Annotated[
     str,
-    Meta(description="documents (default), memory, workspace or a name of a-z 0-9 - _"),
+    Meta(description="documents (default), memory, workspace or another of a-z 0-9 - _"),
 ]
 NewTags = Annotated[
     list[str],
@@ -97,7 +97,9 @@ SourcePath = Annotated[
         description="path or URL; sent again, it replaces",
     ),
 ]
-Metadata = Annotated[dict[str, Any], Meta(description="JSON to keep with it")]
+MEMBERS = {"properties": {"source_type": {"type": "string"}}}
+"""A member of `metadata` in its schema: Gemini's older function declarations refuse an object without any."""
+Metadata = Annotated[dict[str, Any], Meta(description="any JSON, kept with it", extra_json_schema=MEMBERS)]
 WaitSeconds = Annotated[
     float,
     Meta(

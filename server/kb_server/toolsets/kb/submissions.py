@@ -179,7 +179,7 @@ class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
     title = "Add a note"
     description = """\
 Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
-(`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
+(`workspace`). One subject a note, in words that a later question would use. Search \
 first: change a note on it with kb_update_note. A short note can be searched at once.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
@@ -236,9 +236,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
 Begin an upload, step 1 of 3. If you can run commands: \
 `curl -g -T report.pdf "<upload_url>"` with the answer's upload_url. \
 Else send pieces with kb_upload_chunk; that needs no total_size. Then kb_upload_finish, before \
-expires_at.
-
-Example: {"filename": "report.pdf", "total_size": 5242880}"""
+expires_at."""
     annotations = Annotations()
     document_mark = "none"
 

@@ -173,13 +173,13 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         self.parsed("published_collections", published_in)
         if self.index and self.index not in INDEXES:
             raise SettingsError(
-                f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine; it takes "
+                f"VECTOR_DB_TYPE={self.index!r} is not an index of this engine; it takes "
                 f"{', '.join(INDEXES)}, or nothing for the index in the base"
             )
         if self.index == "qdrant" and not self.qdrant.url:
-            raise SettingsError("QDRANT_URL: is missing; VECTOR_DB_TYPE=qdrant needs http://HOST:PORT")
+            raise SettingsError("QDRANT_URL is missing; VECTOR_DB_TYPE=qdrant needs http://HOST:PORT")
         if self.store == _SQLITE:
-            raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
+            raise SettingsError(f"KB_STORE={self.store!r} names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):
             return
         # What it is instead is not told: it may be an address with a password, mistyped.

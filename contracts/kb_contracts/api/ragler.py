@@ -164,8 +164,10 @@ class VectorResult(Response):
 
 
 class VectorSearchResponse(Response, rename="camel"):
-    """Best first. `total` counts the passages that match, as that of `POST /search` by meaning does: whatever
-    the limit is, and where fewer match the nearest of the others follow. `executionTime` is in milliseconds.
+    """The passages that match, best first.
+
+    `total` counts all that match, whatever the limit is, as that of `POST /search` by meaning does; where fewer
+    match than the limit, the nearest of the others follow. `executionTime` is in milliseconds.
     """
 
     results: list[VectorResult]

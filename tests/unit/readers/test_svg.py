@@ -25,6 +25,12 @@ def svg(inner: str, before: str = "") -> bytes:
     return f"{before}<svg {NAMESPACE}>{inner}</svg>".encode()
 
 
+def test_the_text_of_a_drawing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kb_readers.model.DEFAULT_LIMITS", Limits(text_bytes=10))
+    assert refused(svg("<text>granite</text><text>quarry</text>")).code == "extraction_failed"
+    assert text(svg("<text>granite</text>")) == "granite"
+
+
 def test_titles_descriptions_and_texts_come_in_the_order_of_the_file() -> None:
     """The drawing's title is its heading; what Markdown would take for another one is none."""
     extraction = read_svg(

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.care.scan import Pace, Scan
+from kb_engine.care.scan import Pace, Position, Scan
 from kb_engine.index.embedded import index as embedded
 from kb_engine.index.embedded.block import is_sound
 from kb_engine.ingest.pipeline import Pipeline
@@ -227,3 +228,19 @@ async def test_a_scan_that_failed_goes_on(
             broken.setattr(parts.store, "read", away)
             assert await scan.look() == []
         assert len(await scan.look()) == 1
+
+
+@pytest.mark.parametrize(("count", "named"), [(20, 20), (21, 20), (30, 20)])
+async def test_twenty_hurt_documents_are_named_and_the_others_counted(
+    parts: Parts, tmp_path: Path, count: int, named: int
+) -> None:
+    clock = TestClock()
+    now, place = clock().timestamp(), tmp_path / "scan.json"
+    hurt = {str(number): "it is damaged" for number in range(count)}
+    place.write_bytes(msgspec.json.encode(Position(begun=now, looked_at=now, hurt=hurt)))
+    async with scanning(parts, place, clock) as scan:
+        await scan.settled()
+        issues = scan.scan.issues
+    assert [issue for issue in issues if "is hurt" in issue] == issues[:named]
+    further = [f"{count - named} more documents are hurt; kb check names them"] if count > named else []
+    assert issues[named:] == further

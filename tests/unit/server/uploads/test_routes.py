@@ -99,6 +99,15 @@ async def test_a_whole_body_is_taken_and_then_finished(site: Site, is_announced:
     assert site.staged() == []
 
 
+async def test_a_refused_body_of_another_length_ends_its_connection(site: Site) -> None:
+    """The rest of a refused body is not read; a body that was taken leaves the connection open."""
+    for data, connection in ((b"ab", "close"), (b"abc", None)):
+        started = await site.start(3)
+        async with site.http.put(f"{site.base}/uploads/{started.token}", data=data) as response:
+            assert response.status == (201 if connection is None else 409)
+            assert response.headers.get("Connection") == connection
+
+
 async def test_one_whole_body_spends_the_url(site: Site) -> None:
     started = await site.start(3)
     await site.put(started.token, b"abc")

@@ -23,7 +23,7 @@ from kb_contracts.http.mount import Answering, Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.cursors import Place
-from kb_contracts.semantics.documents import document_key
+from kb_contracts.semantics.documents import document_key, text_digest
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
@@ -373,6 +373,10 @@ def united_in_nothing(_self: Any, stored: Any, *_args: Any) -> Any:
 
 def none(*_: Any) -> list[Any]:
     return []
+
+
+def hash_of_all(text: str) -> str:
+    return text_digest(text)[0]
 
 
 def one_scope(*_: Any) -> str:

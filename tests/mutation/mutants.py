@@ -18,7 +18,17 @@ from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
-from kb_simulator.engine import arrivals, commits, documents, handlers, search, sources, state, versions
+from kb_simulator.engine import (
+    arrivals,
+    commits,
+    documents,
+    handlers,
+    search,
+    sources,
+    state,
+    submissions,
+    versions,
+)
 from kb_simulator.engine import jobs as simulated_jobs
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
@@ -60,6 +70,11 @@ _JOBS = [
        body("createJob", dedup_scope="")),
     _m("nothing is a duplicate", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
        asked("createJob", lambda i: {"body": msgspec.structs.replace(i.body, dedup_scope=str(uuid4()))})),
+    _m("trailing white space makes another note", JOBS, "trailing_white_space_makes_no_other_note",
+       replaced(submissions, "note_hash", mis.hash_of_all)),
+    _m("trailing white space tells an updated note apart", JOBS,
+       "an_updated_note_is_known_without_its_trailing_white_space",
+       replaced(commits, "note_hash", mis.hash_of_all)),
     _m("a duplicate's tags are lost", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
        replaced(commits, "_united", mis.united_in_nothing)),
     _m("a duplicate is not told", JOBS, "the_same_text_twice_in_a_scope_is_one_document",

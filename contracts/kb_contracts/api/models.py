@@ -453,7 +453,11 @@ class NoteRequest(Request):
     metadata: dict[str, Any] = {}
     source_path: SourcePath | None = None
     dedup_scope: Annotated[
-        str, Meta(max_length=200, description="the same text twice in one scope is one document")
+        str,
+        Meta(
+            max_length=200,
+            description="the same text twice in one scope is one document; trailing white space is ignored",
+        ),
     ] = ""
 
 

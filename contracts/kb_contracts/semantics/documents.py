@@ -121,6 +121,18 @@ def text_digest(text: str) -> tuple[str, int]:
     return hashlib.sha256(data).hexdigest(), len(data)
 
 
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""The characters that a note may end in without being another note."""
+
+
+def note_hash(text: str) -> str:
+    """What notes of the same content have in common: the SHA-256 of the text without trailing white space."""
+    return text_digest(text.rstrip(WHITE_SPACE))[0]
+
+
 def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
     """Which tags a further submission adds to the document that is there, in their order: no second
     collection, no tag twice, and none beyond as many as one submission may have."""

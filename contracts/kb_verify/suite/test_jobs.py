@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, cancelled, long_note, problem, together
+from kb_verify.client import Client, cancelled, fresh_key, long_note, problem, together
 
 ABSENT = "00000000-0000-4000-8000-000000000000"
 
@@ -208,6 +209,24 @@ def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
     assert sorted(document.tags) == ["a", "b"]
     assert document.source_paths == ["one", "two"]
     assert kb.listed(source_path="two") == [first]
+
+
+def test_trailing_white_space_makes_no_other_note(kb: Client) -> None:
+    """The text and its SHA-256 stay as they were sent at first; leading white space counts."""
+    text = "granite\n"
+    first = kb.note(text)
+    again = [kb.ended(kb.submit(each)) for each in ("granite", text, "granite \t\u3000\r\n")]
+    assert [(job.deduplicated, job.document_id) for job in again] == [(True, first)] * 3
+    document = kb.call(ops.GET_DOCUMENT, first)
+    assert (document.sha256, document.size_bytes) == (hashlib.sha256(text.encode()).hexdigest(), 8)
+    assert kb.ended(kb.submit(" granite")).deduplicated is False
+
+
+def test_an_updated_note_is_known_without_its_trailing_white_space(kb: Client) -> None:
+    changed = kb.note("granite")
+    kb.ended(kb.update(changed, fresh_key(), text="basalt \n"))
+    assert kb.ended(kb.submit("basalt")).document_id == changed
+    assert kb.ended(kb.submit("granite")).document_id != changed
 
 
 def test_the_same_text_in_another_scope_is_another_document(kb: Client) -> None:

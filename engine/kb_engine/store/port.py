@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
+from kb_contracts.semantics.documents import note_hash
 from kb_contracts.semantics.query import Wording
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address
@@ -118,6 +119,11 @@ class NewJob:
     new_title: str | None = None
     expected_version: int | None = None
     reach: Reach | None = None
+
+    @property
+    def content_hash(self) -> str:
+        """What submissions of the same content have in common: the SHA-256, of a note the `note_hash`."""
+        return self.sha256 if self.kind == "file" else note_hash(self.text or "")
 
     @property
     def updated_note(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.documents import tags_to_unite, text_digest, title_after_update
+from kb_contracts.semantics.documents import note_hash, tags_to_unite, text_digest, title_after_update
 from kb_contracts.semantics.sources import Plan, plan, takes_over
 from kb_readers.model import Extraction
 from kb_simulator.determinism import rfc3339
@@ -45,10 +45,11 @@ def take_in(
     document = standing.document
     documents.history.keep(standing, now)
     text, chunks = _chunks(documents, content, document.uid, document.version + 1)
-    key = (submission.kind, submission.sha256, submission.dedup_scope)
     changed = documents.change(
         standing,
-        replace(standing, text=text, chunks=chunks, dedup_key=key, original=submission.original),
+        replace(
+            standing, text=text, chunks=chunks, dedup_key=submission.dedup_key, original=submission.original
+        ),
         now,
         **_described(submission, content, chunks),
         tags=[*document.tags, *tags_to_unite(document.tags, submission.tags)],
@@ -73,8 +74,7 @@ def _added(documents: Documents, submission: Submission, content: Extraction, ui
         updated_at=rfc3339(now),
         **_described(submission, content, chunks),
     )
-    key = (submission.kind, submission.sha256, submission.dedup_scope)
-    stored = Stored(document, text, chunks, key, now, now, path is None, submission.original)
+    stored = Stored(document, text, chunks, submission.dedup_key, now, now, path is None, submission.original)
     documents.swap(None, stored, now)
     return stored
 
@@ -108,7 +108,7 @@ def replace_note(documents: Documents, document_id: int, patch: m.NotePatch, now
         return stored
     content = Extraction.of_note(new_text)
     _, chunks = _chunks(documents, content, stored.document.uid, stored.document.version + 1)
-    key = (stored.dedup_key[0], digest, stored.dedup_key[2])
+    key = (stored.dedup_key[0], note_hash(new_text), stored.dedup_key[2])
     documents.history.keep(stored, now)
     new = replace(stored, text=new_text, chunks=chunks, dedup_key=key)
     return documents.change(

@@ -17,7 +17,7 @@ def duplicate_of(documents: Documents, submission: Submission) -> int | None:
     with a source path it is in the collection of the source.
     """
     scope, tags = submission.dedup_scope, submission.tags
-    for stored in documents.with_content((submission.kind, submission.sha256, scope)):
+    for stored in documents.with_content(submission.dedup_key):
         carried = stored.document.tags
         if not _is_within(submission.reach, carried):
             continue

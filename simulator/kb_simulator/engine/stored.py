@@ -11,7 +11,7 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.sources import Holder
 
 DedupKey = tuple[str, str, str]
-"""Kind, SHA-256 and scope: what two submissions of the same thing have in common."""
+"""Kind, SHA-256 (of a file) or `note_hash`, and scope: what two submissions of the same thing share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,17 @@ from typing import Any, Literal
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import Format
-from kb_contracts.semantics.documents import note_title, text_digest
+from kb_contracts.semantics.documents import note_hash, note_title, text_digest
 from kb_contracts.semantics.sources import source_scope
 from kb_readers.model import Extraction
+from kb_simulator.engine.stored import DedupKey
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """One source. `identity` tells submissions apart and seeds their ids; without a `title` one is found.
 
+    `content_hash` is what submissions of the same content have in common.
     `content` is the text, or why there is none: extraction happens before the state is asked, so that the
     state cannot fail on bytes. It holds those of a file that is to be kept (`original`).
     """
@@ -26,6 +28,7 @@ class Submission:
     kind: Literal["note", "file"]
     content: Extraction | m.JobError
     sha256: str
+    content_hash: str
     size_bytes: int
     title: str | None
     tags: Sequence[str]
@@ -38,6 +41,10 @@ class Submission:
     original: bytes | None = None
     reach: Reach | None = None
     """How far its caller reaches: nothing beyond is the same, or replaced."""
+
+    @property
+    def dedup_key(self) -> DedupKey:
+        return self.kind, self.content_hash, self.dedup_scope
 
     @property
     def job_title(self) -> str:
@@ -83,7 +90,8 @@ def note(identity: str, request: m.NoteRequest, reach: Reach | None = None) -> S
     """A note as `POST /jobs` brings it."""
     sha256, size = text_digest(request.text)
     content = Extraction.of_note(request.text)
-    return _submission(identity, request, content, sha256, size, kind="note", reach=reach)
+    of_note = {"kind": "note", "content_hash": note_hash(request.text), "reach": reach}
+    return _submission(identity, request, content, sha256, size, **of_note)
 
 
 def file(
@@ -101,6 +109,7 @@ def file(
     """A file as `POST /jobs` brings it; `size` is in bytes."""
     of_file = {
         "kind": "file",
+        "content_hash": sha256,
         "filename": filename,
         "format": fmt.name,
         "doc_type": fmt.doc_type,

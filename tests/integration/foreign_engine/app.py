@@ -73,7 +73,7 @@ class Intake:
                 return
             documents, path = self._documents, request["source_path"]
             duplicate = documents.duplicate(
-                request["kind"], made["sha256"], request["dedup_scope"], request["tags"]
+                request["kind"], made["same"], request["dedup_scope"], request["tags"]
             )
             before = documents.pointed_to(request) if path else []
             own = [number for number in before if documents.is_only(number, path)]
@@ -109,6 +109,7 @@ def note(text: str) -> Row:
     return {
         "sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "title": first_line(text),
         "doc_type": "note", "format": None, "pages": None, "note": text,
+        "same": hashlib.sha256(text.rstrip().encode()).hexdigest(),
     }  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
     found = read(data, kind)
     made = {
         "sha256": request["sha256"], "size": len(data), "title": found.title or request["filename"],
-        "doc_type": TYPES[kind], "format": kind, "pages": found.pages,
+        "doc_type": TYPES[kind], "format": kind, "pages": found.pages, "same": request["sha256"],
     }  # fmt: skip
     return made, found.sections
 

@@ -22,7 +22,8 @@ _LISTED = (
     "updated_at",
 )  # fmt: skip
 _CONTENT = (
-    "kind", "title", "titled", "doc_type", "format", "filename", "size_bytes", "sha256", "pages", "note",
+    "kind", "title", "titled", "doc_type", "format", "filename", "size_bytes", "sha256", "same", "pages",
+    "note",
 )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS documents (
   id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE, kind TEXT, title TEXT, titled INTEGER, doc_type TEXT,
   format TEXT, filename TEXT, size_bytes INTEGER, sha256 TEXT, scope TEXT, metadata TEXT, pages INTEGER,
-  version INTEGER, created_at TEXT, updated_at TEXT, unsourced INTEGER DEFAULT 0, note TEXT);
+  version INTEGER, created_at TEXT, updated_at TEXT, unsourced INTEGER DEFAULT 0, note TEXT,
+  same TEXT);
 CREATE TABLE IF NOT EXISTS sources (document INTEGER, path TEXT, PRIMARY KEY (document, path));
 CREATE TABLE IF NOT EXISTS tags (document INTEGER, tag TEXT, PRIMARY KEY (document, tag));
 CREATE TABLE IF NOT EXISTS chunks (
@@ -217,11 +218,12 @@ class Documents:
         title = (request["title"] or made["title"])[:500]
         placed = self._db.execute(
             "INSERT INTO documents (uid, kind, title, titled, doc_type, format, filename, size_bytes, "
-            "sha256, scope, metadata, pages, note, version, created_at, updated_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+            "sha256, same, scope, metadata, pages, note, version, created_at, updated_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
             str(uuid4()), request["kind"], title, request["title"] is not None, made["doc_type"],
-            made["format"], request["filename"], made["size"], made["sha256"], request["dedup_scope"],
-            json.dumps(request["metadata"]), made["pages"], made.get("note"), when, when,
+            made["format"], request["filename"], made["size"], made["sha256"], made["same"],
+            request["dedup_scope"], json.dumps(request["metadata"]), made["pages"], made.get("note"), when,
+            when,
         )  # fmt: skip
         number = int(placed.lastrowid or 0)
         self.chunks.replace(number, chunks)
@@ -241,11 +243,11 @@ class Documents:
         if self._db.writes > before:
             self._db.changed(self._db.last)
 
-    def duplicate(self, kind: str, sha256: str, scope: str, tags: Sequence[str]) -> int | None:
+    def duplicate(self, kind: str, same: str, scope: str, tags: Sequence[str]) -> int | None:
         """The number of a document that would be the same."""
         found = self._db.rows(
-            "SELECT id FROM documents WHERE kind = ? AND sha256 = ? AND scope = ? ORDER BY id",
-            kind, sha256, scope,
+            "SELECT id FROM documents WHERE kind = ? AND same = ? AND scope = ? ORDER BY id",
+            kind, same, scope,
         )  # fmt: skip
         here = [row["id"] for row in found if place(self.tags_of(row["id"]), scope) == place(tags, scope)]
         return here[0] if here else None
@@ -405,8 +407,8 @@ class Documents:
             titled = self._db.count("SELECT titled FROM documents WHERE id = ?", number)
             title = title or (None if titled else made["title"][:500])
             self._db.execute(
-                "UPDATE documents SET sha256 = ?, size_bytes = ?, note = ? WHERE id = ?",
-                made["sha256"], made["size"], made.get("note"), number,
+                "UPDATE documents SET sha256 = ?, same = ?, size_bytes = ?, note = ? WHERE id = ?",
+                made["sha256"], made["same"], made["size"], made.get("note"), number,
             )  # fmt: skip
             self.chunks.replace(number, chunks)
         if title is not None:

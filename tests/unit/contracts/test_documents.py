@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import get_args
 
 import pytest
@@ -10,11 +11,13 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, MAX_TAGS, FileFields, JobStatus, NotePatch
 from kb_contracts.semantics.documents import (
+    WHITE_SPACE,
     check_note_text,
     check_ocr,
     check_patch,
     check_tags_fit,
     document_key,
+    note_hash,
     note_title,
     tags_to_unite,
     text_digest,
@@ -68,6 +71,13 @@ def test_a_key_is_a_number_or_a_uid() -> None:
 
 def test_a_note_of_half_a_surrogate_pair_has_a_digest() -> None:
     assert text_digest("\ud800")[1] == 3
+
+
+def test_notes_differ_by_more_than_trailing_white_space() -> None:
+    blanks = "".join(char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace())
+    assert set(blanks) == set(WHITE_SPACE)
+    assert note_hash(f"granite{blanks}") == note_hash("granite") == text_digest("granite")[0]
+    assert len({note_hash(text) for text in ("granite", " granite", "gran ite", "Granite")}) == 4
 
 
 def test_a_document_stays_in_its_collection() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from kb_contracts.semantics.documents import WHITE_SPACE
 from kb_engine.address import Address
 from kb_engine.store.port import MARK, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
@@ -363,6 +364,17 @@ DROP INDEX jobs_by_source;
 CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at IS NULL;
 """
 
+_WHITE_SPACE = "".join(f"\\u{ord(char):04x}" for char in WHITE_SPACE)
+
+# Notes are the same whatever white space they end in.
+_VERSION_15 = f"""
+ALTER TABLE documents ADD COLUMN note_hash text COLLATE "C";
+UPDATE documents SET
+  note_hash = encode(sha256(convert_to(rtrim(note_texts.text, E'{_WHITE_SPACE}'), 'UTF8')), 'hex')
+  FROM note_texts WHERE note_texts.document_id = documents.id;
+CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL;
+"""  # noqa: S608
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -379,6 +391,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_12,
     _VERSION_13,
     _VERSION_14,
+    _VERSION_15,
 )
 """The migration at index n leads from version n to version n + 1."""
 

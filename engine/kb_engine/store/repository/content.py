@@ -76,6 +76,7 @@ def columns_of(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> 
         "filename": job.filename,
         "size_bytes": job.size_bytes,
         "sha256": job.sha256,
+        "note_hash": job.content_hash if job.kind == "note" else None,
         "dedup_scope": job.dedup_scope,
         **metadata_columns(metadata),
         **outcome_columns(prepared),

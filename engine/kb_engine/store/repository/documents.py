@@ -21,6 +21,7 @@ from kb_contracts.semantics.documents import (
     check_version,
     document_not_found,
     not_a_note,
+    note_hash,
     note_title,
     tag_not_found,
     tags_to_unite,
@@ -260,7 +261,12 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
         if (sha256, prepared.title) != (standing.sha256, standing.title):
             outcome = "replaced"
             await replace_content(write, standing.id, prepared)
-            columns = {"sha256": sha256, "size_bytes": size, **outcome_columns(prepared)}
+            columns = {
+                "sha256": sha256,
+                "note_hash": note_hash(text),
+                "size_bytes": size,
+                **outcome_columns(prepared),
+            }
             await assign(write, standing.id, columns)
             await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
             await raise_version(write, standing.id)

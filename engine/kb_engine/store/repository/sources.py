@@ -24,11 +24,12 @@ async def duplicate_of(read: Read, job: NewJob) -> int | None:
 
     It is within reach, so that what is not has no say in what becomes of a submission.
     """
+    content = "sha256" if job.kind == "file" else "note_hash"
     sql = (
         f"SELECT d.id, {read.tags} FROM documents d "  # noqa: S608
-        "WHERE d.kind = ? AND d.sha256 = ? AND d.dedup_scope = ?"
+        f"WHERE d.kind = ? AND d.{content} = ? AND d.dedup_scope = ?"
     )
-    values: list[Any] = [job.kind, job.sha256, job.dedup_scope]
+    values: list[Any] = [job.kind, job.content_hash, job.dedup_scope]
     if job.dedup_scope in job.tags:
         sql += " AND d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
         values.append(job.dedup_scope)
@@ -52,7 +53,7 @@ async def duplicate_for(read: Read, job: NewJob) -> int | None:
 
 async def hold_plan(write: Write, job: NewJob) -> Plan:
     """What becomes of a job, of documents that nobody else changes until the transaction ends."""
-    await write.hold_content(job.kind, job.sha256, job.dedup_scope)
+    await write.hold_content(job.kind, job.content_hash, job.dedup_scope)
     if job.source_path is not None:
         await write.hold_content("source", job.source_path, source_scope(job.tags, job.dedup_scope))
     held: set[int] = set()

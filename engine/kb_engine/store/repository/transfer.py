@@ -21,6 +21,7 @@ DOCUMENT = (
     "id", "uid", "kind", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256",
     "metadata", "source_type", "dedup_scope", "status", "status_reason", "extraction_method", "pages",
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
+    "note_hash",
 )  # fmt: skip
 """The columns of a document, in every layout."""
 TABLES: Mapping[str, Sequence[str]] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apsw
 
+from kb_contracts.semantics.documents import note_hash
 from kb_engine.index.words import TOKENIZER, index_text
 from kb_engine.store.port import UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction
@@ -329,6 +330,14 @@ CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT N
 """
 
 
+def _sixteenth(db: apsw.Connection) -> None:
+    """Notes are the same whatever white space they end in."""
+    db.execute("ALTER TABLE documents ADD COLUMN note_hash TEXT")
+    for document_id, text in db.execute("SELECT document_id, text FROM note_texts"):
+        db.execute("UPDATE documents SET note_hash = ? WHERE id = ?", (note_hash(str(text)), document_id))
+    db.execute("CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL")
+
+
 def _second(db: apsw.Connection) -> None:
     """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
     db.execute(_VERSION_2_DOCUMENTS)
@@ -369,6 +378,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     # How far the caller of a job reaches, as JSON; NULL: everywhere.
     "ALTER TABLE jobs ADD COLUMN reach TEXT",
     _VERSION_15,
+    _sixteenth,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.documents import text_digest
 from kb_engine.store.repository import documents, jobs, sources, state
 from tests.support.stores import (
     Base,
@@ -305,6 +306,19 @@ async def test_the_same_text_twice_is_one_document(base: Base) -> None:
     assert (job.document_id, job.document_uid, job.deduplicated) == (document.id, document.uid, True)
     assert (await all_documents(base)).total == 1
     assert (await base.find("same")).total == 1
+
+
+async def test_the_text_of_a_note_may_end_in_other_white_space(base: Base) -> None:
+    document = await base.note("same\n")
+    assert (await again(base, "same \u2028")).document_id == document.id
+    standing, text = await base.store.read(documents.note, document.id)
+    assert (standing.sha256, text) == (document.sha256, "same\n")
+    changed = await base.update(document.id, "other ", prepared("other "), version=1)
+    assert (changed.sha256, (await again(base, "other")).document_id) == (
+        text_digest("other ")[0],
+        document.id,
+    )
+    assert (await again(base, "same")).deduplicated is False
 
 
 async def test_a_duplicate_that_says_nothing_new_changes_nothing(base: Base) -> None:

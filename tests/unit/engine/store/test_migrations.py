@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.ragler import collection_id
+from kb_contracts.semantics.documents import WHITE_SPACE, note_hash
 from kb_engine.store.port import NotABase
 from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.sqlite.connection import transaction
@@ -127,6 +128,24 @@ async def test_a_base_of_the_second_layout_keeps_its_columns_as_they_are(tmp_pat
     await visit(path)
     with direct(path) as db:
         assert db.execute(f"SELECT {', '.join(names)} FROM documents").get == before
+
+
+async def test_existing_notes_are_known_without_trailing_white_space(tmp_path: Path) -> None:
+    path = tmp_path / "kb.db"
+    text = f"granite{WHITE_SPACE}"
+    with direct(path) as db:
+        migrate(db, path, MIGRATIONS[:15])
+        db.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, "
+            "updated_at) VALUES (1, 'n', 'note', 'x', 'note', 1, 'h', ?1, ?1), "
+            "(2, 'f', 'file', 'x', 'text', 1, 'h', ?1, ?1)",
+            (OLD_TIME,),
+        )
+        db.execute("INSERT INTO note_texts VALUES (1, ?)", (text,))
+        migrate(db, path)
+        found = db.execute("SELECT sha256, note_hash FROM documents ORDER BY id").fetchall()
+        assert found == [("h", note_hash("granite")), ("h", None)]
+        assert db.execute("SELECT text FROM note_texts").get == text
 
 
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:

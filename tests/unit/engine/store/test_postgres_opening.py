@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.documents import WHITE_SPACE, note_hash
 from kb_engine.address import address_of
 from kb_engine.store.port import (
     BaseTooNew,
@@ -47,6 +48,25 @@ async def test_engines_that_start_together_make_one_base() -> None:
         await asyncio.gather(*(store.ping() for store in stores))
     finally:
         await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_existing_notes_are_known_without_trailing_white_space() -> None:
+    empty = await new_database(empty=True)
+    text = f"granite \u00e9{WHITE_SPACE}"
+    await empty.execute("CREATE EXTENSION vector")
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:14]))
+    for number, kind in enumerate(("note", "file"), 1):
+        await empty.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, metadata, "
+            "dedup_scope, status, extraction_method, chunk_count, token_count, created_at, updated_at) "
+            f"VALUES ({number}, '{number}', '{kind}', 'x', 'note', 1, 'h', '{{}}', '', 'searchable', 'text', "
+            "0, 0, '', '')"
+        )
+    await empty.ask(lambda db: db.execute("INSERT INTO note_texts VALUES (1, $1)", text))
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
+    assert await empty.value("SELECT note_hash FROM documents WHERE id = 1") == note_hash("granite \u00e9")
+    assert await empty.value("SELECT note_hash FROM documents WHERE id = 2") is None
+    assert await empty.value("SELECT text FROM note_texts") == text
 
 
 async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:

@@ -166,8 +166,8 @@ class VectorResult(Response):
 class VectorSearchResponse(Response, rename="camel"):
     """The passages that match, best first.
 
-    `total` counts all that match, whatever the limit is, as that of `POST /search` by meaning does; where fewer
-    match than the limit, the nearest of the others follow. `executionTime` is in milliseconds.
+    `total` counts all that match, whatever the limit is, as that of `POST /search` by meaning does; where
+    fewer match than the limit, the nearest of the others follow. `executionTime` is in milliseconds.
     """
 
     results: list[VectorResult]

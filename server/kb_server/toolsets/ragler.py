@@ -468,6 +468,7 @@ class GetCollectionInfoArguments(msgspec.Struct, forbid_unknown_fields=True, kw_
             min_length=1,
             description="UUID of a collection, or its name; list_collections tells them",
             examples=[_EXAMPLE_ID, "api-docs"],
+            extra_json_schema={"format": "uuid"},  # as RAGler's document has it
         ),
     ]
 

@@ -100,7 +100,7 @@ def test_what_the_other_two_take(toolset: Toolset) -> None:
     assert schema["required"] == ["collection_id"]
     taken = schema["properties"]["collection_id"]
     assert taken["description"].startswith("UUID of a collection, or its name")
-    assert taken["type"] == "string"
+    assert (taken["type"], taken["format"]) == ("string", "uuid")
 
 
 @pytest.mark.requirement("R12", "R13", "R14")

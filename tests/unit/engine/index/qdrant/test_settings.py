@@ -32,7 +32,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_the_address_has_to_be_named() -> None:
-    with pytest.raises(SettingsError, match="QDRANT_URL: is missing"):
+    with pytest.raises(SettingsError, match="QDRANT_URL is missing"):
         EngineSettings.read(CHOSEN)
 
 

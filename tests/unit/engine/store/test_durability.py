@@ -192,7 +192,7 @@ async def fill_with_notes(base: Base) -> list[int]:
     added: list[int] = []
     with suppress(EngineError):  # that it is full is for `expect_full` to say
         while True:
-            added.append((await base.note(*CHUNKS, sha256=f"{len(added)}")).id)
+            added.append((await base.note(*CHUNKS, dedup_scope=f"{len(added)}")).id)
     return added
 
 
@@ -205,7 +205,7 @@ async def expect_full(base: Base) -> None:
 async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool) -> None:
     async with opened(disk / "kb.db") as base:
         if others:
-            added = [(await base.note(*CHUNKS, sha256=f"{number}")).id for number in range(8)]
+            added = [(await base.note(*CHUNKS, dedup_scope=f"{number}")).id for number in range(8)]
             fill(disk)
         else:
             added = await fill_with_notes(base)
@@ -226,7 +226,7 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
                 await base.store.once(None, documents.delete, document)
             added = added[4:]
             for number in range(3):
-                added.append((await base.note(*CHUNKS, sha256=f"{document} {number}")).id)
+                added.append((await base.note(*CHUNKS, dedup_scope=f"{document} {number}")).id)
 
 
 @pytest.mark.process
@@ -236,7 +236,7 @@ async def test_versions_and_trash_make_room_first(disk: Path) -> None:
     for removed in (0, 6):
         async with opened(disk / "kb.db") as base:
             for number in range(removed):
-                gone = await base.note(*CHUNKS, sha256=f"gone {number}")
+                gone = await base.note(*CHUNKS, dedup_scope=f"gone {number}")
                 await base.store.write(documents.delete, gone.id)
             assert await base.count("versions") == removed
             counts.append(len(await fill_with_notes(base)))

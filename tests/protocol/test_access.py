@@ -455,7 +455,7 @@ async def test_no_token_is_logged(house: House, caplog: pytest.LogCaptureFixture
     formatter = JsonFormatter()
     written = [formatter.format(record) for record in caplog.records]
     assert written
-    assert not [line for line in written if token.rpartition("_")[2] in line]
+    assert not [line for line in written if token.split("_", 2)[2] in line]
     assert token not in sanitised(f"find {token} please")
     oauth = Issuer("https://issuer", "kb").token()
     assert oauth not in formatter.info_line("x", f"got {oauth}.", {})

@@ -97,9 +97,7 @@ SourcePath = Annotated[
         description="path or URL; sent again, it replaces",
     ),
 ]
-MEMBERS = {"properties": {"source_type": {"type": "string"}}}
-"""A member of `metadata` in its schema: Gemini's older function declarations refuse an object without any."""
-Metadata = Annotated[dict[str, Any], Meta(description="any JSON, kept with it", extra_json_schema=MEMBERS)]
+Metadata = Annotated[dict[str, Any], Meta(description="any JSON, kept with it")]
 WaitSeconds = Annotated[
     float,
     Meta(

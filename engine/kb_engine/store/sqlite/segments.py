@@ -130,7 +130,7 @@ def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None
     except (UnreadableIndexFile, OSError) as error:
         logger.warning("a part of the search index is made again", extra={"why": str(error)})
         return None
-    if len(present) == len(block):
+    if np.array_equal(block.chunk_ids, present):
         return Part(block, name)
     alive = np.isin(block.chunk_ids, present, assume_unique=True)
     return Part(block, name, alive) if np.count_nonzero(alive) == len(present) else None

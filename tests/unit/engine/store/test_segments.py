@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kb_engine.index import words
 from kb_engine.index.embedded import block
 from kb_engine.index.embedded import index as embedded
+from kb_engine.index.embedded.block import open_segment, write_segment
 from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
@@ -128,12 +132,25 @@ def swapped(folder: Path) -> None:
     (folder / "x").rename(second)
 
 
+def exchanged(folder: Path) -> None:
+    """One holds rows of another, as many as the base has chunks of its own."""
+    with closing(sqlite3.connect(folder.with_suffix(""))) as db:
+        counted = db.execute(
+            "SELECT s.name, count(*) FROM index_segments s JOIN chunks c ON c.id BETWEEN s.first AND s.last "
+            "GROUP BY s.name"
+        ).fetchall()
+    (small, count), (large, _) = sorted(counted, key=lambda each: each[1])[:2]
+    rows = open_segment(folder / large, len(meaning("apple")))
+    (folder / small).unlink()
+    write_segment(folder / small, [(rows, np.arange(len(rows)) < count)])
+
+
 def more(folder: Path) -> None:
     (folder / "left.new").write_bytes(b"half")
     shutil.copy(min(folder.iterdir()), folder / "copy")
 
 
-@pytest.mark.parametrize("damage", [shutil.rmtree, cut, spoilt, one_missing, swapped, more])
+@pytest.mark.parametrize("damage", [shutil.rmtree, cut, spoilt, one_missing, swapped, exchanged, more])
 async def test_files_that_are_missing_or_damaged_are_made_again(
     filled: tuple[Path, list[tuple[str, int, float]]], damage: Callable[[Path], None]
 ) -> None:

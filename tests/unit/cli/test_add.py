@@ -107,7 +107,7 @@ def full() -> QueueFull:
     return QueueFull(Exit.FAILED, "Too many jobs wait.")
 
 
-def test_files_that_were_read_are_told_while_others_are_sent(files: list[Found]) -> None:
+def test_results_appear_while_other_files_are_sent(files: list[Found]) -> None:
     client = Scripted(["1", "2", "3"])
     told = adding(client)
     told.clock = count().__next__
@@ -164,7 +164,7 @@ def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Pa
     ]
 
 
-def test_ctrl_c_says_how_much_is_in(files: list[Found]) -> None:
+def test_ctrl_c_prints_the_number_of_added_files(files: list[Found]) -> None:
     class Interrupted(Scripted):
         def wait_for_job(self, job_id: str, *, on_job: Callable[[m.Job], None] | None = None) -> m.Job:
             if job_id == "2":

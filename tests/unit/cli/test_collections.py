@@ -8,7 +8,7 @@ from kb_cli.output import Exit
 from tests.unit.cli.conftest import Kb
 
 
-def test_a_collection_that_does_not_exist_is_told(kb: Kb, tmp_path: Path) -> None:
+def test_an_unknown_collection_is_an_error(kb: Kb, tmp_path: Path) -> None:
     """The conventional ones are answered empty: an agent may be about to use one."""
     document = str(kb.note("Ferns of the gorge", "--collection", "ferns"))
     for arguments in (
@@ -25,7 +25,7 @@ def test_a_collection_that_does_not_exist_is_told(kb: Kb, tmp_path: Path) -> Non
     assert kb("search", '"nothing of this"', "--collection", "workspace")[0] == Exit.OK
 
 
-def test_a_move_makes_a_collection_only_when_it_is_told_to(kb: Kb) -> None:
+def test_a_move_creates_a_collection_only_with_its_flag(kb: Kb) -> None:
     document = str(kb.note("Mosses of the gorge"))
     assert "--new" in kb("move", document, "mosses")[2]
     assert kb("move", document, "mosses", "--new")[:2] == (0, f"Document {document} is in mosses.\n")

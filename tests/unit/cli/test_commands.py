@@ -107,7 +107,7 @@ def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
 
 
-def test_a_replaced_text_that_stays_is_told(kb: Kb, tmp_path: Path) -> None:
+def test_a_replaced_text_that_stays_is_reported(kb: Kb, tmp_path: Path) -> None:
     """Also where `kb add` replaced it."""
     kb("addnote", "Lights out at ten", "--source-path", "house/lights")
     kb("addnote", "Lights out at ten")

@@ -80,7 +80,7 @@ def test_a_toolset_that_there_is_not_is_refused(kb: Kb) -> None:
     assert (status, "there is no toolset 'none'" in err) == (Exit.USAGE, True)
 
 
-def test_the_tokens_of_the_further_tools_are_as_told() -> None:
+def test_the_token_count_of_kb_extra_is_within_a_tenth() -> None:
     """By four characters a token, of what a client hands to a model."""
     tools = build_toolset(EXTRA, Services(ServerSettings(home=Path("unused")))).tools
     listed = [

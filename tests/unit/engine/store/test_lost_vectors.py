@@ -30,7 +30,7 @@ async def filled(base: Base) -> None:
 
 @pytest.mark.parametrize("few", [0, postgres_search.FEW_CHUNKS])
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_search_answers_with_the_rest_and_says_so(
+async def test_a_search_without_lost_vectors_is_marked_incomplete(
     place: Place, monkeypatch: pytest.MonkeyPatch, restarted: bool, few: int
 ) -> None:
     """Where its filters leave a passage that has lost it, and as long as that is there."""

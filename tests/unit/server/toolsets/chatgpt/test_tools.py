@@ -53,7 +53,9 @@ async def test_fetch_reads_what_search_found(engine: SimulatedEngine, tools: Too
     }
 
 
-async def test_fetch_says_where_a_long_text_goes_on(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_fetch_gives_the_continuation_of_a_long_text(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     engine.add(text="Granite is old. " * 20_000)
     fetched = await tools.ok("fetch", id="1")
     assert len(fetched["text"]) < 201_000

@@ -69,7 +69,7 @@ async def test_a_collection_beside_a_document_is_a_contradiction(
     assert (await tools.refused("kb_get", collection="memory", **other))["error"] == "contradiction"
 
 
-async def test_a_collection_that_there_is_not_is_told_with_those_that_there_are(
+async def test_an_unknown_collection_lists_the_existing_ones(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     engine.add("collection:memory")

@@ -71,8 +71,9 @@ class JobTasks:
             encoded = opening(self._mark) + msgspec.json.encode(await self._result(job))[1:]
             return ToolOutcome(encoded, meta=meta_of(self._mark))
         except ToolError as error:
-            payload = {**self._error_members, **error.payload()}
-            return ToolOutcome(msgspec.json.encode(payload), is_error=True)
+            mark = self._mark if error.quotes else "none"
+            encoded = opening(mark) + msgspec.json.encode({**self._error_members, **error.payload()})[1:]
+            return ToolOutcome(encoded, is_error=True, meta=meta_of(mark))
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
         offset = offset_of(cursor)

@@ -94,6 +94,8 @@ ACCESS_MUTANTS: list[Mutant] = [
        broken=everything("listTrash")),
     _a("a search reaches everything", test="a_search_knows_nothing_of_what_is_out_of_reach",
        broken=everything("search")),
+    _a("similar notes are everybody's", test="notes_out_of_reach_are_not_similar",
+       broken=everything("getDocument")),
     *(
         _a(f"{id_} knows every collection", test="collections_out_of_reach_are_not_there",
            broken=everything(id_))

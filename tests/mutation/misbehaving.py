@@ -218,6 +218,13 @@ async def numbers_only(incoming: Incoming, inner: Handler) -> Any:
     return await inner(incoming)
 
 
+def similar_to_itself(
+    documents: Documents, note: m.DocumentDetail, limit: int, now: int
+) -> list[m.SimilarNote]:
+    itself = m.SimilarNote(note.id, note.uid, note.title, 1.0)
+    return [itself, *search.similar_to(documents, note, limit, now)]
+
+
 async def dropped_from_one_side(incoming: Incoming, inner: Handler) -> Any:
     """The end of a range stands for the moment before it."""
     answer = await inner(incoming)

@@ -609,17 +609,28 @@ class Document(Response):
     ] = msgspec.UNSET
 
 
+class SimilarNote(Response):
+    """A note on the same subject as another one. `score` is the similarity of their embeddings."""
+
+    id: int
+    uid: str
+    first_line: str
+    score: Score
+
+
 class DocumentDetail(Document, kw_only=True):
     """A document with a slice of its chunks, in order; `chunk_count` is how many there are.
 
     `text` is there where it was asked for and the document is a note: all of it, as it was sent. A file has
-    its chunks alone.
+    its chunks alone. `similar` is there where it was asked for, the document is a note and the index answers:
+    the notes most similar to the beginning of this one, the most similar first.
     """
 
     chunks: list[Chunk]
     chunk_offset: Count
     chunk_limit: Count
     text: str | msgspec.UnsetType = msgspec.UNSET
+    similar: list[SimilarNote] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DocumentList(Response):

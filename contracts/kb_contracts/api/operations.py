@@ -34,6 +34,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 IF_MATCH = "If-Match"
 MAX_WAIT_SECONDS = 30
 MAX_TEXT_SLICE = 1_000_000
+MAX_SIMILAR = 10
 UPDATE_WAIT_SECONDS = 20.0
 """How long `patchNote` waits for its job where the caller does not say."""
 
@@ -103,6 +104,9 @@ class DocumentQuery(m.Request):
     chunk_offset: Offset = 0
     chunk_limit: Limit = 200
     text: Annotated[bool, Meta(description="whether to answer with a note's text, as it was sent")] = False
+    similar: Annotated[
+        int, Meta(ge=0, le=MAX_SIMILAR, description="how many notes similar to a note to name at most")
+    ] = 0
 
 
 WITHOUT_CHUNKS = DocumentQuery(chunks=False)

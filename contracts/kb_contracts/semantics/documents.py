@@ -10,7 +10,15 @@ import msgspec
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
-from kb_contracts.api.models import MAX_INTEGER, MAX_TAGS, Document, FileFields, NotePatch
+from kb_contracts.api.models import (
+    MAX_INTEGER,
+    MAX_TAGS,
+    Document,
+    FileFields,
+    NotePatch,
+    SearchResult,
+    SimilarNote,
+)
 from kb_contracts.api.ragler import PREFIX
 
 MAX_METADATA_BYTES = 65_536
@@ -161,6 +169,17 @@ def note_title(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
     title = " ".join(first.split())
     return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
+
+
+def similar_notes(found: Sequence[SearchResult], document_id: int, limit: int) -> list[SimilarNote]:
+    """The first `limit` documents of `found`, passages of notes with the best first; not `document_id`."""
+    notes: dict[int, SimilarNote] = {}
+    for result in found:
+        document = result.document
+        if document.id != document_id and document.id not in notes:
+            line = note_title(result.chunk.text)
+            notes[document.id] = SimilarNote(document.id, document.uid, line, result.score)
+    return list(notes.values())[:limit]
 
 
 def title_after_update(title: str, old_text: str, text: str) -> str:

@@ -258,6 +258,13 @@ def test_nothing_out_of_reach_is_a_duplicate(kb: Client, caller_of: CallerOf, sc
     assert (again.deduplicated, again.document_id) == (True, job.document_id)
 
 
+def test_notes_out_of_reach_are_not_similar(kb: Client, caller_of: CallerOf) -> None:
+    kb.note("granite", tags=[THEIRS], dedup_scope=THEIRS)
+    caller = caller_of(Access("a", reach=REACH))
+    note = caller.note("granite", tags=[MINE])
+    assert caller.call(ops.GET_DOCUMENT, note, params={"similar": 3}).similar == []
+
+
 def test_nothing_out_of_reach_is_replaced(kb: Client, caller_of: CallerOf) -> None:
     """Under the same source path, in the same scope."""
     team, teams = Reach(frozenset(["team"])), ["teams"]

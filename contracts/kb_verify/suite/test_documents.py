@@ -53,6 +53,32 @@ def test_a_note_is_read_as_it_was_sent(kb: Client) -> None:
     assert kb.call(ops.GET_DOCUMENT, note, params=params).text == "\ngneiss\n"
 
 
+def test_similar_notes_are_named_with_a_note(kb: Client) -> None:
+    """If `similar` asks for it: the most similar first, without the note itself, files or other subjects."""
+    text = "Granite is quarried in the north of the valley"
+    first = kb.note(text, dedup_scope="first")
+    kb.file("granite.md", text.encode())
+    kb.note("basalt columns stand beside a lighthouse")
+    note = kb.note(f"{text}\n", dedup_scope="second")
+    found = kb.call(ops.GET_DOCUMENT, note, params={"similar": 3, "chunks": "false"}).similar
+    assert found is not msgspec.UNSET
+    assert [(each.id, each.first_line) for each in found] == [(first, text)]
+    assert found[0].score == pytest.approx(1, abs=1e-3)
+    kb.note(text, dedup_scope="third")
+    found = kb.call(ops.GET_DOCUMENT, note, params={"similar": 1}).similar
+    assert found is not msgspec.UNSET
+    assert [each.id for each in found] == [first]
+    assert kb.call(ops.GET_DOCUMENT, note).similar is msgspec.UNSET
+
+
+def test_a_file_has_no_similar_notes(kb: Client) -> None:
+    kb.note("granite")
+    file = kb.file("granite.md", b"granite")
+    assert kb.call(ops.GET_DOCUMENT, file, params={"similar": 3}).similar is msgspec.UNSET
+    refused = problem(kb.request(ops.GET_DOCUMENT, file, params={"similar": 11}), "invalid_parameter")
+    assert refused.parameter == "similar"
+
+
 @pytest.mark.requirement("K45")
 @pytest.mark.parametrize("key", ["7", ABSENT_UID, "9223372036854775807", "9999999999999999999"])
 def test_an_absent_document_is_not_found(kb: Client, key: str) -> None:

@@ -29,16 +29,19 @@ from kb_contracts.semantics.documents import (
     check_version,
     document_key,
     note_title,
+    similar_notes,
     text_digest,
 )
 from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.index.port import Selection
 from kb_engine.spool import SpoolFile
-from kb_engine.store.port import NewJob
-from kb_engine.store.repository import documents, feedback, jobs, updates
+from kb_engine.store.port import NewJob, Query
+from kb_engine.store.repository import content, documents, feedback, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
 from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
 
+_CHUNKS_PER_NOTE = 4  # read for each similar note wanted, as several chunks of one may be similar
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
 
@@ -192,13 +195,39 @@ class DocumentsApi:
 
     async def get_document(self, incoming: Incoming) -> m.DocumentDetail:
         query = incoming.query
-        return await self._store.read(
+        document = await self._store.read(
             documents.detail,
             document_key(incoming.path["document_id"]),
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
             text=query.text,
         )
+        if query.similar and document.doc_type == "note":
+            document.similar = await self._similar(document, query.similar)
+        return document
+
+    async def _similar(self, note: m.Document, limit: int) -> list[m.SimilarNote] | msgspec.UnsetType:
+        """The notes most similar to the first chunk of `note`; UNSET if the index is out of service."""
+        vector = await self._store.read(content.first_vector, note.id)
+        if vector is None:
+            return []
+        scoring = self._engine.encoder.embedder.scoring
+        query = Query(
+            text="",
+            mode="vector",
+            vector=vector,
+            scoring=scoring,
+            top=note.chunk_count + limit * _CHUNKS_PER_NOTE,
+            selection=Selection(doc_type="note"),
+            min_score=scoring.similar_floor,
+        )
+        try:
+            found = await self._store.search(query)
+        except EngineError as error:
+            if error.code != "not_ready":
+                raise
+            return msgspec.UNSET
+        return similar_notes(found.results, note.id, limit)
 
     async def get_original(self, incoming: Incoming) -> FileContent:
         key = document_key(incoming.path["document_id"])

@@ -44,7 +44,7 @@ from kb_simulator.engine import arrivals, submissions
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search as find_passages
-from kb_simulator.engine.search import search_vectors
+from kb_simulator.engine.search import search_vectors, similar_to
 from kb_simulator.engine.state import State
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -265,8 +265,11 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
-    key = document_key(incoming.path["document_id"])
-    return _seen(incoming).detail(key, incoming.query)
+    documents, query = _seen(incoming), incoming.query
+    document = documents.detail(document_key(incoming.path["document_id"]), query)
+    if query.similar and document.doc_type == "note":
+        document.similar = similar_to(documents, document, query.similar, CURRENT.get().reads.now())
+    return document
 
 
 async def get_original(incoming: Incoming) -> FileContent:

@@ -23,6 +23,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
+from kb_contracts.semantics.documents import similar_notes
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
@@ -46,6 +47,8 @@ SATURATION = 0.5
 """The share of the query's reach at which keywords score a half."""
 FLOOR = 0.25
 """Where no score reaches this, nothing matches well."""
+SIMILAR_FLOOR = 0.6
+"""The least cosine of two notes on the same subject."""
 TOOK_MS = 0.001
 """What a search is said to have taken: a true measure would be another one in every run."""
 DATE_FIELD: m.DateField = "updated_at"
@@ -144,6 +147,15 @@ def _search(
         reranked=False if request.rerank else UNSET,
         rerank_failure=NO_RERANKER if request.rerank else UNSET,
     )
+
+
+def similar_to(documents: Documents, note: m.DocumentDetail, limit: int, now: int) -> list[m.SimilarNote]:
+    """The notes most similar to the first chunk of `note`, the most similar first."""
+    text = next((chunk.text for chunk in documents.find(note.id).chunks), "")
+    request = m.SearchRequest(
+        query=text, top=len(documents.owners), mode="vector", doc_type="note", min_score=SIMILAR_FLOOR
+    )
+    return similar_notes(_search(documents, request, ParsedQuery(text), now).results, note.id, limit)
 
 
 def _after_cursor(documents: Documents, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:

@@ -178,7 +178,10 @@ class Operations:
         chunks = self._documents.chunks.of(number, offset, limit) if params["chunks"] else []
         page = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
         text = self._documents.text(number) if params["text"] else None
-        return self._documents.one(number) | page | ({} if text is None else {"text": text})
+        document = self._documents.one(number) | page | ({} if text is None else {"text": text})
+        if params["similar"] and document["doc_type"] == "note":
+            document["similar"] = self._search.similar(document, params["similar"])
+        return document
 
     def get_original(self, params: Row) -> Row:
         """This engine keeps no files, which its status says by saying nothing of them."""

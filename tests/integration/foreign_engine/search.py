@@ -13,8 +13,10 @@ from .pages import Entry, Scored, chosen
 from .promise import Refused
 from .queries import Asked, taken_apart
 from .store import Documents, Row, chunk_of
+from .texts import first_line
 
 WEAK = 0.2
+SIMILAR = 0.6
 USUAL = {"semantic": 0.7, "recency": 0.15, "reputation": 0.1, "feedback": 0.05}
 REPUTED = {"confluence": 1.0, "web": 0.7, "manual": 0.4}
 _SUMMARY = (
@@ -143,6 +145,27 @@ class Search:
             "after": [each for each in near if each["index"] > place],
             **({"duplicates": entry.twins} if entry.twins else {}),
         }  # fmt: skip
+
+    def similar(self, note: Row, most: int) -> list[Row]:
+        """The notes nearest to the first passage of this one, with the first line of each."""
+        (first,) = self._documents.chunks.of(note["id"], 0, 1)
+        notes = {"limit": -1, "offset": 0, "sort_by": "id", "sort_order": "asc", "doc_type": "note"}
+        numbers = {each["id"] for each in self._documents.page(notes)["documents"]} - {note["id"]}
+        found: dict[int, Row] = {}
+        for score, row, _ in self._documents.chunks.scored(first["text"], "vector", [*numbers]):
+            if score >= SIMILAR:
+                document = self._documents.one(row["document"])
+                line = first_line(row["text"])
+                found.setdefault(
+                    document["id"],
+                    {
+                        "id": document["id"],
+                        "uid": document["uid"],
+                        "first_line": line,
+                        "score": min(1.0, score),
+                    },
+                )
+        return [*found.values()][:most]
 
     def _chosen(self, body: Row) -> list[Row]:
         filters = body["filters"] or {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kb_engine.index.port import Vectors
+from kb_engine.index.port import Vector
 from kb_engine.store.port import NewJob, Prepared, PreparedChunk
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -34,7 +34,7 @@ class Content:
     text: str | None
     chunks: Sequence[PreparedChunk]
     positions: Sequence[int]
-    vectors: Sequence[Vectors | None]
+    vectors: Sequence[Vector | None]
 
 
 async def note_text(read: Read, document_id: int) -> str | None:
@@ -155,6 +155,15 @@ async def content(read: Read, document_id: int) -> Content | None:
     )
 
 
+async def first_vector(read: Read, document_id: int) -> Vector | None:
+    """The embedding of the document's first chunk, or None if it has no chunk or the vector is damaged."""
+    sql = (
+        f"SELECT {read.vector} FROM chunks c JOIN vectors v ON v.chunk_id = c.id "  # noqa: S608
+        "WHERE c.document_id = ? ORDER BY c.position LIMIT 1"
+    )
+    return _vector(read, await read.value(sql, (document_id,)))
+
+
 async def lacks_words(read: Read, document_id: int) -> bool:
     """Whether words of a document are missing in the base; those of an index in files are not looked at."""
     return bool(await read.value(read.lacking_words, (document_id,)))
@@ -174,11 +183,11 @@ async def renew(write: Write, document_id: int, prepared: Prepared) -> None:
     await write.touch_base(document_id)
 
 
-def _vector(read: Read, stored: Any) -> Vectors | None:
+def _vector(read: Read, stored: Any) -> Vector | None:
     if stored is None:
         return None
     try:
-        vector: Vectors = read.vectors_of([stored])[0]
+        vector: Vector = read.vectors_of([stored])[0]
         return vector
     except ValueError:  # not a whole number of numbers
         return None

@@ -11,7 +11,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, GET_STATUS, LIST_JOBS, WITHOUT_CHUNKS, JobsQuery
+from kb_contracts.api.operations import (
+    GET_DOCUMENT,
+    GET_STATUS,
+    LIST_JOBS,
+    WITHOUT_CHUNKS,
+    DocumentQuery,
+    JobsQuery,
+)
 from kb_server.collection_tags import split_tags
 from kb_server.engine_client.errors import EngineFault, EngineTooOld
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
@@ -174,12 +181,14 @@ def failure_of(job: m.Job) -> JobFailure | None:
     return None if job.error is None else JobFailure(code=job.error.code, message=job.error.message)
 
 
-async def document_of(engine: Engine, job: m.Job) -> m.Document | None:
-    """The document of a completed job; None where there is none yet, or it cannot be had any more."""
+async def document_of(
+    engine: Engine, job: m.Job, query: DocumentQuery = WITHOUT_CHUNKS
+) -> m.DocumentDetail | None:
+    """The document of a completed job, or None if there is none yet or it cannot be read."""
     if job.document_id is None:
         return None
     try:
-        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
+        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=query)
     except EngineFault:
         return None
 

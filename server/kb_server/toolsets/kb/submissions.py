@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,6 +21,7 @@ from kb_contracts.api.operations import (
     PATCH_NOTE,
     UPDATE_WAIT_SECONDS,
     WITHOUT_CHUNKS,
+    DocumentQuery,
     NoteQuery,
 )
 from kb_contracts.semantics.access import named
@@ -54,6 +56,14 @@ SHORT_NOTE_CHARS = 4_000
 SHORT_NOTE_WAIT_SECONDS = 5.0
 """How long a short note is waited for, where its caller does not say."""
 
+MOST_SIMILAR = 3
+"""Maximum number of similar notes that are named with a new one."""
+_WITH_SIMILAR = DocumentQuery(chunks=False, similar=MOST_SIMILAR)
+_SIMILAR_HINT = (
+    " `similar` has older notes on the same subject; to replace one of them, call kb_update_note with its "
+    "document_id."
+)
+
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
 
@@ -76,7 +86,46 @@ class Submission(msgspec.Struct, kw_only=True):
     hint: str
 
 
+class SimilarNote(msgspec.Struct, kw_only=True):
+    """A note on the same subject; `score` is the similarity of the two, from 0 to 1."""
+
+    document_id: int
+    first_line: str
+    score: float
+
+
+class NoteSubmission(Submission, kw_only=True):
+    """As `Submission`; `similar` has up to three notes on the same subject, the most similar first."""
+
+    similar: list[SimilarNote] | UnsetType = UNSET
+
+
 S = TypeVar("S", bound=Submission)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A job after the wait for its end, its document if there is one, and the hint for the caller."""
+
+    job: m.Job
+    document: m.DocumentDetail | None
+    hint: str
+
+    def members(self, tag: str) -> dict[str, Any]:
+        """The members of `Submission`, for a job that was submitted under the collection's `tag`."""
+        job, document = self.job, self.document
+        return {
+            "job_id": job.id,
+            "status": job.status,
+            "collection": tag.removeprefix(PREFIX),
+            "document_id": job.document_id,
+            "document_uid": job.document_uid,
+            "document_status": None if document is None else document.status,
+            "deduplicated": job.deduplicated,
+            "outcome": job.outcome,
+            "error": failure_of(job),
+            "hint": self.hint,
+        }
 
 
 class _SubmittingTool(KbTool[A, S]):
@@ -86,37 +135,29 @@ class _SubmittingTool(KbTool[A, S]):
             return []
         return [link_to(result.document_id)]
 
-    async def followed(
-        self, job: m.Job, tag: str, wait: float, call: Call, *, is_short: bool = False
-    ) -> Submission:
-        """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
+    async def follow(
+        self,
+        job: m.Job,
+        wait: float,
+        call: Call,
+        *,
+        is_short: bool = False,
+        query: DocumentQuery = WITHOUT_CHUNKS,
+    ) -> _Followed:
+        """Wait up to `wait` seconds for the end of the job, and read its document with `query`.
 
         A wait that `is_short` is no reason for a task, where the client takes one in place of waiting. A job
         that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
         """
         waits = wait > 0 and not is_short and job.status not in m.FINAL_STATUSES
         call.defer(task_of(job), waits=waits)
-        document, hint = None, ""
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:
                 job = await self.engine.wait_for_job(job.id, wait)
             except EngineFault as fault:
-                hint = f"Accepted, but not followed: {self.error_of(fault).message}"
-        if not hint:
-            document = await document_of(self.engine, job)
-            hint = _hint(job, document)
-        return Submission(
-            job_id=job.id,
-            status=job.status,
-            collection=tag.removeprefix(PREFIX),
-            document_id=job.document_id,
-            document_uid=job.document_uid,
-            document_status=None if document is None else document.status,
-            deduplicated=job.deduplicated,
-            outcome=job.outcome,
-            error=failure_of(job),
-            hint=hint,
-        )
+                return _Followed(job, None, f"Accepted, but not followed: {self.error_of(fault).message}")
+        document = await document_of(self.engine, job, query)
+        return _Followed(job, document, _hint(job, document))
 
 
 def submission_tasks(services: Services) -> JobTasks:
@@ -124,7 +165,8 @@ def submission_tasks(services: Services) -> JobTasks:
     adding = KbAddnoteTool(services)
 
     async def result(job: m.Job) -> Submission:
-        return await adding.followed(job, tag_of(split_tags(job.tags).collection or DEFAULT), 0.0, Call())
+        followed = await adding.follow(job, 0.0, Call())
+        return Submission(**followed.members(tag_of(split_tags(job.tags).collection or DEFAULT)))
 
     return JobTasks(services, (KbAddnoteTool.name, KbUploadFinishTool.name), result, ENGINE_WORDS)
 
@@ -142,6 +184,16 @@ def _check_reach(grant: Grant, tag: str) -> None:
             f"those that it reaches: {named(reach).replace(PREFIX, '')}.",
             parameter="collection",
         )
+
+
+def _similar(document: m.DocumentDetail | None) -> list[SimilarNote]:
+    found = UNSET if document is None else document.similar
+    if found is UNSET:
+        return []
+    return [
+        SimilarNote(document_id=each.id, first_line=each.first_line, score=round(each.score, 2))
+        for each in found
+    ]
 
 
 def _hint(job: m.Job, document: m.Document | None) -> str:
@@ -174,18 +226,18 @@ class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     wait_seconds: Annotated[WaitSeconds, Meta(description="default 5, for a long text 0")] | None = None
 
 
-class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
+class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, NoteSubmission]):
     name = "kb_addnote"
     title = "Add a note"
     description = """\
-Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
-(`workspace`). One subject a note, in words that a later question would use. Search \
-first: change a note on it with kb_update_note. A short note can be searched at once.
+Add a text note for kb_search: facts, decisions, preferences (collection `memory`), drafts \
+(`workspace`). One subject a note, in the words of later questions. It names similar notes: \
+change one with kb_update_note.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
 
-    async def run(self, arguments: KbAddnoteArguments, call: Call) -> Submission:
+    async def run(self, arguments: KbAddnoteArguments, call: Call) -> NoteSubmission:
         tags = tags_for_submission(arguments.collection, arguments.tags or [])
         _check_reach(call.grant, tags[0])
         note = m.NoteRequest(
@@ -201,7 +253,13 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
         wait = arguments.wait_seconds
         if wait is None:
             wait = SHORT_NOTE_WAIT_SECONDS if len(arguments.text) <= SHORT_NOTE_CHARS else 0.0
-        return await self.followed(job, tags[0], wait, call, is_short=arguments.wait_seconds is None)
+        is_short = arguments.wait_seconds is None
+        followed = await self.follow(job, wait, call, is_short=is_short, query=_WITH_SIMILAR)
+        submission = NoteSubmission(**followed.members(tags[0]))
+        if similar := _similar(followed.document):
+            submission.similar = similar
+            submission.hint += _SIMILAR_HINT
+        return submission
 
 
 TotalSize = Annotated[int, Meta(ge=1, description="in bytes")]
@@ -355,7 +413,8 @@ It can be searched when its job has completed (kb_jobs, or wait_seconds)."""
         )
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
-        return await self.followed(job, finished.upload.collection, arguments.wait_seconds, call)
+        followed = await self.follow(job, arguments.wait_seconds, call)
+        return Submission(**followed.members(finished.upload.collection))
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,15 @@ def test_one_that_does_not_has_less_and_is_weak(
     ranked, weak = answered(model, NOTE, size, question, mode)
     assert all(one.score < 0.5 for one in ranked)
     assert weak
+
+
+def test_a_changed_fact_is_a_similar_note_and_another_fact_is_not(model: MiniLM) -> None:
+    """Each line has a note, a later note on the same subject and a note on another one in the same field."""
+    lines = Path(__file__).with_name("similar_notes.txt").read_text(encoding="utf-8").splitlines()
+    notes, changed, other = (
+        model.embed(texts) for texts in zip(*(line.split("|") for line in lines), strict=True)
+    )
+    floor = model.scoring.similar_floor
+    assert len(lines) == 100
+    assert ((notes * changed).sum(axis=1) >= floor).sum() >= 97
+    assert ((notes * other).sum(axis=1) >= floor).sum() <= 5

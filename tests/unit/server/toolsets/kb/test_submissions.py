@@ -55,6 +55,31 @@ async def test_a_short_note_is_waited_for_by_default(tools: ToolCaller) -> None:
     assert (await tools.ok("kb_search", query="granite"))["results"][0]["document_id"] == 1
 
 
+async def test_notes_on_the_same_subject_are_named(tools: ToolCaller) -> None:
+    """Up to three of any collection, so that the agent can update one of them."""
+    text = "Deploys happen on {} at noon"
+    days = ("Tuesdays", "Wednesdays", "Thursdays", "Fridays")
+    ids = [
+        (await tools.ok("kb_addnote", text=text.format(day), collection="workspace"))["document_id"]
+        for day in days
+    ]
+    await tools.ok("kb_addnote", text="The canteen serves soup")
+    answer = await tools.ok("kb_addnote", text=text.format("Mondays"), collection="memory")
+    assert len(answer["similar"]) == 3
+    assert {each["document_id"] for each in answer["similar"]} < {*ids}
+    first = answer["similar"][0]
+    assert first["first_line"] == text.format(days[ids.index(first["document_id"])])
+    assert 0.5 < first["score"] <= 1
+    assert "kb_update_note" in answer["hint"]
+
+
+async def test_a_note_on_a_new_subject_names_no_other(tools: ToolCaller) -> None:
+    await tools.ok("kb_addnote", text="Deploys happen on Tuesdays")
+    answer = await tools.ok("kb_addnote", text="The canteen serves soup")
+    assert "similar" not in answer
+    assert "similar" not in answer["hint"]
+
+
 @pytest.mark.parametrize("arguments", [{"text": "x", "wait_seconds": 0}, {"text": "x " * SHORT_NOTE_CHARS}])
 async def test_it_answers_at_once_if_asked_and_where_the_note_is_long(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any]

@@ -28,8 +28,7 @@ from kb_contracts.api.models import MAX_TAGS, Count, Query, Ranking, Request, Re
 USER_ID = "X-User-ID"
 """The header with the user on whose behalf a call is made; rate limits count by it."""
 USER_ROLE = "X-User-Role"
-"""The header with the caller's role, for every operation; `SERVICE` (in any case) has only the right to read.
-"""
+"""The header with the caller's role, for every operation; `SERVICE` (in any case) may only read."""
 SERVICE = "service"
 MAX_USER_CHARS = 255
 MAX_ROLE_CHARS = 64
@@ -40,8 +39,7 @@ PREFIX = "collection:"
 """Prefix of a collection's tag; the rest, which is not empty, is its name."""
 
 WINDOW_SECONDS = 60
-"""Length of the fixed windows of rate limits, in seconds; a user's window begins with the first counted call.
-"""
+"""Length of the fixed windows of rate limits, in seconds; a user's first counted call begins a window."""
 LIMITS: Mapping[str, int] = {"vectorSearch": 100, "listCollections": 20, "getCollection": 50}
 """Maximum calls of one user in a window, by operation id. Without a user, calls count by credential."""
 

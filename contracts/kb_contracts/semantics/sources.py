@@ -104,7 +104,7 @@ def source_scope(tags: Sequence[str], dedup_scope: str) -> str:
 
 
 def scope_after_tags(dedup_scope: str, added: Sequence[str]) -> str:
-    """Return the `dedup_scope` of a document after adding these tags: that of a collection follows its moves."""
+    """Return the `dedup_scope` of a document after adding these tags: a collection's scope follows moves."""
     return source_scope(added, dedup_scope) if dedup_scope.startswith(PREFIX) else dedup_scope
 
 

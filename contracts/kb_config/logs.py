@@ -42,8 +42,7 @@ _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
 _TOKENS = re.compile(r"\bkb_[0-9a-f]{8}_[\w-]{43}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", re.ASCII)
-"""Keys of kb and JSON Web Tokens, which are redacted even if they are not configured: any text may quote one.
-"""
+"""Keys of kb and JSON Web Tokens. They are redacted even if not configured: any text may quote one."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000

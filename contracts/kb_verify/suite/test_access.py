@@ -224,7 +224,7 @@ def test_collections_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf)
 
 @pytest.mark.usefixtures("ragler")
 def test_an_id_does_not_show_whether_it_is_taken(kb: Client, caller_of: CallerOf) -> None:
-    """With a limited scope only the default id of a name is permitted; the refusal is the same for all others."""
+    """A limited scope permits only a name's default id; the refusal is the same for all others."""
     free, taken = "5ae2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11", "6be2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11"
     kb.saved_collection(taken, "theirs")
     caller = caller_of(Access("a", reach=REACH))

@@ -27,7 +27,7 @@ def contents(kb: Client, **body: Any) -> list[str]:
 
 @pytest.mark.requirement("R70", "R72", "R24")
 def test_without_a_collection_all_are_searched(kb: Client) -> None:
-    """By meaning: six notes in three places, five results, and the best is the note with the query's words."""
+    """By meaning: six notes in three places give five results, the note with the query's words first."""
     for number in range(5):
         kb.note(f"granite quarry report {number}", tags=[f"collection:c{number % 2}"])
     kb.note(QUERY)

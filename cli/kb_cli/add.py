@@ -265,8 +265,7 @@ def leads_out(file: Path, root: Path) -> bool:
 
 
 def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
-    """Return the files at and under `paths`, folders in the order of their names, each once, and the ones
-    left out.
+    """Return the files at and under `paths`, each once and in the order of names, and the files left out.
 
     Hidden files and folders inside a named folder are skipped, and links to folders are not followed. A file
     in it that is a link out of it is left out; a file that the user named is taken regardless of links. An

@@ -110,11 +110,10 @@ class Rendezvous:
         return Lock.take(self.folder / "users", shared=True)
 
     def join(self, seconds: float = 1.0) -> str | None:
-        """Return the engine's base URL and register as its user until this process ends. Blocks for at most
-        `seconds`.
+        """Return the engine's base URL and register as its user until this process ends.
 
-        Return None if no engine runs, or it shuts down. An engine that checks for users delays them for a
-        moment.
+        Blocks for at most `seconds`. Return None if no engine runs, or it shuts down. An engine that checks
+        for users delays them for a moment.
 
         Raises:
             OSError: the folder cannot be created or written.

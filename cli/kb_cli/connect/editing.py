@@ -59,8 +59,7 @@ def member_of(text: str, form: Format, place: Sequence[str], name: str) -> objec
 
 
 def with_member(text: str, form: Format, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
-    """Return the text with a member at a place, which is created if it is missing; an existing member is
-    replaced.
+    """Return the text with a member at a place; the place is created, and an old member replaced.
 
     Raises:
         NotEditable: as `member_of`.

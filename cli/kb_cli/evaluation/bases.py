@@ -147,8 +147,7 @@ class RunningBase:
 
 @contextmanager
 def scratch_base(options: argparse.Namespace) -> Iterator[ScratchBase]:
-    """Yield an empty base with the embedder of the settings; its folder is removed afterwards, also on
-    SIGTERM.
+    """Yield an empty base with the embedder of the settings, in a folder that is removed even on SIGTERM.
 
     Raises:
         CliError: the engine cannot start, or its model cannot be used.

@@ -53,9 +53,9 @@ _RELATION = re.compile(
 
 
 def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
-    """Return the properties of a file; `name` is its path in the folder. `taken` is the number of common
-    tags.
+    """Return the properties of a file.
 
+    `name` is its path in the folder, and `taken` the number of tags that all files get.
     Unreadable parts are reported in its notes and never raise an error.
     """
     metadata: dict[str, Any] = {"imported_from": dialect, "path": name}

@@ -46,10 +46,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
-    """Return the plan that makes the sources under `prefix` those of the folder, given all `documents` with
-    them.
+    """Return the plan that makes the sources under `prefix` the files of the folder.
 
-    A source whose file may only be unreadable is kept.
+    `documents` are all documents with such a source. A source whose file may only be unreadable is kept.
     """
     holders: dict[str, list[m.Document]] = defaultdict(list)
     lost: dict[str, list[Leaving]] = defaultdict(list)

@@ -180,8 +180,10 @@ class VectorSearchResponse(Response, rename="camel"):
 
 
 class CollectionSummary(Response):
-    """A collection. An undescribed one has an empty description, the engine as its creator, and the creation
-    time of its first document.
+    """A collection.
+
+    Without a description it has an empty one, the engine as its creator, and the creation time of its first
+    document.
     """
 
     id: str
@@ -200,11 +202,11 @@ class CollectionList(Response):
 
 
 class CollectionStatistics(Response):
-    """Tokens are counted at ingestion, by the embedding model of that time; for texts ingested by an earlier
-    engine they are an estimate.
+    """Statistics of a collection.
 
-    `last_published` is the last change of a document in the collection; without documents, of its
-    description.
+    Tokens are counted at ingestion, by the embedding model of that time; for texts ingested by an earlier
+    engine they are an estimate. `last_published` is the last change of a document in the collection; without
+    documents, of its description.
     """
 
     total_tokens: Count

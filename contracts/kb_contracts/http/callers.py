@@ -43,10 +43,10 @@ def token_of(headers: MultiMapping[str]) -> str:
 
 
 def access_by_token(api_key: str, access_of: AccessOf | None) -> AccessOf:
-    """Return a function from tokens to access: the engine's own key has all of it, `access_of` decides for
-    the rest.
+    """Return a function from tokens to access.
 
-    Without both, no token is needed.
+    The engine's own key has full access; `access_of` determines that of other tokens. Without both, no token
+    is needed.
     """
     expected = api_key.encode()
 
@@ -160,8 +160,7 @@ def check_origin(headers: MultiMapping[str], host: str) -> None:
 
 
 def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request with two `Authorization` or `Origin` headers, which two readers could read
-    differently.
+    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
 
     Raises:
         EngineError: `unauthorized`.

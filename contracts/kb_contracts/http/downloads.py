@@ -21,10 +21,9 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def content_disposition(filename: str) -> str:
-    """Return the header (RFC 6266) for saving a file under its name, without folders and invisible
-    characters.
+    """Return the header (RFC 6266) for saving a file under its name.
 
-    It has an ASCII version of the name for old clients.
+    Folders and invisible characters are removed. The header has an ASCII version of the name for old clients.
     """
     last = filename.replace("\\", "/").rpartition("/")[2]
     visible = "".join(sign for sign in last if unicodedata.category(sign)[0] != "C").strip()

@@ -457,11 +457,11 @@ def is_probe(request: web.Request) -> bool:
 
 
 def holds_too_many_values(raw: bytes) -> bool:
-    """True if a JSON body holds more than `MAX_VALUES` values, since decoding a value needs many times its
-    bytes.
+    """True if a JSON body holds more than `MAX_VALUES` values.
 
-    Every value but the first follows a comma or an opening bracket. Commas and brackets within strings count
-    as well at first. Only if there are too many, the strings, at most two for each member, are cut out.
+    Decoding a value needs many times the memory of its bytes. Every value but the first follows a comma or an
+    opening bracket. Commas and brackets within strings count as well at first. Only if there are too many,
+    the strings, at most two for each member, are cut out.
     """
     if len(raw) <= MAX_VALUES or _separators(raw) <= MAX_VALUES:
         return False

@@ -153,10 +153,9 @@ def in_order_of_relevance(
 def in_final_order(
     results: Sequence[m.SearchResult], votes: Mapping[int, Votes], plan: RankingPlan, now: datetime
 ) -> list[m.SearchResult]:
-    """Return the results with their final scores, best first; ties keep their order. `votes` are by document
-    id.
+    """Return the results with their final scores, best first; ties keep their order.
 
-    Explanations, where present, get the parts of the score.
+    `votes` are by document id. Explanations, where present, get the parts of the score.
     """
     scored = [_scored(result, votes.get(result.document.id, NO_VOTES), plan, now) for result in results]
     return sorted(scored, key=lambda result: -result.score)

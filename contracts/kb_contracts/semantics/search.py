@@ -125,8 +125,7 @@ def within_budget(
     max_tokens: int | None = None,
     count_tokens: CountTokens = len,
 ) -> tuple[list[SearchResult], int]:
-    """Return the results whose text fits into both bounds, and the number of omitted ones; None: no such
-    bound.
+    """Return the results whose text fits into both bounds, and the number of omitted ones.
 
     The best come first and take the room that they need. A result that does not fit completely loses its
     neighbours, which count as omitted, then the end of its text, and is marked as truncated; once no room is

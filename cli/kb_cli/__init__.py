@@ -1,5 +1,6 @@
-"""The command `kb`: thin, and it imports the part it runs only when it runs it."""
+"""The command `kb`: each part is imported only when it runs."""
 
 VERSION = "v3.0.0"
-"""What `kb --version` says. Written here rather than read from the distribution: reading takes longer than
-the whole rest of the start."""
+"""Output of `kb --version`. A constant, because reading the distribution takes longer than the rest of the
+start.
+"""

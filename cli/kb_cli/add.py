@@ -1,11 +1,11 @@
-"""`kb add`: files, folders and URLs, sent one after the other while the engine already reads the first.
+"""`kb add`: files, folders and URLs, sent one after another while the engine already reads the first.
 
-walk, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
-                   │ 415: skipped, and its kind is not tried again in this run
-                   │ 429: the queue is full; wait for the oldest of our jobs, then send again
+walk, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ report the outcome of each file
+                   │ 415: skipped, and its format is not sent again in this run
+                   │ 429: the queue is full; wait for our oldest job, then send again
 
-Progress is two bars on a terminal, and nothing beside JSON. Each file has a line; of more than a few files
-only those do that need attention. Of files of unknown kinds each kind has one.
+Progress is two bars on a terminal, and nothing with JSON output. Each file has a line; with more than a few
+files, only files that need attention. Skipped files of unknown formats have one line for each format.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STYLES: dict[Outcome, str] = {
 
 
 class Result(msgspec.Struct):
-    """What became of one file."""
+    """The outcome of one file."""
 
     path: str
     outcome: Outcome
@@ -64,7 +64,7 @@ class Result(msgspec.Struct):
     reason: str | None = None
 
     def line(self) -> str:
-        """One line with the outcome, the path, the document where there is text in it, and the reason."""
+        """Return one line with the outcome, the path, the document unless it is empty, and the reason."""
         document = f"document {self.document_id}" if self.document_id and self.outcome != "empty" else ""
         last = ": ".join(filter(None, (document, self.reason)))
         return f"{self.outcome}\t{self.path}\t{last}".rstrip()
@@ -72,11 +72,11 @@ class Result(msgspec.Struct):
 
 _DONE: tuple[Outcome, ...] = ("added", "replaced", "already there", "submitted", "removed")
 _LISTED_FILES = 20
-"""Number of files up to which each has a line."""
+"""Maximum number of files for which each file has a line."""
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Lines on files, none where the answer is JSON; on a terminal above two bars that vanish at the end."""
+    """Lines on files, unless the output is JSON; on a terminal above two bars that vanish at the end."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -111,20 +111,20 @@ class Progress(AbstractContextManager["Progress"]):
             self._bars.stop()
 
     def began(self, files: int, size: int) -> None:
-        """So many files of so many bytes together are to be sent."""
+        """Announce the number of files to send, and their total size in bytes."""
         self.files, self._size = files, size
         if self._bars is not None:
             self._bars.update(self._sending, total=size)
             self._bars.update(self._reading, total=files)
 
     def sent(self, size: int) -> None:
-        """So many more bytes went out."""
+        """Advance the bar of sent bytes."""
         if self._bars is not None:
             self._bars.advance(self._sending, size)
 
     @property
     def on_job(self) -> Callable[[m.Job], None] | None:
-        """Takes a job that is awaited, and shows how far it is; None where nothing is shown."""
+        """A callback that shows the progress of an awaited job; None without a terminal."""
         return None if self._bars is None else self._show_job
 
     def _show_job(self, job: m.Job) -> None:
@@ -132,7 +132,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._bars.update(self._reading, completed=self._ended + job.progress)
 
     def ended(self, result: Result) -> None:
-        """One file is through."""
+        """Report the outcome of one file."""
         self._ended += 1
         if self._bars is not None:
             self._bars.update(self._reading, completed=self._ended)
@@ -140,7 +140,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._show(result)
 
     def skipped(self, extension: str, size: int) -> None:
-        """A file of `size` bytes is passed over, for its kind is unknown; each kind is a line at the end."""
+        """Skip a file of `size` bytes and of unknown format; each format is a line at the end."""
         self._unknown[extension] += 1
         self._size -= size
         if self._bars is not None:
@@ -160,18 +160,18 @@ class Progress(AbstractContextManager["Progress"]):
 SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is taken"
 _LOOK_SECONDS = 0.5
-"""Time between two looks at jobs while files are sent."""
+"""Time between two checks of jobs while files are sent, in seconds."""
 
 
 def unknown_format(extension: str) -> str:
-    """Why a file with this extension is not taken in, and what to do."""
+    """Return the reason for not ingesting a file with this extension, and advice."""
     kind = f"{extension} is no format" if extension else "without an extension there is no format"
     return f"{kind} that kb reads; kb add --as-text takes it for text"
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is known of a file or a text beside what is in it. `notes`: what a person should know of it."""
+    """Properties of a file or a text beside its content. `notes`: remarks for the user."""
 
     title: str | None = None
     tags: Sequence[str] = ()
@@ -181,8 +181,9 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file to send. `named`: the user named it, so that to skip it would be to fail. `source`: the source
-    path of its document."""
+    """A file to send. `named`: the user named it, so that skipping it is a failure. `source`: the source path
+    of its document.
+    """
 
     path: Path
     size: int
@@ -192,13 +193,13 @@ class Found:
 
     @property
     def label(self) -> str:
-        """What people know it by."""
+        """Its name for people."""
         return self.source if is_url(self.source) else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A text to send as a note; `label` is what people know it by."""
+    """A text to send as a note; `label` is its name for people."""
 
     label: str
     text: str
@@ -206,7 +207,7 @@ class Written:
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Send all files and tell what became of each."""
+    """Send all files and report the outcome of each."""
     tags = labels(options, tags_for_submission)
     urls = [path for path in options.paths if is_url(path)]
     found, left_out = walk([Path(path).expanduser() for path in options.paths if not is_url(path)])
@@ -234,7 +235,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 
 def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[Found], list[Result]]:
-    """What is found at the URLs, and what became of those at which nothing is."""
+    """Return the files fetched from the URLs, and the failures."""
     from kb_cli.web import NotFetched, fetch, is_of_the_internet
 
     found, failed = [], []
@@ -251,7 +252,7 @@ def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[
 
 
 def is_url(path: str) -> bool:
-    """Whether it names something of the web."""
+    """True if it is a URL of the web."""
     return path.lower().startswith(("http://", "https://"))
 
 
@@ -259,16 +260,16 @@ LEADS_OUT = "it leads out of the folder by a link"
 
 
 def leads_out(file: Path, root: Path) -> bool:
-    """Whether a file that is listed in a folder lies elsewhere; `root` is the folder without links."""
+    """True if a file listed in a folder is elsewhere; `root` is the folder without links."""
     return not file.resolve().is_relative_to(root)
 
 
 def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
-    """Files at and under `paths`, folders in the order of their names, each once, and those left out.
+    """Return the files at and under `paths`, each once and in the order of names, and the files left out.
 
-    Hidden files and folders inside a named folder are passed over, and links to folders are not followed. A
-    file in it that leads out of it is left out; one that the user named is taken wherever it leads. A folder
-    that cannot be read fails by itself.
+    Hidden files and folders inside a named folder are skipped, and links to folders are not followed. A file
+    in it that is a link out of it is left out; a file that the user named is taken regardless of links. An
+    unreadable folder is one failure, and does not stop the rest.
 
     Raises:
         CliError: a path that was named does not exist.
@@ -317,7 +318,7 @@ class Adding:
     wait: bool = True
     force_ocr: bool = False
     as_text: bool = False
-    """Take files of unknown kinds for text."""
+    """Send files of unknown formats as text."""
     clock: Callable[[], float] = monotonic
     _refused_kinds: set[str] = field(default_factory=set)
     _waiting: deque[tuple[Found | Written, str]] = field(default_factory=deque)
@@ -325,10 +326,10 @@ class Adding:
     _looked_at: float | None = None
 
     def run(self, items: Iterable[Found | Written]) -> list[Result]:
-        """Send files and texts, then wait for what was sent.
+        """Send files and texts, then wait for their jobs.
 
         Raises:
-            CliError: the engine does not answer any more, or refuses the key; or Ctrl-C.
+            CliError: the engine no longer responds, or refuses the key; or Ctrl-C.
         """
         try:
             for item in items:
@@ -349,7 +350,8 @@ class Adding:
     def _send(self, file: Found) -> None:
         kind = file.path.suffix.lower()
         if not (file.named or self.as_text or kind in self._refused_kinds):
-            # What lies in a folder is not sent to find out: a large file is refused for its size before.
+            # Files in a folder are not sent to test their format: a large file would be refused for its size
+            # first.
             try:
                 formats.format_of(file.path.name)
             except formats.UnsupportedFormat:
@@ -366,7 +368,7 @@ class Adding:
             self._pass_over(file, kind)
 
     def _submit(self, item: Found | Written, send: Callable[[], m.Job]) -> None:
-        """Send one item, as often as the engine's queue is full and jobs of ours are in it."""
+        """Send one item; if the engine's queue is full and has jobs of ours, wait for one and repeat."""
         from kb_cli.client import QueueFull, UnsupportedFormat
 
         while True:
@@ -401,7 +403,8 @@ class Adding:
             title=file.details.title,
             tags=[*self.tags, *file.details.tags],
             metadata=dict(file.details.metadata),
-            # Longer than the engine takes, it is left out rather than cut to another file's name.
+            # A path over the engine's maximum is omitted rather than cut, which could give another file's
+            # path.
             source_path=file.source if len(file.source) <= SOURCE_PATH_CHARS else None,
             dedup_scope=self.tags[0],
             force_ocr=self.force_ocr and _takes_ocr(file.path),
@@ -427,7 +430,7 @@ class Adding:
             self.progress.skipped(kind, file.size)
 
     def _look(self) -> None:
-        """Tell, without waiting, the jobs that have ended while others were sent; now and then."""
+        """Report, from time to time and without waiting, jobs that have ended while others were sent."""
         now = self.clock()
         if self._looked_at is None:
             self._looked_at = now
@@ -462,9 +465,9 @@ class Adding:
         except CliError as error:
             if error.status is not Exit.NOT_FOUND:
                 raise
-            document = None  # removed meanwhile
+            document = None  # removed in the meantime
         status_reason = document.status_reason if document is not None else None
-        if document is not None and document.status == "empty":  # a scan must not read as success
+        if document is not None and document.status == "empty":  # a scan must not look like a success
             return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
         outcome: Outcome = "already there" if job.deduplicated else "added"
         if job.outcome == "replaced":
@@ -488,7 +491,7 @@ def _takes_ocr(path: Path) -> bool:
 
 
 def status_of(results: list[Result]) -> Exit:
-    """The exit status: skipped files are no failures, files without text are."""
+    """Return the exit status: skipped files are no failures, files without text are."""
     failed = [result for result in results if result.outcome in ("failed", "empty")]
     if not failed:
         return Exit.OK
@@ -497,7 +500,7 @@ def status_of(results: list[Result]) -> Exit:
 
 
 class _Watched(io.BufferedReader):
-    """A file that tells how much of it was read."""
+    """A file that reports the number of bytes read."""
 
     def __init__(self, file: io.FileIO, progress: Progress) -> None:
         super().__init__(file)

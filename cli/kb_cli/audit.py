@@ -1,4 +1,4 @@
-"""`kb audit`: what the audit log says, its last lines, and whether it is as it was written."""
+"""`kb audit`: query the audit log, print its last lines, and check its integrity."""
 
 from __future__ import annotations
 

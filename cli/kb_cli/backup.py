@@ -1,4 +1,4 @@
-"""`kb backup` and `kb restore`: a copy of a base that may be in use, and a base made of a copy."""
+"""`kb backup` and `kb restore`: a copy of a base that may be in use, and a base made from a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kb check`: a base compared with itself while no engine uses it, and mended where it can be."""
+"""`kb check`: check the consistency of a base while no engine uses it, and repair it if possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REST = "restore it from a copy (kb restore), or send it again"
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Look at every document of the base of the settings."""
+    """Check every document of the base of the settings."""
     settings = read(EngineSettings, options)
     embedder = offline_embedder(settings)
     try:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 async def _check(
     settings: EngineSettings, embedder: OfflineEmbedder, options: argparse.Namespace, out: Output
 ) -> dict[str, Any]:
-    await filled_by(settings)  # for a base that is not there would be made
+    await filled_by(settings)  # first, because opening a missing base would create it
     store, _ = await open_store(settings, embedder.identity)
     try:
         check = Check(store, embedder, deep=options.deep, repair=options.repair)
@@ -51,7 +51,7 @@ async def _check(
         hurt: list[Finding] = []
         for each in damage:
             out.note(f"the base is damaged: {each}")
-        # What the pages of a damaged base say is not worth being made anew of.
+        # Content of a damaged base is no reliable source for a repair.
         if not damage:
             async for finding in check.findings():
                 hurt.append(finding)

@@ -31,7 +31,7 @@ B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
 
 WAIT_SECONDS = 20.0
-"""How long one request waits for a job to end; then it is asked again."""
+"""Maximum time that one request waits for a job, in seconds; then the request is repeated."""
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _PAUSE_SECONDS = 0.5
@@ -44,19 +44,19 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class QueueFull(CliError):
-    """Too many jobs wait in the engine; it takes more when some have ended."""
+    """Too many jobs are queued in the engine; it accepts more when some have ended."""
 
 
 class UnsupportedFormat(CliError):
-    """The engine takes no files of this kind."""
+    """The engine does not support files of this format."""
 
 
 class EngineClient:
-    """An engine at `url`. A context manager; every method raises `CliError` and nothing else.
+    """An engine at `url`. A context manager; every method raises only `CliError`.
 
-    `tls` verifies its certificate, else what httpx trusts does. `user` is whose calls of RAGler's
-    operations are counted against their limits; empty: the credential's. `other_url` is where an engine is
-    likely to be if the MCP server is at `url`.
+    `tls` verifies its certificate; by default httpx's trust store does. `user` is the user whose rate limits
+    apply to calls of RAGler's operations; empty: the credential's limits. `other_url` is the likely URL of an
+    engine if the MCP server is at `url`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EngineClient:
             base = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError) as error:
             raise CliError(Exit.USAGE, f"KB_ENGINE_URL={url!r}: {error}") from error
-        # A proxy of the environment is for the world outside and cannot reach this machine.
+        # A proxy of the environment is for external addresses and cannot reach this machine.
         outside = base.host not in _LOOPBACK
         self._http = httpx.Client(
             base_url=base,
@@ -88,7 +88,7 @@ class EngineClient:
             timeout=_TIMEOUT,
             trust_env=outside,
             transport=transport,
-            # Loading the certificates of the world takes a command longer than most of what it asks for.
+            # Loading the system's certificates takes longer than most requests of a command.
             verify=tls or base.scheme == "https",
         )
 
@@ -106,10 +106,10 @@ class EngineClient:
         query: m.Request | None = None,
         body: B | None = None,
     ) -> R:
-        """Any operation of the contract.
+        """Call any operation of the contract.
 
         Raises:
-            QueueFull: too many jobs wait; `CliError` for anything else.
+            QueueFull: too many jobs are queued; `CliError` for all other failures.
         """
         content: dict[str, Any] = {} if body is None else {"json": msgspec.to_builtins(body)}
         if query is not None:
@@ -117,7 +117,7 @@ class EngineClient:
         return self._exchange(operation, path or {}, content)
 
     def read_original(self, key: object, to: IO[bytes]) -> None:
-        """`GET_ORIGINAL`, written to `to` as it comes. Raises `CliError`."""
+        """Write the response of `GET_ORIGINAL` to `to` as it arrives. Raises `CliError`."""
         with self._failures():
             target = GET_ORIGINAL.fill_path({"document_id": key})
             with self._http.stream(GET_ORIGINAL.method, target) as response:
@@ -130,12 +130,12 @@ class EngineClient:
     def send_file(
         self, filename: str, content: IO[bytes], fields: m.FileFields, *, as_text: bool = False
     ) -> m.Job:
-        """`CREATE_JOB` with a file, read from `content` as it is sent.
+        """Call `CREATE_JOB` with a file, read from `content` as it is sent.
 
-        `as_text`: one whose format is not known is text.
+        `as_text`: a file of unknown format is text.
 
         Raises:
-            QueueFull, UnsupportedFormat: and `CliError` for anything else.
+            QueueFull, UnsupportedFormat: and `CliError` for all other failures.
         """
         content_type = "text/plain" if as_text else "application/octet-stream"
         form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
@@ -148,7 +148,7 @@ class EngineClient:
         clock: Callable[[], float] = time.monotonic,
         on_job: Callable[[m.Job], None] | None = None,
     ) -> m.Job:
-        """The job when it has ended, however long that takes; `on_job` takes it every second until then."""
+        """Return the job after its end, without a time limit; `on_job` is called every second until then."""
         wait = WAIT_SECONDS if on_job is None else _PROGRESS_SECONDS
         while True:
             began = clock()
@@ -158,7 +158,7 @@ class EngineClient:
             if on_job is not None:
                 on_job(job)
             if clock() - began < _PAUSE_SECONDS:
-                time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as asked is not to be hammered
+                time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as requested must not be flooded
 
     def _exchange(
         self, operation: Operation[Any, R], path: Mapping[str, object], content: Mapping[str, Any]
@@ -178,7 +178,7 @@ class EngineClient:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """What goes wrong with a request is a `CliError`."""
+        """Convert exceptions of a request to `CliError`."""
         try:
             yield
         except PathStepError as error:
@@ -222,7 +222,7 @@ class EngineClient:
                 return CliError(Exit.FAILED, problem.detail)
 
     def _is_mcp_server(self) -> bool:
-        """True if the root of the address lists endpoints of MCP, as kb's server does."""
+        """True if the root of the address lists MCP endpoints, as kb's server does."""
         try:
             found = self._http.get(self._http.base_url.join("/")).json()
         except (httpx.HTTPError, ValueError):

@@ -1,6 +1,7 @@
-"""The command line as people type it: one table of commands, read with nothing heavier than the contract.
+"""The command line of `kb`: a table of commands, which imports nothing larger than the contract.
 
-`dispatch` goes from arguments to a command's function, and from its failure to one line and an exit status.
+`dispatch` calls a command's function with its arguments, and converts its failure to one line and an exit
+status.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ settings come from flags, then the environment, then the file of --config, KB_CO
 
 
 class Argument(NamedTuple):
-    """What `add_argument` takes."""
+    """Arguments of `add_argument`."""
 
     names: tuple[str, ...]
     options: dict[str, Any]
 
 
 class Command(NamedTuple):
-    """A command: `run` is `module:function`, `extras` are the parts of kb that it needs installed."""
+    """A command: `run` is `module:function`, `extras` are the parts of kb that must be installed for it."""
 
     name: str
     run: str
@@ -79,7 +80,7 @@ _COUNT = _number(int, 0, 2**63 - 1)
 _POSITIVE = _number(int, 1, 2**63 - 1)
 _LIMIT = _number(int, 1, 1_000)
 
-# An option is named as the setting that it stands over; where the option's own name differs, `dest` says so.
+# An option has the name of the setting that it overrides; for a different option name, `dest` has it.
 _SETTINGS = (
     _arg("--config", metavar="FILE", help="file of settings (default: KB_CONFIG, ./kb.toml)"),
 )  # fmt: skip
@@ -111,7 +112,7 @@ _BACKENDS = (
 _LEVEL = _arg(
     "--log-level", type=str.lower, choices=("debug", "info", "warn", "error"), help="how much is logged"
 )
-# For `kb up` alone: the descriptor on which to say that it is ready.
+# Only for `kb up`: the descriptor for the report that the process is ready.
 _SUPERVISED = _arg("--supervised", type=int, metavar="FD", help=argparse.SUPPRESS)
 _NO_WAIT = _arg("--no-wait", action="store_true", help="do not wait until it can be found")
 
@@ -397,12 +398,12 @@ COMMANDS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `kb`. What it returns has `run` and `extras`, as its `Command` has them."""
+    """Return the parser of `kb`. Its results have `run` and `extras` of their `Command`."""
     return _build_parsers()[0]
 
 
 def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of `kb`, and those of its commands by their names."""
+    """Return the parser of `kb`, and the parsers of its commands by name."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
     parser = argparse.ArgumentParser(
         prog="kb",
@@ -432,7 +433,7 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What `arguments` say. A fault shows the usage of its own command, and the name that was probably meant.
+    """Return the parsed `arguments`. An error shows the usage of its own command, and the most similar name.
 
     Raises:
         SystemExit: as argparse does, with 0 or 2.
@@ -449,7 +450,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for command in COMMANDS:
         if [command.name] == arguments[place : place + 1]:
             parser = parsers[command.name]
-            if command.name != "bench":  # the benchmark has options of its own
+            if command.name != "bench":  # benchmarks have options of their own
                 names = [name for argument in command.arguments for name in argument.names]
                 _check_options(parser, arguments[place + 1 :], [*names, "--help"])
     if place < len(arguments) and arguments[place] not in parsers:
@@ -465,16 +466,18 @@ def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], na
     """Refuse the first long option that is not among `names`."""
     for argument in takewhile(lambda each: each != "--", arguments):
         name = argument.partition("=")[0]
-        # An argument with a space is a text to argparse, whatever it begins with.
+        # argparse takes an argument with a space as text, even if it begins with dashes.
         if name.startswith("--") and " " not in argument and name not in names:
             options = [each for each in names if each.startswith("--")]
             parser.error(f"there is no option {name}{did_you_mean(name, options)}")
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run what `arguments` say; the exit status. Raises SystemExit as argparse does, with 0 or 2."""
+    """Run the command in `arguments`; return the exit status. Raises SystemExit as argparse does, with 0 or
+    2.
+    """
     options = _parse(arguments)
-    # A terminal that cannot show a character gets its escape; no answer may fail over that.
+    # A terminal that cannot show a character gets its escape, so that no output fails for that reason.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -492,14 +495,14 @@ def dispatch(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _fail(options, "interrupted", Exit.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever reads us has gone; a second failure at the flush of exit would say so in a traceback.
+        # The reader of our output has closed it; the flush at exit would fail again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except ModuleNotFoundError as error:
         package, how = (error.name or "").partition(".")[0], install_command(*options.extras)
         hint = f"; install what `kb {options.command}` needs with: {how}" if options.extras else ""
         return _fail(options, f"the package {package} is not installed{hint}", Exit.FAILED)
-    except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
+    except Exception as error:  # noqa: BLE001 - the boundary: people get a line, and the traceback with LOG_LEVEL=debug
         if os.environ.get("LOG_LEVEL") == "debug":
             traceback.print_exc()
         message = f"a fault of kb itself: {type(error).__name__}: {error} (LOG_LEVEL=debug shows where)"

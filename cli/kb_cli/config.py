@@ -1,4 +1,4 @@
-"""Settings for every command: flags over the environment over `kb.toml` over the defaults."""
+"""Settings for every command: flags override the environment, then `kb.toml`, then the defaults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_ENGINE = "http://127.0.0.1:8000"
 
 
 class ClientSettings(Settings, frozen=True, kw_only=True):
-    """What a command needs to ask an engine; `client_settings` fills in which one."""
+    """The settings for a request to an engine; `client_settings` completes the engine's URL."""
 
     engine_url: Annotated[
         str, Setting("KB_ENGINE_URL", "base URL of the engine; empty: that of the data folder")
@@ -43,7 +43,7 @@ class ClientSettings(Settings, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct):
-    """One setting as `kb config` shows it; `parts` are those that read it."""
+    """One setting as `kb config` shows it; `parts` are the parts that read it."""
 
     variable: str
     value: str
@@ -55,26 +55,26 @@ class Row(msgspec.Struct):
 def read(
     kind: type[S], options: argparse.Namespace, *, environ: Mapping[str, str] = os.environ, **flags: Any
 ) -> S:
-    """The settings of one part: what `flags` say, then what the options of the same names say.
+    """Return the settings of one part, from `flags`, then from the options of the same names.
 
     Raises:
-        SettingsError: a value does not fit, or the file is unreadable.
+        SettingsError: a value is invalid, or the file is unreadable.
         CliError: the file is missing, or names an unknown setting.
     """
     return kind.read(environ, file=config_file(options, environ), **(vars(options) | flags))
 
 
 def is_set(kind: type[Settings], variable: str, options: argparse.Namespace) -> bool:
-    """Whether the environment or the file says what a setting is."""
+    """True if the environment or the file has the setting."""
     entries = kind.describe(os.environ, file=config_file(options))
     return any(entry.variable == variable and entry.source != "default" for entry in entries)
 
 
 def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file of settings: `--config`, else KB_CONFIG, else ./kb.toml where there is one; checked.
+    """Return the checked settings file: `--config`, otherwise KB_CONFIG, otherwise ./kb.toml if it exists.
 
     Raises:
-        CliError: it was asked for and is not there, or it cannot be used.
+        CliError: a named file does not exist, or the file is invalid.
     """
     named = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
     file = Path(named).expanduser() if named else DEFAULT_FILE
@@ -86,7 +86,7 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
         settings = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise CliError(Exit.USAGE, f"{file}: {error}") from error
-    # A misspelt name in the file is an error, for nothing else would ever tell of it.
+    # A misspelt name in the file must be an error, because it would have no other effect.
     known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
     for name in settings:
         if name not in known:
@@ -95,7 +95,7 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
 
 
 def show(options: argparse.Namespace, out: Output) -> None:
-    """`kb config`: every setting, its value and where that came from; never a secret."""
+    """Print every setting, its value and its source; never a secret."""
     rows = all_settings(options)
     if not out.answered(rows):
         out.table(
@@ -105,7 +105,7 @@ def show(options: argparse.Namespace, out: Output) -> None:
 
 
 def all_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:
-    """All settings of all parts, one row a variable, in alphabetical order.
+    """Return all settings of all parts, one row for each variable, in alphabetical order.
 
     Raises:
         CliError, SettingsError: as `read`.
@@ -129,10 +129,12 @@ def _parts() -> dict[str, type[Settings]]:
 
 
 def client_settings(options: argparse.Namespace) -> ClientSettings:
-    """How to ask the engine: the one named, else that of the data folder, which learns that it is used.
+    """Return the settings for a request to the engine: the named one, otherwise that of the data folder.
+
+    This process registers as a user of the latter.
 
     Raises:
-        SettingsError, CliError: a setting cannot be used.
+        SettingsError, CliError: a setting has an invalid value.
     """
     settings = read(ClientSettings, options)
     place = Rendezvous(settings.home / "engine")
@@ -142,17 +144,17 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
 
 
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
-    """A client, to be used as a context manager; `user` as `EngineClient` has it.
+    """Return a client, to be used as a context manager; `user` as in `EngineClient`.
 
     Raises:
-        SettingsError, CliError: a setting cannot be used.
+        SettingsError, CliError: a setting has an invalid value.
     """
     from kb_cli.client import EngineClient
     from kb_server.settings import engine_tls
 
     settings = client_settings(options)
     url, tls = settings.engine_url, engine_tls(settings.engine_ca)
-    # For a message, where this URL is not an engine's: the others that an engine may have.
+    # For a message, in case no engine is at this URL: the other URLs that an engine may have.
     configured = read(ClientSettings, options, engine_url=None).engine_url
     listening = Rendezvous(settings.home / "engine").url()
     other = next((each for each in (configured, listening) if each and each != url), DEFAULT_ENGINE)
@@ -160,7 +162,7 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
 
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
-    """The embedder of the settings, for a command that works on a base without an engine.
+    """Return the embedder of the settings, for a command that works on a base without an engine.
 
     Raises:
         CliError: there is no such embedder.

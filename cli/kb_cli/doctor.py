@@ -1,8 +1,8 @@
-"""`kb doctor`: what is wrong on this machine, and what to do about it.
+"""`kb doctor`: problems of this installation, and advice.
 
 settings ─▶ packages ─▶ data folder ─▶ keys ─▶ engine, with its model and its queue ─▶ server ─▶ clients
 
-Each check looks for itself, so that one that fails hides none of the others. Nothing is changed.
+Each check is independent, so that a failure does not hide other findings. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _LEAST_FREE = 1024**3
 _PROBE_SECONDS = 5.0
 _SOON = timedelta(days=7)
 _PACKAGES = {"server": "mcp", "engine": "apsw"}
-"""Of each extra one package that nothing else brings."""
+"""For each extra, a package that only this extra installs."""
 
 
 class Finding(msgspec.Struct):
-    """What one look found. `advice` is what to do, None where there is nothing to do."""
+    """A finding of one check. `advice` is empty if there is nothing to do."""
 
     verdict: Verdict
     about: str
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct):
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Look at everything; the status is 0 where nothing is wrong."""
+    """Run all checks; the exit status is 0 if there is no problem."""
     findings = []
     for check in _CHECKS:
         for finding in check(options):
@@ -97,7 +97,7 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
     try:
         settings = read(EngineSettings, options)
     except (SettingsError, CliError):
-        return  # said above
+        return  # reported above
     home = settings.home.expanduser()
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
@@ -116,7 +116,7 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
     try:
         file = read(KeySettings, options).file
     except (SettingsError, CliError):
-        return  # said above
+        return  # reported above
     if not file.exists():
         yield Finding("well", "keys", "none is named; `kb keys create` makes one")
         return

@@ -1,7 +1,7 @@
 """The commands on documents: `kb search`, `get`, `rm`, `move`, `addnote` and `updatenote`.
 
-Collections and tags are taken by the server's own rules; `--tags collection:memory` is the convention written
-out and means the same as `--collection memory`.
+Collections and tags follow the server's rules; `--tags collection:memory` is the same as `--collection
+memory`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _CHUNKS = 200
 
 
 def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[str]], list[str]]) -> list[str]:
-    """The tags that `--collection` and `--tags` come to by the server's rule `place`.
+    """Return the tags for `--collection` and `--tags`, by the server's rule `place`.
 
     Raises:
-        CliError: a name or a tag is none, or they name more than one collection.
+        CliError: a name or a tag is invalid, or they name more than one collection.
     """
     listed = [part.strip() for each in options.tags or [] for part in each.split(",")]
     given = [tag for tag in listed if tag]
@@ -74,16 +74,16 @@ def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[st
 
 
 def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str = "") -> None:
-    """Check that the collections among `tags` exist; those that agents agree on always do.
+    """Check that the collections among `tags` exist; conventional ones always do.
 
     Raises:
-        CliError: `NOT_FOUND` with `advice` at its end, if there is none of a name.
+        CliError: `NOT_FOUND` with `advice` at its end, if a collection does not exist.
     """
     for tag in tags:
         name = tag.removeprefix(PREFIX)
         if name == tag or name in CONVENTIONAL:
             continue
-        # Documents are asked for first: the number of requests for collections is limited.
+        # Documents are requested first, because requests for collections have a rate limit.
         if client.call(LIST_DOCUMENTS, query=DocumentsQuery(tag=tag, limit=1)).total:
             continue
         known = [each.name for each in client.call(LIST_COLLECTIONS).collections]
@@ -98,13 +98,13 @@ def no_collection(name: str, known: Sequence[str], advice: str = "") -> CliError
 
 
 def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
-    """A document's collection and its other tags, for people."""
+    """Return a document's collection and its other tags, for people."""
     placed = split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)
 
 
 def save_original(client: EngineClient, document: m.Document, path: Path) -> None:
-    """Write the file that a document was made of, whole or not at all. Raises `CliError`."""
+    """Write the file that a document was made of, completely or not at all. Raises `CliError`."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -124,7 +124,7 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
 
 
 def search(options: argparse.Namespace, out: Output) -> None:
-    """Passages that answer, best first."""
+    """Print the matching passages, best first."""
     if not options.query.strip():
         raise CliError(Exit.USAGE, "a search needs words or a question")
     if options.fts_only and options.mode not in (None, "fts"):
@@ -187,7 +187,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
 
 
 def get(options: argparse.Namespace, out: Output) -> None:
-    """Show one document with its text, or list those of a collection, with tags and from a source."""
+    """Show one document with its text, or list documents by collection, tags or source."""
     tags = labels(options, tags_for_search)
     if options.document is not None and (options.source_path is not None or tags):
         raise CliError(
@@ -262,7 +262,7 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
-    """Remove documents, each after a yes."""
+    """Remove documents, each after a confirmation."""
     removed: list[m.Removed] = []
     failures: list[CliError] = []
     with engine(options) as client:
@@ -293,7 +293,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
 
 
 def move(options: argparse.Namespace, out: Output) -> None:
-    """Put a document into another collection, as the server does it; into a new one only with `--new`."""
+    """Put a document into another collection, as the server does; into a new one only with `--new`."""
     try:
         tag = tag_of(options.to)
     except ToolError as error:
@@ -308,7 +308,7 @@ def move(options: argparse.Namespace, out: Output) -> None:
 
 
 async def _move(options: argparse.Namespace) -> m.Document:
-    # The server's client and not ours: a move is a conversation with retries, and it is written once.
+    # The server's client and not ours: a move has several requests with retries, implemented only there.
     from kb_server import collection_moves
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
@@ -335,14 +335,14 @@ def _confirmed(client: EngineClient, key: str) -> bool:
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:
-    """Take in a note, and wait until it can be found."""
+    """Ingest a note, and wait until it can be found."""
     tags = labels(options, tags_for_submission)
     note = m.NoteRequest(
         text=_note_text(options.text),
         title=options.title,
         tags=tags,
         source_path=options.source_path,
-        # As the server does it: the same note twice is one within its collection, two across collections.
+        # As in the server: a repeated note is a duplicate within its collection, not across collections.
         dedup_scope=tags[0],
     )
     with engine(options) as client:
@@ -379,7 +379,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
 
 
 def _note_text(given: str) -> str:
-    """The text of a note: as given, or all of stdin for `-`."""
+    """Return the text of a note: as given, or all of stdin for `-`."""
     text = sys.stdin.read() if given == "-" else given
     if not text.strip():
         raise CliError(Exit.USAGE, "a note needs a text")

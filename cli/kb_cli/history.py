@@ -1,4 +1,4 @@
-"""`kb history`: what the engine keeps of documents as they were, listed, shown, brought back and purged."""
+"""`kb history`: earlier versions of documents, listed, shown, restored and purged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace, out: Output) -> None:
-    """What the options say of a document, or the list of those that were removed."""
+    """Act on the versions of a document, or list removed documents."""
     _check(options)
     with engine(options) as client:
         if options.purge:
@@ -112,7 +112,7 @@ def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
 
 
 def _version(client: EngineClient, document: str, version: int) -> tuple[m.PastVersionDetail, str]:
-    """A version, and all of its text."""
+    """Return a version, and all of its text."""
     parts: list[str] = []
     read = 0
     while True:

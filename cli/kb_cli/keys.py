@@ -1,4 +1,4 @@
-"""`kb keys`: who may do what with this kb; keys are made, listed, closed, and given new tokens."""
+"""`kb keys`: create, list, revoke and rotate keys."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _PERIOD = re.compile(r"([0-9]{1,5})([mhdw])")
 
 
 class KeySettings(Settings, frozen=True, kw_only=True):
-    """Where the keys are."""
+    """The location of the keys."""
 
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
 
     @property
     def file(self) -> Path:
-        """The file of keys."""
+        """The key file."""
         return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
 
 
 class KeyView(msgspec.Struct, kw_only=True):
-    """A key as it is shown. `token` is there once, when it is made."""
+    """A key for display. `token` is present once, when it is created."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class KeyView(msgspec.Struct, kw_only=True):
 
 
 def run(options: argparse.Namespace, out: Output) -> None:
-    """Do what `action` says."""
+    """Carry out the `action`."""
     file = KeyFile(read(KeySettings, options).file)
     if (options.action == "list") != (options.key is None):
         words = "takes no name" if options.action == "list" else "needs the name of a key"
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
 
 
 def _note_unusual(key: Key, out: Output) -> None:
-    """Note which collections kb itself never makes; clients of the engine's API are free to."""
+    """Report collections that kb itself never creates; clients of the engine's API can."""
     for pattern in key.collections or ():
         try:
             if begins := pattern.removesuffix("*"):

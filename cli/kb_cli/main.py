@@ -1,7 +1,7 @@
-"""The entry of the command `kb`.
+"""The entry point of the command `kb`.
 
-This file is read by any Python that somebody may have, so that an old one is told in one line; what it
-imports before that check must be as plain as itself.
+Any Python version must be able to parse this file, so that an old one gets a message of one line; the same
+holds for its imports before that check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ OLDEST = (3, 11)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command; return the exit status."""
     refused = refusal(sys.version_info[:3])
     if refused:
         sys.stderr.write(refused + "\n")
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def refusal(version: tuple[int, ...]) -> str:
-    """Why a Python of this version is not enough; empty where it is."""
+    """Return the reason for refusing a Python of this version, or an empty text."""
     if version >= OLDEST:
         return ""
     found = ".".join(str(part) for part in version)

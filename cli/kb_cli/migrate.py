@@ -1,4 +1,4 @@
-"""`kb migrate`: a base put into another one, on SQLite or PostgreSQL."""
+"""`kb migrate`: copy a base into another one, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 

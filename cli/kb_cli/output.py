@@ -1,12 +1,12 @@
-"""What a command leaves: an answer for people, pipes and programs, and an exit status for scripts.
+"""The output of a command: for people, pipes and programs, and an exit status for scripts.
 
-Answers are coloured tables on a terminal, tab-separated lines into a pipe, or JSON. A table wider than the
-terminal is written row by row instead, so that no id or value is ever cut. rich is imported when there is a
-terminal to colour and not before: it costs a script a tenth of a second.
+Output is coloured tables on a terminal, tab-separated lines into a pipe, or JSON. A table wider than the
+terminal is written row by row instead, so that no id or value is ever cut. rich is imported only for a
+terminal: it costs a script a tenth of a second.
 
-Text from a knowledge base is anybody's text: a control character can move the cursor, rename the window or
-type for the user, and a bidirectional override can show another order than the one stored. Each is written as
-its escape instead.
+Text from a knowledge base is untrusted: a control character can move the cursor, rename the window or type
+for the user, and a bidirectional override can show another order than the one stored. Each is written as its
+escape instead.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f{_CONTROL}]")
 _IN_LINE = re.compile(f"[\x00-\x1f\u2028\u2029{_CONTROL}]")
 _IN_JSON = re.compile(f"[{_CONTROL}]")
-_UNBOUNDED = 100_000  # wider than any table: to measure one is not to fit it
+_UNBOUNDED = 100_000  # wider than any table, to measure without wrapping
 _INDENT = 2
 
 
 class Exit(IntEnum):
-    """The exit statuses of `kb`; what they say to a script stands in `EXIT_STATUSES`."""
+    """The exit statuses of `kb`; `EXIT_STATUSES` explains them."""
 
     OK = 0
     FAILED = 1
@@ -53,11 +53,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141
-    """Whoever read the output went away."""
+    """The reader closed the output."""
 
 
 class CliError(Exception):
-    """A failure for people: one line that says what happened and what to do, and the exit status."""
+    """A failure for people: one line with the failure and advice, and the exit status."""
 
     def __init__(self, status: Exit, message: str) -> None:
         super().__init__(message)
@@ -66,16 +66,16 @@ class CliError(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message that says which of `known` was probably meant; empty if none is near."""
+    """Return the end of a message that suggests the nearest of `known`; empty if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def confirmed(question: str) -> bool:
-    """Whether the person at the terminal says yes.
+    """True if the user at the terminal confirms.
 
     Raises:
-        CliError: there is none.
+        CliError: there is no terminal.
     """
     if not sys.stdin.isatty():
         raise CliError(Exit.USAGE, "this asks for a yes on a terminal; elsewhere say --yes")
@@ -85,17 +85,19 @@ def confirmed(question: str) -> bool:
 
 
 def printable_text(value: str) -> str:
-    """`value` without control characters but newline and tab; CRLF counts as a newline."""
+    """Return `value` without control characters except newline and tab; CRLF counts as a newline."""
     return _IN_TEXT.sub(_escape, value.replace("\r\n", "\n"))
 
 
 def printable_line(value: str) -> str:
-    """`value` on one line: runs of white space become one space, other control characters are escaped."""
+    """Return `value` on one line: white space is collapsed, other control characters are escaped."""
     return _IN_LINE.sub(_escape, " ".join(value.split()))
 
 
 def printable_json(encoded: str) -> str:
-    r"""A JSON text whose strings hold only printable characters; JSON itself escapes those under U+0020."""
+    r"""Return a JSON text whose strings hold only printable characters; JSON itself escapes those under
+    U+0020.
+    """
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
@@ -106,9 +108,9 @@ def _escape(found: re.Match[str]) -> str:
 
 @dataclass
 class Output:
-    """The standard streams of one command. Everything that passes is made printable on the way.
+    """The standard streams of one command. All text is made printable on the way.
 
-    `as_json`: the answer is one JSON document, and nothing else reaches stdout.
+    `as_json`: the output is one JSON document, and stdout has no other text.
     """
 
     as_json: bool = False
@@ -117,11 +119,11 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks at stdout."""
+        """True if stdout is a terminal and the output is not JSON."""
         return not self.as_json and self.stdout.isatty()
 
     def answered(self, value: Any) -> bool:
-        """Write `value` where the answer is to be JSON; whether it was."""
+        """Write `value` if the output is JSON; True if so."""
         if self.as_json:
             self.document(value)
         return self.as_json
@@ -144,8 +146,8 @@ class Output:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table; into a pipe without the title, a header line first.
 
-        Where the terminal is narrower, each row is its first cell and, indented below, the others that are
-        not empty, by name.
+        On a narrower terminal, each row is its first cell and, indented below, the other non-empty cells with
+        their column names.
         """
         texts = [["" if cell is None else printable_line(str(cell)) for cell in row] for row in rows]
         if not self.is_terminal:
@@ -177,7 +179,7 @@ class Output:
             console.print(Padding(Text("\n").join(lines), (0, 0, 0, _INDENT)))
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """Write names and values, one pair a line; a value of None or "" is left out."""
+        """Write names and values, one pair a line; a value of None or "" is omitted."""
         printed = [
             (name, printable_line(str(value))) for name, value in pairs if value is not None and value != ""
         ]
@@ -193,11 +195,11 @@ class Output:
             self.stdout.writelines(f"{name}\t{value}\n" for name, value in printed)
 
     def note(self, message: str) -> None:
-        """Tell a person something beside the answer, on stderr."""
+        """Write a message for people to stderr, beside the output."""
         self.stderr.write(printable_line(message) + "\n")
 
     def console(self) -> Console:
-        """A console on stdout, with nothing in a text taken for markup."""
+        """Return a console on stdout that does not interpret markup in texts."""
         from rich.console import Console
 
         return Console(file=self.stdout, markup=False, highlight=False, emoji=False)

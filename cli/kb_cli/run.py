@@ -30,7 +30,7 @@ def stdio(options: argparse.Namespace, _out: Output) -> None:
     """Serve toolsets on stdin and stdout until stdin ends."""
     settings = read(ServerSettings, options)
     if options.log_level is None and not is_set(ServerSettings, "LOG_LEVEL", options):
-        # Clients show each line on stderr as an error. The toolset textfile tells its start all the same.
+        # Clients show each line on stderr as an error. The toolset textfile reports its start nevertheless.
         level = "info" if settings.toolsets == ["textfile"] else "warn"
         settings = read(ServerSettings, options, log_level=level)
     is_named = options.engine_url is not None or is_set(ServerSettings, "KB_ENGINE_URL", options)
@@ -40,7 +40,7 @@ def stdio(options: argparse.Namespace, _out: Output) -> None:
 
 
 def _own_engine(options: argparse.Namespace, settings: ServerSettings) -> list[str] | None:
-    """The command for the engine of the data folder; None where what it needs is not installed."""
+    """Return the command for the engine of the data folder, or None if its packages are not installed."""
     if find_spec("apsw") is None:
         return None
     file = config_file(options)
@@ -53,7 +53,7 @@ def _own_engine(options: argparse.Namespace, settings: ServerSettings) -> list[s
 
 
 def engine(options: argparse.Namespace, _out: Output) -> None:
-    """Run the engine until SIGTERM or Ctrl-C, or until nobody has used it for a while."""
+    """Run the engine until SIGTERM or Ctrl-C, or until it has been unused for `linger` seconds."""
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
@@ -68,11 +68,11 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
 
 
 def simulator(options: argparse.Namespace, _out: Output) -> None:
-    """Serve the simulator until Ctrl-C; one line says that it is ready, and where."""
+    """Serve the simulator until Ctrl-C; print its URL when it is ready."""
     from kb_simulator.settings import SimulatorSettings
 
     settings = read(SimulatorSettings, options)
-    # Before aiohttp is imported: it would read every certificate of the machine, for a program without TLS.
+    # Before aiohttp is imported: it would read all certificates of the machine, for a program without TLS.
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)
     from kb_simulator.__main__ import serve as serve_simulator
 
@@ -83,9 +83,9 @@ def simulator(options: argparse.Namespace, _out: Output) -> None:
 
 
 def reindex(options: argparse.Namespace, out: Output) -> None:
-    """Embed every chunk with the embedder of the settings and make it the base's own.
+    """Embed every chunk with the embedder of the settings, which becomes the base's own.
 
-    An endpoint that is out of order for a minute or two does not end the work.
+    An outage of an embedding endpoint for a minute or two does not abort the work.
     """
     from kb_engine.settings import EngineSettings
 
@@ -124,7 +124,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
 
 
 def bench(options: argparse.Namespace, _out: Output) -> int:
-    """Run one benchmark, whose own arguments are passed on."""
+    """Run one benchmark, with its own arguments."""
     from kb_load.bench import main
 
     return main([options.benchmark, *options.arguments], prog="kb bench")

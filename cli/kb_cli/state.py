@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def sandbox_line(sandbox: m.SandboxInfo) -> str:
-    """Which parts hold where files are read, and why others do not."""
+    """Return the parts of the sandbox in force, and the reasons for missing ones."""
     missing = [f"not {part} ({reason})" for part, reason in sandbox.missing.items()]
     return f"{sandbox.setting}: {', '.join([*sandbox.holds, *missing]) or 'none'}"
 
 
 def status(options: argparse.Namespace, out: Output) -> None:
-    """Version, model, counts, queue, storage, and what is wrong."""
+    """Print version, model, counts, queue, storage, and issues."""
     with engine(options) as client:
         answer = client.call(GET_STATUS)
     if out.answered(answer):
@@ -72,7 +72,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
 
 
 def jobs(options: argparse.Namespace, out: Output) -> None:
-    """The recent jobs, or one, which `--retry` queues again."""
+    """Print the recent jobs, or one, which `--retry` queues again."""
     if options.retry and options.job is None:
         raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
     with engine(options) as client:
@@ -96,7 +96,7 @@ def jobs(options: argparse.Namespace, out: Output) -> None:
 
 
 def collections(options: argparse.Namespace, out: Output) -> None:
-    """List all, show one by its name, else by its id, or describe one."""
+    """List all collections, show one by its name or id, or describe one."""
     members = {
         "description": options.describe,
         "created_by": options.created_by,
@@ -147,7 +147,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
 def _describe(
     client: EngineClient, name: str, known: r.CollectionSummary | None, given: dict[str, str | list[str]]
 ) -> r.CollectionDetail:
-    """What is not given stays as it was."""
+    """Describe a collection; omitted members keep their values."""
     present: dict[str, object] = {}
     if known is not None:
         detail = client.call(GET_COLLECTION, path={"collection_id": known.id})

@@ -1,12 +1,13 @@
 """`kb up`: engine and MCP server as two children of one command, or with `--single` in its own process.
 
-start the engine ─▶ it reports its URL ─▶ start the server with it ─▶ it reports its URL ─▶ say so
+start the engine ─▶ it reports its URL ─▶ start the server with it ─▶ it reports its URL ─▶ print both
 Ctrl-C, SIGTERM ─▶ stop the server, so that its calls can end ─▶ stop the engine ─▶ exit 0
 a child ends by itself ─▶ before it was ready: stop the other, exit 1
-                       ─▶ later: say so, start it again at its port, after a while that grows
+                       ─▶ later: report it, restart it at its port, with a growing delay
 
-Where the engine of this data folder runs already, as `kb stdio` starts one, that one is used. In one process
-the server calls the engine's operations directly; the engine listens all the same, for the other commands.
+If an engine of this data folder is running already, started by `kb stdio` for example, that one is used. In
+one process the server calls the engine's operations directly; the engine still listens, for the other
+commands.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _WELL_SECONDS = 60.0
-"""Seconds before what died is started again: the first, doubled up to the longest; the first again after what
-has run so long."""
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where everything is listened on
+"""Uptime after which the restart delay is reset to its minimum, in seconds. The delay doubles up to its
+maximum.
+"""
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - the address to connect to for a listener on all addresses
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Run both until one ends or we are told to stop."""
-    # Looked at here too, so that what cannot work is told in one line before the engine opens its base.
+    """Run both until a signal arrives, or one of them fails to start."""
+    # Checked here too, so that an error is one line before the engine opens its base.
     server = read(ServerSettings, options)
     engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
@@ -87,7 +89,7 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
 
 
 def _reachable(url: str) -> str:
-    """The URL of a listener as this machine can ask it, also where it listens on every address."""
+    """Return the URL of a listener for clients on this machine, also if it listens on every address."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
 
@@ -95,7 +97,7 @@ def _reachable(url: str) -> str:
 def _print_addresses(
     out: Output, settings: ServerSettings, url: str, listening: str, further: str = ""
 ) -> None:
-    """Where the server is (`url`) and the engine (`listening`), and how clients find them."""
+    """Print the URLs of the server (`url`) and the engine (`listening`), and how to configure clients."""
     header, advice = "", ""
     if settings.api_key:
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"'
@@ -115,13 +117,13 @@ def _print_addresses(
     if EXTRA not in settings.toolsets:
         out.text(f"{EXTRA_USE}:\n  claude mcp add --transport http {EXTRA} {url}/mcp/{EXTRA}{header}")
     if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
-        # The other commands look into the data folder of the settings, which may be another one.
+        # The other commands use the data folder of the settings, which may be another one.
         out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}")
     out.stdout.flush()
 
 
 def _check_free(host: str, port: int, variable: str) -> None:
-    """Raises CliError where somebody listens; any other trouble is the child's to tell."""
+    """Raises CliError if the port is in use; other errors are reported by the child."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,7 +137,7 @@ def _check_free(host: str, port: int, variable: str) -> None:
 
 @dataclass
 class Part:
-    """One of the two: the `kb` command that runs it, with its flags, and the process that does so now."""
+    """Engine or server: the `kb` command that runs it, with its flags, and its current process."""
 
     name: str
     command: str
@@ -145,9 +147,9 @@ class Part:
 
 
 class Up:
-    """The two children and who waits for them.
+    """The two children and their supervision.
 
-    `running` is the URL of an engine that serves this data folder already; None: one is started.
+    `running` is the URL of an engine that already serves this data folder; None: one is started.
     `has_ragler`: `RAGLER_API_URL` names a backend.
     """
 
@@ -168,7 +170,7 @@ class Up:
         self._parts: list[Part] = []
 
     async def run(self) -> int:
-        """Start both, keep them running, stop both; the exit status.
+        """Start both, keep them running, stop both; return the exit status.
 
         Raises:
             CliError: one ended before it was ready.
@@ -182,7 +184,7 @@ class Up:
             for child in self._children():
                 child.kill()
 
-        # Not given back: while the children are being stopped a second Ctrl-C must still kill them.
+        # The handlers stay installed: a second Ctrl-C must kill the children while they are being stopped.
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         try:
@@ -204,7 +206,7 @@ class Up:
         if (failed := started.result()) is not None:
             how = await failed.ended()
             if failed.status in (Exit.FAILED, Exit.USAGE):
-                return failed.status  # its own, for it has printed why in a line of its own
+                return failed.status  # the child's own status; it has printed the reason
             raise CliError(Exit.FAILED, f"the {failed.name} {how} before it was ready")
         keeping = [asyncio.ensure_future(self._keep(part)) for part in self._parts]
         await asyncio.wait({stopped, *keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -214,7 +216,7 @@ class Up:
         return Exit.OK
 
     async def _keep(self, part: Part) -> None:
-        """Start a part again whenever it has ended."""
+        """Restart a part whenever it has ended."""
         now, wait = asyncio.get_running_loop().time, _FIRST_WAIT
         while part.child is not None:
             how = await part.child.ended()
@@ -227,7 +229,7 @@ class Up:
                 self._out.note(f"the {part.name} runs again")
 
     async def _start(self) -> ChildProcess | None:
-        """Start both and say where they are; the one that ended before it was ready, if one did."""
+        """Start both and print their URLs; return the child that ended before it was ready, if any."""
         options = self._options
         listening = self._running
         if listening is None:
@@ -241,7 +243,7 @@ class Up:
             "port": options.port,
             "toolsets": options.toolsets,
             "engine_url": engine_url,
-            # Without a backend of its own, the toolset ragler asks this engine, with this engine's key.
+            # Without a backend of its own, the toolset ragler uses this engine, with this engine's key.
             "ragler_url": None if self._has_ragler else engine_url,
         }
         server = Part("MCP server", "serve", flags)
@@ -253,7 +255,7 @@ class Up:
         return None
 
     async def _url_of(self, part: Part) -> str | None:
-        """Start a process for `part`; where it listens, which it keeps, or None when it ended before."""
+        """Start a process for `part`; return its URL, whose port it keeps, or None if it ended before."""
         file = config_file(self._options)
         flags = part.flags | {
             "log_level": self._options.log_level,

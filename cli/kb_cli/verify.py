@@ -1,4 +1,4 @@
-"""`kb verify`: whether an engine keeps what the contract promises, promise by promise."""
+"""`kb verify`: verify that an engine keeps the contract, promise by promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATES = {Status.PASSED: "kept", Status.FAILED: "BROKEN", Status.SKIPPED: "not 
 
 
 class Verdict(msgspec.Struct):
-    """The answer for programs."""
+    """The output for programs."""
 
     passed: bool
     verdict: str
@@ -30,7 +30,7 @@ class Verdict(msgspec.Struct):
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Run the suite and say what came of it."""
+    """Run the suite and print its results."""
     if options.target is not None:
         options.engine_url = options.target
     _check_base(options)
@@ -65,8 +65,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 
 def _check_base(options: argparse.Namespace) -> None:
-    """Refuse a base with anything in it, unless it may be erased."""
-    # The suite uses up what a caller without a name may ask in a minute, and may just have been run.
+    """Refuse a base that is not empty, unless it may be erased."""
+    # The suite exhausts the rate limits of callers without a name, and may just have been run.
     with engine(options, user=f"verify {uuid4()}") as client:
         status = client.call(GET_STATUS)
         collections = 0
@@ -74,7 +74,7 @@ def _check_base(options: argparse.Namespace) -> None:
             if not options.erase:
                 collections = len(client.call(LIST_COLLECTIONS).collections)
         except CliError as error:
-            if error.status is not Exit.NOT_FOUND:  # an engine need not have any
+            if error.status is not Exit.NOT_FOUND:  # an engine need not serve collections
                 raise
     waiting = status.queue.queued + status.queue.running
     if (status.documents.total or waiting or collections) and not options.erase:

@@ -1,11 +1,11 @@
 """A page or a file of the web, for `kb add`: fetched by this machine, but not from inside its own network.
 
-    URL ─▶ its addresses, asked for once ─▶ all of the internet? ─▶ connect to one of them ─▶ a file
-             ▲                                                          │
-             └──────────────── a redirect, five at the most ────────────┘
+    URL ─▶ resolve its addresses once ─▶ all of the internet? ─▶ connect to one of them ─▶ a file
+             ▲                                                      │
+             └────────────── a redirect, at most five ──────────────┘
 
-A page may redirect to a router, a metadata service or a program on loopback, and a name may lead to another
-address with every question. So each URL is looked at, and the connection goes to the address that was.
+A page may redirect to a router, a metadata service or a program on loopback, and a name may resolve to
+another address each time. So each URL is checked, and the connection goes to the checked address.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOT_GLOBAL = tuple(
     )
 )  # fmt: skip
 _NOT_GLOBAL_6 = tuple(IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
-"""With `_NOT_GLOBAL`, the special-purpose registries of IANA, but for rows that are globally reachable."""
+"""With `_NOT_GLOBAL`, the special-purpose registries of IANA, except for globally reachable rows."""
 _BY_TYPE = {each.mime_type: each.extensions[0] for each in formats.FORMATS.values()}
 _TYPES = {
     **_BY_TYPE,
@@ -61,11 +61,13 @@ _UTF_8 = frozenset(["", "utf-8", "utf8", "us-ascii", "ascii"])
 
 
 class NotFetched(Exception):
-    """There is no file; the message is one sentence that says why."""
+    """There is no file; the message is one sentence with the reason."""
 
 
 def is_of_the_internet(address: Address) -> bool:
-    """True if an address is of the public internet; one that holds an IPv4 address is judged by that."""
+    """True if an address is of the public internet; an address that contains an IPv4 address is judged by
+    that.
+    """
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_GLOBAL)
     inner = address.ipv4_mapped or address.sixtofour
@@ -77,10 +79,10 @@ def is_of_the_internet(address: Address) -> bool:
 
 
 def addresses_of(host: str, port: int) -> Sequence[Address]:
-    """The addresses of a host, as this machine knows them.
+    """Return the addresses of a host, as resolved by this machine.
 
     Raises:
-        NotFetched: there is none.
+        NotFetched: there is no address.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -97,9 +99,9 @@ def fetch(
     resolve: Resolve = addresses_of,
     trust: ssl.SSLContext | None = None,
 ) -> Path:
-    """Fetch a URL into a file of `folder`, whose name says of what format it is. Blocks.
+    """Fetch a URL into a file of `folder`, whose extension is that of its format. Blocks.
 
-    `trust` holds the certificates that count; None: those of the web.
+    `trust` holds the trusted certificates; by default those of the web.
 
     Raises:
         NotFetched: with the reason.
@@ -115,7 +117,7 @@ async def _fetch(
     trust: ssl.SSLContext | None,
 ) -> Path:
     place = _parsed(url)
-    # A proxy would look the names up for itself.
+    # A proxy would resolve the names itself.
     headers = {"User-Agent": _AGENT}
     try:
         async with (
@@ -135,7 +137,7 @@ async def _fetch(
 
 
 def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
-    """A URL, which may be relative to `base`. Raises NotFetched: nothing can be fetched there."""
+    """Return the parsed URL, which may be relative to `base`. Raises NotFetched: it cannot be fetched."""
     try:
         place = httpx.URL(url) if base is None else base.join(url)
         host, port = place.host, place.port
@@ -155,7 +157,7 @@ async def _fetch_once(
     is_allowed: Callable[[Address], bool],
     resolve: Resolve,
 ) -> Path | httpx.URL:
-    """The file, or where it is said to be."""
+    """Return the file, or the target of a redirect."""
     port = place.port or (443 if place.scheme == "https" else 80)
     found = resolve(place.host, port)
     for address in found:
@@ -180,7 +182,7 @@ async def _fetch_once(
             httpx.HTTPError,
             httpx.InvalidURL,
             ValueError,
-        ) as error:  # httpx reads the target of a redirect
+        ) as error:  # httpx parses the target of a redirect
             raise NotFetched(f"{place.host} gives no answer that can be followed: {_words(error)}") from error
         try:
             if response.has_redirect_location:
@@ -216,7 +218,7 @@ async def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Pa
 
 
 def _reencode(path: Path, encoding: str) -> None:
-    """As UTF-8 with a mark, which stands over what the text says of itself, as the header does."""
+    """Convert to UTF-8 with a BOM, which overrides the encoding declared in the text, as the header does."""
     try:
         text = path.read_bytes().decode(encoding)
     except (LookupError, UnicodeDecodeError) as error:
@@ -225,7 +227,7 @@ def _reencode(path: Path, encoding: str) -> None:
 
 
 def _name(place: httpx.URL, content_type: str) -> str:
-    """The end of the path, with the ending that its type has."""
+    """Return the last part of the path, with the extension of its content type."""
     last = unquote(place.path.rstrip("/").rpartition("/")[2])
     last = "".join(each for each in last if each.isprintable() and each not in "/\\").strip(". ")
     name = Path(last or place.host)

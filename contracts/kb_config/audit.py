@@ -1,20 +1,20 @@
-"""The audit log: who did what to which document, when, from where, and with what outcome. It holds no texts.
+"""The audit log: caller, action, documents, time, address and outcome of each request, without any texts.
 
-    audit/engine-20260131T080000Z-4711-9f2c1a.000001.jsonl     a chain a process, in files that follow
-                                             .000002.jsonl     one another
+    audit/engine-20260131T080000Z-4711-9f2c1a.000001.jsonl     one chain for each process,
+                                             .000002.jsonl     in consecutive files
 
-Each line is a JSON object that ends with its `hash`: the SHA-256 over the hash of the line before and over
-the line as it stands without it. So a line that was changed, taken out or put in breaks the chain behind it.
-What no chain can show by itself is that its end was cut off, or all of it written anew: for that the last
-lines are exported (`kb audit --heads`) to where whoever can write to the folder cannot, and compared later
+Each line is a JSON object that ends with its `hash`: the SHA-256 over the hash of the previous line and the
+line without its own hash. So a line that is changed, removed or inserted breaks the chain after it. A chain
+cannot prove by itself that its end was not cut off, or that it was not rewritten completely: for that, export
+the last lines (`kb audit --heads`) to a place that writers of the folder cannot change, and compare later
 (`kb audit --check --known`).
 
-A line is written before its answer is sent, in one write that appends; it outlives a `kill -9`, and not a
-power cut of the second before. Where it cannot be written, on a full disk, the answer goes out all the same:
-the log of the process says so, and the next line that can be written says how many are missing.
+A line is written before the response is sent, in one appending write. It survives a `kill -9`, but not a
+power failure within the next second. If it cannot be written, as on a full disk, the response is sent
+nevertheless: the log of the process reports it, and the next line has the number of missing ones.
 
-Files go when they are older than is wanted. What was removed stands in the chain of who removed it, so that
-a check tells that from a gap.
+Files are removed at the configured age. The chain of the process that removes a file records it, so that a
+check can distinguish removal from a gap.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ log = logging.getLogger(__name__)
 
 MEBIBYTE = 1024 * 1024
 MAX_DOCUMENTS = 50
-"""So many are named in a line; of a longer answer `found` says how many there were."""
+"""Maximum number of documents in a line; `found` has the number of documents in a longer response."""
 OPENED, CLOSED = "log opened", "log closed"
 _MAX_CHARS = 300
 
 
 class AuditSettings(Settings, frozen=True, kw_only=True):
-    """What server and engine know of the audit log."""
+    """The audit settings of server and engine."""
 
     audit: Annotated[bool, Setting("KB_AUDIT", "write who did what to which document, with no texts")] = False
     audit_folder: Annotated[
@@ -65,11 +65,11 @@ class AuditSettings(Settings, frozen=True, kw_only=True):
     ] = 0.0
 
     def folder(self, home: Path) -> Path:
-        """Where the log lies for this data folder."""
+        """Return the folder of the log for this data folder."""
         return Path(self.audit_folder).expanduser() if self.audit_folder else home / "audit"
 
     def open(self, home: Path, part: str) -> AuditLog | None:
-        """The log of this process; None where none is wanted. Raises OSError: it cannot be written."""
+        """Return the log of this process, or None if it is disabled. Raises OSError: it cannot be written."""
         if not self.audit:
             return None
         return AuditLog(self.folder(home), part, file_bytes=self.audit_file_bytes, days=self.audit_days)
@@ -81,7 +81,7 @@ class AuditLog:
     def __init__(
         self, folder: Path, part: str, *, file_bytes: int = 64 * MEBIBYTE, days: float = 0.0
     ) -> None:
-        """Begin a chain in this folder, which is made where it is missing. Raises OSError."""
+        """Begin a chain in this folder, which is created if it is missing. Raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         begun = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         self.chain = f"{part}-{begun}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -96,7 +96,7 @@ class AuditLog:
 
     @property
     def head(self) -> Head:
-        """Its last line."""
+        """The last line of the chain."""
         return Head(self.chain, self._count, self._hash.hex())
 
     def write(
@@ -113,7 +113,7 @@ class AuditLog:
         correlation_id: str = "",
         detail: Mapping[str, str | int] | None = None,
     ) -> None:
-        """Append a line; what callers choose is cut to 300 characters."""
+        """Append a line; values from callers are cut to 300 characters."""
         with self._guard:
             entry = Entry(
                 number=self._count + 1,
@@ -138,7 +138,7 @@ class AuditLog:
             self._expire()
 
     def close(self) -> None:
-        """End the chain; nothing is written after that."""
+        """End the chain; nothing can be written after that."""
         self.write(CLOSED)
         with self._guard:
             if self._descriptor >= 0:
@@ -154,7 +154,7 @@ class AuditLog:
                 os.close(self._descriptor)
                 self._descriptor, self._size = following, 0
             if os.write(self._descriptor, line) < len(line):
-                os.ftruncate(self._descriptor, self._size)  # the disk is full: no half of a line stays
+                os.ftruncate(self._descriptor, self._size)  # the disk is full: remove the partial line
                 raise OSError(f"no room for a line of {len(line)} bytes")
         except OSError as error:
             if not self._lost:
@@ -168,21 +168,19 @@ class AuditLog:
         path = self._folder / file_name(self.chain, self._files + 1)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
-        fcntl.flock(
-            descriptor, fcntl.LOCK_SH
-        )  # while this process lives nobody takes the file for an old one
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # a locked file is in use, and never expires
         self._files += 1
         return descriptor
 
     def _expire(self) -> None:
-        """Remove what is older than is wanted, and say what it was."""
+        """Remove files beyond the configured age, and record their last lines."""
         if not self._days:
             return
         oldest = datetime.now(UTC) - timedelta(days=self._days)
         for chain, files in chains(self._folder).items():
             for path in files:
                 if datetime.fromtimestamp(path.stat().st_mtime, UTC) >= oldest or _is_open(path):
-                    break  # those behind it are younger
+                    break  # the files after it are newer
                 if (head := head_of(chain, path)) is not None:
                     self.write(EXPIRED, detail={"chain": chain, "number": head.number, "hash": head.hash})
                 path.unlink(missing_ok=True)
@@ -191,7 +189,7 @@ class AuditLog:
 def _encoded(entry: Entry) -> bytes:
     try:
         return msgspec.json.encode(entry)
-    except UnicodeEncodeError:  # half a surrogate pair, in what a caller chose
+    except UnicodeEncodeError:  # half a surrogate pair, in a value from a caller
         plain = {
             name: ascii(value) if isinstance(value, str) and not value.isascii() else value
             for name, value in msgspec.structs.asdict(entry).items()

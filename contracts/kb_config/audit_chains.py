@@ -1,4 +1,4 @@
-"""The lines of the audit log, the files that they stand in, and whether they are as they were written."""
+"""Lines and files of the audit log, and the check that they are unchanged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 EXPIRED = "log expired"
-"""The action of a line that names the last line of a file which was removed for its age."""
+"""Action of a line that names the last line of a file that was removed for its age."""
 REFUSED = "refused"
-"""Stands for every outcome but `ok` where lines are asked for."""
+"""In queries: every outcome except `ok`."""
 START = bytes(32)
-"""What stands for the hash before the first line."""
+"""The hash before the first line."""
 _NAME = re.compile(r"^(?P<chain>[a-z]+-\d{8}T\d{6}Z-\d+-[0-9a-f]{6})\.(?P<number>\d{6})\.jsonl$")
 _LINE = re.compile(rb'^(?P<body>\{.*),"hash":"(?P<hash>[0-9a-f]{64})"\}$', re.DOTALL)
 
@@ -25,8 +25,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line without its hash. Times are RFC 3339 in UTC.
 
     `action` is an operation of the engine, a tool of the server, or a login; `outcome` is `ok` or the code of
-    the error. `who` is the name of the key, or the subject of the token; `user` whom the caller asks for;
-    `address` where the request came from. Server and engine name one request by the same `correlation_id`.
+    the error. `who` is the name of the key, or the subject of the token; `user` is the user on whose behalf
+    the request is made; `address` is the origin of the request. Server and engine record the same
+    `correlation_id` for one request.
     """
 
     number: int
@@ -43,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation_id: str = ""
     detail: Mapping[str, str | int] = msgspec.field(default_factory=dict)
     lost: int = 0
-    """So many lines before this one could not be written."""
+    """Number of lines before this one that could not be written."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Where a chain does not hold, and what is wrong there."""
+    """A line at which a chain is broken, and the fault."""
 
     chain: str
     number: int
@@ -64,12 +65,12 @@ class Break:
 
 
 def file_name(chain: str, number: int) -> str:
-    """That of a chain's file; they count from 1."""
+    """Return the name of a chain's file; files are numbered from 1."""
     return f"{chain}.{number:06d}.jsonl"
 
 
 def chains(folder: Path) -> dict[str, list[Path]]:
-    """The files of each chain, in their order; chains by when they began."""
+    """Return the files of each chain, in their order; chains are in the order of their start."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if name := _NAME.match(path.name):
@@ -78,22 +79,24 @@ def chains(folder: Path) -> dict[str, list[Path]]:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """All lines that can be read, chain by chain."""
+    """Yield all readable lines, chain by chain."""
     for files in chains(folder).values():
         for path in files:
             for line in _lines(path):
-                if (entry := _entry(line)) is not None:  # else `check` says where
+                if (entry := _entry(line)) is not None:  # `check` reports unreadable lines
                     yield entry
 
 
 def heads(folder: Path) -> list[Head]:
-    """The last line of each chain, to be kept where the folder's owner cannot change it."""
+    """Return the last line of each chain, to be kept where the folder's owner cannot change it."""
     found = (head_of(chain, files[-1]) for chain, files in chains(folder).items())
     return [head for head in found if head is not None]
 
 
 def check(folder: Path, known: Iterable[Head] = ()) -> list[Break]:
-    """Where chains do not hold, also against the heads that were `known` before. Empty: all hold."""
+    """Return the breaks of all chains, also against heads that were `known` before; empty if the log is
+    intact.
+    """
     expired: dict[str, Head] = {}
     for entry in entries(folder):
         if entry.action == EXPIRED:
@@ -148,7 +151,7 @@ def _entry(line: bytes) -> Entry | None:
 
 
 def head_of(chain: str, path: Path) -> Head | None:
-    """The last line of a file of a chain; None where it holds none."""
+    """Return the last line of a file of a chain, if it is valid."""
     last = None
     for line in _lines(path):
         last = line
@@ -164,7 +167,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines are asked for; what is not given does not count. Times as in `Entry`, both inclusive.
+    """A query for lines; omitted criteria match every line. Times as in `Entry`, both inclusive.
 
     `outcome` may be `REFUSED`.
     """
@@ -178,7 +181,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None = None
 
     def has(self, entry: Entry) -> bool:
-        """Whether this is one of them."""
+        """True if the line matches."""
         return (
             self.who in (None, entry.who)
             and (self.document is None or self.document in entry.documents)

@@ -1,8 +1,8 @@
-"""The command that installs what an optional part needs.
+"""The command that installs the packages of an optional part.
 
-kb may have been installed from a checkout, a wheel or an index, so an error text cannot name `kb[extra]`: pip
-might not find it under that name. The packages of an extra are read from kb's own metadata instead, and pip
-finds those wherever it looks.
+kb may have been installed from a checkout, a wheel or an index, so an error message cannot name `kb[extra]`:
+pip might not find it under that name. Instead, the packages of an extra are read from kb's own metadata, and
+pip finds these in any index.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def install_command(*extras: str) -> str:
-    """The command for this interpreter that installs the missing packages of these extras.
+    """Return the command for this interpreter that installs the missing packages of these extras.
 
-    Where none is missing, because one of them is damaged, it names them all.
+    If no package is missing, because one of them is damaged, it names them all.
     """
     listed: list[str] = []
     with suppress(PackageNotFoundError):  # kb runs without having been installed

@@ -1,13 +1,14 @@
-"""Structured logs of server and engine: a JSON object a line, on stderr: stdout is the protocol's on stdio.
+"""Structured logs of server and engine: a JSON object for each line, on stderr, as stdout carries the stdio
+protocol.
 
-On a terminal, where a person reads them, the lines are short ones in words instead. A record's fields come in
-`extra={...}`, as `logging` has it, and stand beside `timestamp`, `level`, `message` and `logger`.
+On a terminal the lines are short and in words instead. The fields of a record come from `extra={...}`, as in
+`logging`, and follow `timestamp`, `level`, `message` and `logger`.
 
-A thread writes the lines: whoever stops reading stderr stops the log, and nothing else. An MCP client starts
-a stdio server with a pipe for stderr, and some never read it. Once the pipe is full a write blocks; on the
-event loop that would be the end of the server. `logging.handlers.QueueHandler` with a `QueueListener` does
-this too, a record and a write at a time. A line of a call then costs about 8 microseconds more (4 to 13 were
-measured), some 3 % of a call's processor time: here many lines share a write, and `info` spares the record.
+A thread writes the lines, so that a blocked stderr blocks only the log. An MCP client starts a stdio server
+with a pipe for stderr, and some clients never read it. Once the pipe is full, a write blocks; on the event
+loop it would block the server. `logging.handlers.QueueHandler` with a `QueueListener` does the same, one
+record and one write at a time. A line of a call then costs about 8 microseconds more (4 to 13 were measured),
+some 3 % of a call's processor time: here many lines share a write, and `info` avoids the record.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-"""The names that `LOG_LEVEL` takes."""
+"""The level for each value of `LOG_LEVEL`."""
 
 _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error"}
 _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
 _TOKENS = re.compile(r"\bkb_[0-9a-f]{8}_[\w-]{43}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", re.ASCII)
-"""Keys of kb and JSON Web Tokens, struck out although nobody set them: anything may quote one."""
+"""Keys of kb and JSON Web Tokens. They are redacted even if not configured: any text may quote one."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000
@@ -53,18 +54,19 @@ _NOT_FOR_PEOPLE = {"timestamp", "level", "message", "logger", "correlation_id", 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    Of an exception it keeps the type, where it was raised, and the first 200 characters of its first
-    line: what follows there often quotes the input, and the input may be a document.
+    Of an exception it keeps the type, the location, and the first 200 characters of its first line: the rest
+    often quotes the input, which may be a document.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets` are struck out wherever they turn up, and what looks like a token; shorter than four
-        characters they are words."""
+        """`secrets` are redacted, as are texts with the form of a token; secrets shorter than four characters
+        are not, because they may be common words.
+        """
         super().__init__()
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line without its newline."""
+        """Return the record as one line without its newline."""
         entry = _standard_fields(record.created, record.levelname, record.getMessage(), record.name)
         for name, value in fields_of(record).items():
             entry.setdefault(name, value)
@@ -73,7 +75,9 @@ class JsonFormatter(logging.Formatter):
         return self._redacted(self._line(entry))
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
-        """What `format` makes of such a record at `info`, without the record: less than half its cost."""
+        """Return the line of `format` for such a record at level `info`, without a record: less than half the
+        cost.
+        """
         entry = {**_standard_fields(time.time(), "INFO", message, logger), **fields}
         if not _STANDARD_FIELDS.isdisjoint(fields):
             entry |= _standard_fields(time.time(), "INFO", message, logger)
@@ -89,7 +93,7 @@ class JsonFormatter(logging.Formatter):
         try:
             return _ENCODER.encode(entry).decode()
         except (UnicodeEncodeError, OverflowError):
-            # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
+            # Half a surrogate pair or a number over 64 bits must not prevent a log line.
             return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
 
 
@@ -105,7 +109,7 @@ class TerminalFormatter(JsonFormatter):
         moment = datetime.fromisoformat(entry["timestamp"]).astimezone()
         fields = [f"{name}={_plain(value)}" for name, value in entry.items() if name not in _NOT_FOR_PEOPLE]
         words = [f"{moment:%H:%M:%S}", self._part, f"{entry['level']:5}", entry["message"], *fields]
-        # A field may hold what a caller sent; escaped, it cannot steer the terminal.
+        # A field may hold a caller's input; escaped, it cannot send control sequences to the terminal.
         return "".join(
             sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in " ".join(words)
         )
@@ -114,8 +118,8 @@ class TerminalFormatter(JsonFormatter):
 class BackgroundHandler(logging.Handler):
     """Hands formatted lines to a daemon thread that writes them to a file descriptor.
 
-    When `waiting` lines have not been written, further ones are dropped, and counted in a line of
-    their own once there is room.
+    While `waiting` lines are unwritten, further ones are dropped. A line reports their number once there is
+    room.
     """
 
     def __init__(self, descriptor: int, *, waiting: int = _WAITING_LINES) -> None:
@@ -124,7 +128,7 @@ class BackgroundHandler(logging.Handler):
         self._waiting = waiting
         self._lines: list[str] = []
         self._dropped = 0
-        # A lock of our own: logging holds the handler's while it flushes at exit.
+        # A lock of its own: logging holds the handler's lock while it flushes at exit.
         self._state = threading.Lock()
         self._some = threading.Event()
         self._hurry = threading.Event()
@@ -136,7 +140,7 @@ class BackgroundHandler(logging.Handler):
         self.write_line(self.format(record))
 
     def write_line(self, line: str) -> None:
-        """Queue a line that is formatted already."""
+        """Queue a formatted line."""
         with self._state:
             if len(self._lines) >= self._waiting:
                 self._dropped += 1
@@ -149,34 +153,36 @@ class BackgroundHandler(logging.Handler):
             self._lines.append(line)
             if self._none.is_set():
                 self._none.clear()
-        if not self._some.is_set():  # the writer clears it before it takes the lines, so none is left behind
+        if not self._some.is_set():  # the writer clears it before it takes the lines, so no line is missed
             self._some.set()
-        # Also after a fork, which takes the handler along but not the thread.
+        # Also after a fork, which copies the handler but not the thread.
         if self._writer is None or not self._writer.is_alive():
             self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
             self._writer.start()
 
     def flush(self) -> None:
-        """Wait until what is queued is written; a second at most, for nobody may be reading."""
+        """Wait until queued lines are written, for at most one second, since stderr may be blocked."""
         self._hurry.set()
         self._none.wait(_FLUSH_SECONDS)
         self._hurry.clear()
 
     def close(self) -> None:
-        """Write what is queued, as far as anybody reads it."""
+        """Write queued lines as far as stderr accepts them."""
         self.flush()
         super().close()
 
     def _write_all(self) -> None:
         while True:
             self._some.wait()
-            self._hurry.wait(_GATHER_SECONDS)  # one write for many lines: waking for each costs more than it
+            self._hurry.wait(
+                _GATHER_SECONDS
+            )  # one write for many lines: each wake-up costs more than the write
             self._some.clear()
             with self._state:
                 lines, self._lines = self._lines, []
-            # Bare writes, not sys.stderr: a thread that holds its lock at exit would stop the interpreter.
+            # Not sys.stderr: a thread that holds its lock at exit would stop the interpreter.
             data = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
-            with suppress(OSError):  # stderr is closed: there is nowhere left to say so
+            with suppress(OSError):  # stderr is closed, so the failure cannot be reported
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             with self._state:
@@ -185,17 +191,17 @@ class BackgroundHandler(logging.Handler):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller added to the record by `extra`."""
+    """Return the fields that the caller added to the record by `extra`."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 def configure_logging(
     level: str, *, part: str, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
-    """Send every log of the process to `stream` (stderr): JSON, or words where that is a terminal.
+    """Send every log of the process to `stream` (stderr): JSON, or words on a terminal.
 
     Raises:
-        KeyError: `level` is none of `LEVELS`.
+        KeyError: `level` is not in `LEVELS`.
     """
     threshold = LEVELS[level.lower()]
     stream = stream or sys.stderr
@@ -216,9 +222,9 @@ def configure_logging(
 
 
 def info(logger: logging.Logger, message: str, argument: str, fields: Mapping[str, Any]) -> None:
-    """As `logger.info` with one argument and with `fields`, for lines that every call writes.
+    """Log like `logger.info` with one argument and with `fields`, for lines of every call.
 
-    Where our own handler alone listens, no record is made for it: the line goes straight to the writer.
+    If this module's handler is the only one, no record is made: the line goes directly to the writer.
     """
     if not logger.isEnabledFor(logging.INFO):
         return
@@ -230,7 +236,7 @@ def info(logger: logging.Logger, message: str, argument: str, fields: Mapping[st
 
 
 def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, JsonFormatter | None]:
-    """The handler and its formatter, where the two are ours and no other handler or filter has a say."""
+    """Return handler and formatter if they are this module's, and no further handler or filter applies."""
     root = logging.root
     if logger.handlers or logger.filters or logger.parent is not root or not logger.propagate:
         return None, None
@@ -243,7 +249,7 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
 
 
 def utc_text(moment: float, digits: int) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, with so many digits of the second."""
+    """Return seconds since the epoch as RFC 3339 in UTC, with `digits` decimals of the second."""
     second = int(moment)
     return f"{_second(second)}.{int((moment - second) * 10**digits):0{digits}}Z"
 

@@ -1,11 +1,11 @@
-"""How an engine and those who use it find each other in a data folder, and when nobody needs it any more.
+"""Discovery of a running engine through its data folder, and detection that it is unused.
 
-    listening   holds the engine's base URL, and is locked by the engine for as long as it runs
-    users       is locked by everybody who uses the engine, together
-    starting    is locked by the one who starts an engine
+    listening   holds the engine's base URL, and is locked by the engine while it runs
+    users       is locked by all users of the engine, with a shared lock
+    starting    is locked by the process that starts an engine
 
-The locks are `flock`'s: they end with their process, however that ends, so that nothing here goes stale. The
-files lie in the engine's folder, which is for this user alone.
+The locks are `flock`'s: they end with their process, even if it is killed, so that no lock becomes stale. The
+files are in the engine's folder, which belongs to this user only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 _PRIVATE = 0o600
 _MOST_BYTES = 4096
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what is listened on, never asked
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses to listen on, never to connect to
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _PAUSE_SECONDS = 0.02
 
@@ -32,10 +32,10 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, shared: bool = False) -> Lock | None:
-        """The lock on `path`, which is made where it is not there; None where another holds it.
+        """Return the lock on `path`, unless it is held already. The file is created if it is missing.
 
         Raises:
-            OSError: the file cannot be made or opened.
+            OSError: the file cannot be created or opened.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _PRIVATE)
         try:
@@ -49,23 +49,23 @@ class Lock:
         return cls(descriptor)
 
     def write(self, text: str) -> None:
-        """Make `text` all that the locked file holds."""
+        """Replace the content of the locked file by `text`."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the lock. The file remains: without it two processes could lock two files of one name."""
         os.close(self._descriptor)
 
 
 class Rendezvous:
-    """That of the engine whose data is in `folder`, which is `engine` in a data folder."""
+    """The files of the engine whose data is in `folder`, which is `engine` in a data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def announce(self, url: str) -> Lock | None:
-        """Say where the engine listens, until the lock is released; None where another engine says so.
+        """Announce the engine's URL until the lock is released, unless another engine is announced.
 
         Raises:
             OSError: the folder cannot be written.
@@ -76,7 +76,7 @@ class Rendezvous:
         return lock
 
     def url(self) -> str | None:
-        """Where the engine listens; None where none runs, or not yet."""
+        """Return the base URL of the engine, if one runs and listens already."""
         path = self.folder / "listening"
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -89,7 +89,7 @@ class Rendezvous:
         return None
 
     def is_at(self, url: str) -> bool:
-        """Whether the engine that announces itself here is reached by `url` on this machine."""
+        """True if `url` leads to the engine announced here, on this machine."""
         announced, wanted = urlsplit(self.url() or ""), urlsplit(url)
         try:
             same_port = announced.port is not None and announced.port == wanted.port
@@ -101,21 +101,22 @@ class Rendezvous:
         )
 
     def use(self) -> Lock | None:
-        """Count as somebody who uses the engine; None while an engine ends because nobody did.
+        """Register as a user of the engine, unless it is shutting down because it was unused.
 
         Raises:
-            OSError: the folder cannot be made or written.
+            OSError: the folder cannot be created or written.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Lock.take(self.folder / "users", shared=True)
 
     def join(self, seconds: float = 1.0) -> str | None:
-        """Where the engine listens, and count as its user until this process ends. Blocks, for so long.
+        """Return the engine's base URL and register as its user until this process ends.
 
-        None: none runs, or it ends. An engine that looks whether anybody uses it holds others up a moment.
+        Blocks for at most `seconds`. Return None if no engine runs, or it shuts down. An engine that checks
+        for users delays them for a moment.
 
         Raises:
-            OSError: the folder cannot be made or written.
+            OSError: the folder cannot be created or written.
         """
         ends = time.monotonic() + seconds
         while (url := self.url()) is not None:
@@ -127,9 +128,9 @@ class Rendezvous:
         return None
 
     def claim(self) -> Lock | None:
-        """For the engine: a lock under which nobody uses it; None where somebody does."""
+        """For the engine: return a lock that excludes users, unless there are any."""
         return Lock.take(self.folder / "users")
 
     def begin(self) -> Lock | None:
-        """For one who is about to start an engine; None where another one is."""
+        """For a process that is about to start an engine: return a lock, unless another process holds it."""
         return Lock.take(self.folder / "starting")

@@ -1,8 +1,8 @@
 """Typed settings: a Struct whose fields name their environment variables.
 
-Flags stand over the environment, the environment over the file `kb.toml`, the file over the defaults. A part
-declares one class; `read` fills it and refuses a wrong value with the variable's name. A field whose type is
-such a class holds the settings of something that declares its own.
+Flags override the environment, the environment overrides the file `kb.toml`, the file overrides the defaults.
+Each part declares one class; `read` fills it and refuses a wrong value with the variable's name. A field
+whose type is such a class holds nested settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ V = TypeVar("V")
 
 
 class SettingsError(ValueError):
-    """A setting has a value that cannot be used; the message names the variable and what it takes."""
+    """A setting has an invalid value; the message names the variable and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field reads: its environment variable, what it is for, and whether it is a secret.
+    """Metadata of a field: its environment variable, its purpose, and a mark for secrets.
 
-    `printable` gives a value as it may be printed, where a part of it is a secret.
+    `printable` returns a value in printable form, if a part of it is secret.
     """
 
     variable: str
@@ -48,19 +48,19 @@ class SettingValue:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The parent of each part's settings."""
+    """Base class of each part's settings."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of the settings that are secrets, which no log line may hold."""
+        """The values of secret settings, which no log line may contain."""
         own = (getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
         return (*own, *(secret for name in _nested(type(self)) for secret in getattr(self, name).secrets))
 
     def parsed(self, name: str, parse: Callable[[Any], V]) -> V:
-        """What `parse` makes of a field's value.
+        """Return the result of `parse` for a field's value.
 
         Raises:
-            SettingsError: it raises ValueError, whose text says what is taken.
+            SettingsError: it raises ValueError, whose text has the accepted values.
         """
         value = getattr(self, name)
         try:
@@ -77,12 +77,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         file: Path | None = None,
         **flags: Any,
     ) -> S:
-        """Settings from `flags` (None: not given), then `environ`, then `file`, then the defaults.
+        """Return settings from `flags`, then `environ`, then `file`, then the defaults.
 
-        An empty variable counts as not set. Paths have `~` expanded.
+        A flag of None and an empty variable count as not set. `~` in paths is expanded.
 
         Raises:
-            SettingsError: a value does not fit, or `file` cannot be read or names an unknown setting.
+            SettingsError: a value is invalid, or `file` cannot be read.
         """
         return cls._gather(environ, file, flags)[0]
 
@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def describe(
         cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any
     ) -> list[SettingValue]:
-        """Each setting with its value and where that came from (flag, environment, file, default)."""
+        """Return each setting with its value and its source (flag, environment, file, default)."""
         settings, sources = cls._gather(environ, file, flags)
         return settings._rows(sources)
 
@@ -111,7 +111,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _gather(
         cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[S, dict[str, str]]:
-        """The settings, and where the value of each field came from; names are not used twice."""
+        """Return the settings, and the source of each field's value; field names are unique across nested
+        settings.
+        """
         from_file: dict[str, Any] = {}
         if file is not None and file.exists():
             try:
@@ -180,7 +182,7 @@ def _with_value(setting: Setting, value: Any) -> str:
 
 
 def check_pair(first: str, value: str, second: str, other: str) -> None:
-    """Two settings of which each needs the other. Raises SettingsError: one is set alone."""
+    """Check two settings that need each other. Raises SettingsError: only one is set."""
     if bool(value) != bool(other):
         there, missing = (first, second) if value else (second, first)
         raise SettingsError(f"{missing}: is missing; {there} is set, and each needs the other")

@@ -1,6 +1,6 @@
-"""Settings that more than one part reads: declared here once, for the parts may not know one another.
+"""Settings of more than one part, declared once here because the parts do not import one another.
 
-A part names the type in its own class, and gives the default.
+Each part uses the type in its own class, with its own default.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
 
 
 def keys_file(keys: str, home: Path) -> Path:
-    """Where the keys are, by `Keys` and the data folder."""
+    """Return the path of the key file, from `Keys` and the data folder."""
     return Path(keys).expanduser() if keys else home / "keys.json"

@@ -1,1 +1,1 @@
-"""The promise that every engine keeps: operations, wire models, error codes and requirements."""
+"""The contract of every engine: operations, wire models, error codes and requirements."""

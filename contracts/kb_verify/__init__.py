@@ -1,11 +1,11 @@
-"""Whether an engine keeps its promise: the suite that `kb verify` runs against any URL.
+"""Verification of an engine against the contract: the suite that `kb verify` runs against any URL.
 
-    suite/        one test a promise, and requests generated from the contract's document
-    plugin        the pytest plugin that says which engine is asked and gives each test an empty base
+    suite/        one test for each promise, and requests generated from the contract's document
+    plugin        the pytest plugin that connects to the engine and gives each test an empty base
     run           run the suite in a process of its own
-    report        what came of it, as a page to read
+    report        the results as a page to read
 
-The suite clears the base before every test. It needs the extra `verify`; reading results needs nothing.
+The suite clears the base before every test. It needs the extra `verify`; reading results needs no extra.
 """
 
 from kb_verify.results import Outcome, Promise, Results, Status

@@ -1,6 +1,6 @@
 """A typed client of the engine API for tests: a response is decoded into its model, or the test fails.
 
-Every request goes by the table of operations, so that requests and responses can be counted for each.
+Every request uses the table of operations, so that requests and responses can be counted by operation.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _PATHS = [
 
 
 class Connections(httpx.Client):
-    """Connections to an engine. A request without a response fails the test, which names the request.
+    """Connections to an engine. A request without a response fails the test, with the request in the message.
 
-    `silent` are the operations of which a request got none in time, with what is said of it: no other request
-    of theirs is sent, for each would wait as long. It may be shared.
+    `silent` maps operations with a timed-out request to a message: they are not requested again, since each
+    request would take the time-out again. The mapping may be shared.
     """
 
     def __init__(self, *, silent: dict[str, str], **options: Any) -> None:
@@ -59,7 +59,7 @@ class Connections(httpx.Client):
         self._silent = silent
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """As httpx does. Raises AssertionError: there is no response."""
+        """Send a request like httpx. Raises AssertionError: there is no response."""
         line = f"{request.method} {request.url.path}"
         operation = self._operation_of(request)
         if operation in self._silent:
@@ -74,7 +74,7 @@ class Connections(httpx.Client):
             raise AssertionError(f"{line} gave no answer: {str(error) or type(error).__name__}") from error
 
     def _operation_of(self, request: httpx.Request) -> str:
-        """The id of the operation; of what is none, the request's line."""
+        """Return the id of the operation; for an unknown route, the request's line."""
         path = request.url.raw_path.decode().partition("?")[0]
         path = path.removeprefix(self.base_url.raw_path.decode().rstrip("/"))
         for operation, pattern in _PATHS:
@@ -84,18 +84,20 @@ class Connections(httpx.Client):
 
 
 class Client:
-    """An engine behind `http`, whose base URL and key are set. Methods fail the test on any other answer."""
+    """An engine behind `http`, whose base URL and key are set. Methods fail the test on an unexpected
+    response.
+    """
 
     def __init__(self, http: httpx.Client, tally: Tally | None = None) -> None:
         self.http = http
         self.tally = Tally() if tally is None else tally
 
     def request(self, operation: ops.AnyOperation, *path: object, **request: Any) -> httpx.Response:
-        """The response to an operation, whatever it is. `path` are its path parameters in their order,
-        `request` is as httpx takes it.
+        """Return the response to an operation, successful or not.
 
-        Each request of one of RAGler's operations comes from a new user, unless `headers` name one:
-        limits are kept by user, and a test of their own proves them.
+        `path` are its path parameters in their order, `request` is as in httpx. Each request of one of
+        RAGler's operations comes from a new user, unless `headers` name one: rate limits count by user, and
+        have a test of their own.
         """
         if operation.surface is ops.ApiSurface.RAGLER:
             request["headers"] = {**fresh_user(), **(request.get("headers") or {})}
@@ -106,7 +108,7 @@ class Client:
         return response
 
     def call(self, operation: ops.Operation[Any, A], *path: object, **request: Any) -> A:
-        """As `request`, of an operation that must succeed: the model of its response."""
+        """Send a request that must succeed, and return the model of its response."""
         return decode(self.request(operation, *path, **request), operation.response_model, operation.status)
 
     def submit(self, text: str, **body: Any) -> m.Job:
@@ -116,7 +118,7 @@ class Client:
         return self.call(ops.CREATE_JOB, files={"file": (name, data)}, data=fields, headers=headers)
 
     def ended(self, job: m.Job) -> m.Job:
-        """The job after its end."""
+        """Return the job after its end."""
         seen = job
         for _ in range(_WAITS):
             seen = self.call(ops.GET_JOB, job.id, params={"wait": _WAIT_SECONDS})
@@ -125,7 +127,7 @@ class Client:
         raise AssertionError(f"job {job.id} is {seen.status} after {_WAITS * _WAIT_SECONDS} seconds")
 
     def completed(self, job: m.Job) -> int:
-        """The id of the document that the job made."""
+        """Return the id of the job's document."""
         ended = self.ended(job)
         assert ended.status == "completed", f"the job {ended.status}: {ended.error}"
         assert ended.document_id is not None, "a completed job names no document"
@@ -142,23 +144,23 @@ class Client:
 
     @contextmanager
     def adding_jobs(self, number: int) -> Iterator[None]:
-        """Check that as many jobs are accepted in the block."""
+        """Check that `number` jobs are accepted in the block."""
         before = self.call(ops.LIST_JOBS).total
         yield
         assert self.call(ops.LIST_JOBS).total == before + number
 
     @property
     def keeps_originals(self) -> bool:
-        """Whether the engine says that it keeps the files that are sent."""
+        """True if the engine's status says that it keeps the files that are sent."""
         return self.call(ops.GET_STATUS).storage.kept_originals_bytes is not msgspec.UNSET
 
     @property
     def enforces_access(self) -> bool:
-        """Whether it announces that it enforces who may do what."""
+        """True if the engine announces that it enforces the access of callers."""
         return "access" in (self.call(ops.GET_STATUS).features or ())
 
     def original(self, key: object) -> bytes:
-        """The file that a document was made of."""
+        """Return the file that a document was made of."""
         response = self.request(ops.GET_ORIGINAL, key)
         assert response.status_code == HTTPStatus.OK, (
             f"{_request_line(response)} is not a 200: {_excerpt(response)}"
@@ -167,18 +169,18 @@ class Client:
         return response.content
 
     def listed(self, **query: Any) -> list[int]:
-        """The ids of a page of documents."""
+        """Return the ids of a page of documents."""
         return [document.id for document in self.call(ops.LIST_DOCUMENTS, params=query).documents]
 
     def clear(self, headers: Mapping[str, str] | None = None, *, collections: bool = False) -> m.Removed:
-        """Remove every document; with `collections` their descriptions too."""
+        """Remove every document; with `collections` the descriptions of collections too."""
         params = {"confirm": "true", **({"collections": "true"} if collections else {})}
         return self.call(ops.CLEAR_DOCUMENTS, params=params, headers=headers)
 
     def patch(
         self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any
     ) -> httpx.Response:
-        """Change a note; the response waits for that as long as an engine has to."""
+        """Change a note; the response waits for the change up to the maximum of the contract."""
         params = {"wait": ops.MAX_WAIT_SECONDS}
         return self.request(ops.PATCH_NOTE, document_id, params=params, json=body, headers=headers)
 
@@ -186,7 +188,7 @@ class Client:
         return decode(self.patch(document_id, **body), m.Document)
 
     def update(self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any) -> m.Job:
-        """The job that changes a note, as it was accepted; the test is skipped where none is needed."""
+        """Return the accepted job that changes a note; skip the test if the change needed no job."""
         response = self.request(ops.PATCH_NOTE, document_id, params={"wait": 0}, json=body, headers=headers)
         if response.status_code == HTTPStatus.OK:
             pytest.skip("the note was changed before it could be seen as a job")
@@ -210,13 +212,13 @@ class Client:
         return self.call(ops.SEARCH, json={"query": query, **body})
 
     def found(self, query: str, **body: Any) -> list[int]:
-        """The ids of the documents that a search by words finds, best first."""
+        """Return the ids of the documents that a search by words finds, best first."""
         response = self.search(query, **{"mode": "fts", **body})
         return [result.document.id for result in response.results]
 
 
 def decode(response: httpx.Response, kind: type[A], status: int = 200) -> A:
-    """The model that a response with the expected status carries."""
+    """Return the model in a response, which must have the expected status."""
     assert response.status_code == status, (
         f"{_request_line(response)} is not a {status}: {_excerpt(response)}"
     )
@@ -228,7 +230,7 @@ def decode(response: httpx.Response, kind: type[A], status: int = 200) -> A:
 
 
 def problem(response: httpx.Response, code: str) -> Problem:
-    """The problem document of a response that must be this error, in the form the contract gives it."""
+    """Return the problem document of a response that must be this error, in the form of the contract."""
     try:
         body = msgspec.json.decode(response.content, type=Problem)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -255,7 +257,7 @@ def fresh_user() -> dict[str, str]:
 
 
 def together(*calls: Callable[[], T]) -> Sequence[T]:
-    """Make the calls at once; their results in order."""
+    """Make the calls at once; return their results in order."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(lambda call: call(), calls))
 
@@ -281,23 +283,25 @@ def _excerpt(response: httpx.Response) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What RAGler's clients get; `missing` are the ids of those of their operations that they do not."""
+    """The operations that an engine serves; `missing` are the ids of unserved operations of RAGler."""
 
     missing: frozenset[str] = frozenset()
 
     @property
     def ragler(self) -> bool:
-        """Whether any of RAGler's operations is served."""
+        """True if any of RAGler's operations is served."""
         return len(self.missing) < len(ops.of_surface(ops.ApiSurface.RAGLER))
 
     @property
     def operations(self) -> tuple[ops.AnyOperation, ...]:
-        """What is verified. Where only some of RAGler's are served, all are: the missing ones are broken."""
+        """The operations to verify. If only some of RAGler's are served, all are: the missing ones are
+        broken.
+        """
         return ops.OPERATIONS if self.ragler else ops.of_surface(ops.ApiSurface.ENGINE)
 
     @property
     def why(self) -> str:
-        """Why RAGler's operations cannot be verified."""
+        """The reason for not verifying RAGler's operations."""
         return f"the engine does not serve RAGler's operations: {', '.join(sorted(self.missing))}"
 
 
@@ -305,7 +309,7 @@ def find_served(http: httpx.Client) -> Served:
     """Send each of RAGler's operations a request that changes nothing."""
     missing = set()
     for operation in ops.of_surface(ops.ApiSurface.RAGLER):
-        # A body without its members: whoever serves the operation refuses it for that.
+        # A body without its members: an engine that serves the operation refuses it for that.
         body: dict[str, object] | None = None if operation.body is None else {}
         path = operation.path.format(collection_id=_UUID)
         response = http.request(operation.method, path, json=body, headers=fresh_user())
@@ -319,17 +323,17 @@ def find_served(http: httpx.Client) -> Served:
 
 
 def long_note(number: int, words: int = _WORDS) -> str:
-    """A note that takes any engine a while; each `number` gives another one."""
+    """Return a note that takes any engine a while; each `number` gives a different one."""
     return " ".join(f"long{number}x{word}" for word in range(words))
 
 
 def note_to_await(number: int) -> str:
-    """A note whose end can be waited for: a moment with a quick model, some seconds with a real one."""
+    """Return a note whose job can be waited for: a moment with a fast model, some seconds with a real one."""
     return long_note(number, _WORDS_TO_AWAIT)
 
 
 def cancelled(kb: Client) -> m.Job:
-    """A job that was cancelled before it had ended, as the cancel answered it."""
+    """Return a job that was cancelled before it had ended, as in the response to the cancellation."""
     for number in range(_ATTEMPTS):
         response = kb.request(ops.CANCEL_JOB, kb.submit(long_note(number)).id)
         if response.status_code == 200:

@@ -1,4 +1,4 @@
-"""Small files of the kinds that every engine reads, and multipart bodies made by hand."""
+"""Small files of the formats that every engine reads, and handwritten multipart bodies."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def docx(*paragraphs: str) -> bytes:
 
 
 def locked_pdf() -> bytes:
-    """A PDF of one page that opens with a password only."""
+    """Return a PDF of one page that needs a password."""
     keys = f"/O <{'41' * 32}> /U <{'42' * 32}>"
     return pdf(["granite"], f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 {keys} >> /ID [<00> <00>]")
 
 
 def pdf(pages: Sequence[str], trailer: str = "") -> bytes:
-    """A PDF 1.4 with one line of ASCII on each page, no brackets or backslashes in it."""
+    """Return a PDF 1.4 with one line of ASCII on each page; a line must have no brackets or backslashes."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -78,7 +78,7 @@ def pdf(pages: Sequence[str], trailer: str = "") -> bytes:
 
 
 def _numbered(objects: list[bytes], trailer: str) -> bytes:
-    """The objects, numbered from 1, with the cross-reference table that says where each begins."""
+    """Return the objects, numbered from 1, with the cross-reference table of their offsets."""
     body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     offsets = []
     for number, content in enumerate(objects, start=1):

@@ -1,9 +1,9 @@
-"""The pytest plugin of the suite: it chooses the engine, empties it before each test, records results.
+"""The pytest plugin of the suite: it selects the engine, clears it before each test, records results.
 
     KB_VERIFY_API_KEY=… pytest -p kb_verify.plugin --pyargs kb_verify.suite \\
         --kb-url http://127.0.0.1:8000
 
-Every test clears the base. The key comes from the environment, where no process list shows it.
+Every test clears the base. The key comes from the environment, which is not visible in process lists.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 
 @pytest.fixture(scope="session")
 def silent(pytestconfig: pytest.Config) -> dict[str, str]:
-    """The operations of which a request got no response in time, and what is said of it."""
+    """The operations with a timed-out request, each with a message."""
     return pytestconfig.stash[_SILENT]
 
 
 @pytest.fixture(scope="session")
 def http(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Client]:
-    """Connections to the engine, with its key; its base is left empty."""
+    """Connections to the engine, with its key; the base is cleared at the end."""
     with _connections(pytestconfig, target.all_headers) as client:
         yield client
         Client(client).clear(collections=True)
@@ -94,7 +94,7 @@ def http(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def kb(http: httpx.Client, tally: Tally) -> Client:
-    """The engine, its base empty."""
+    """The engine with an empty base."""
     client = Client(http, tally)
     client.clear(collections=True)
     return client
@@ -107,14 +107,14 @@ def served(pytestconfig: pytest.Config) -> Served:
 
 @pytest.fixture
 def ragler(served: Served) -> None:
-    """RAGler's operations; skips where the engine serves none of them."""
+    """RAGler's operations; skips the test if the engine serves no operation of them."""
     if not served.ragler:
         pytest.skip(served.why)
 
 
 @pytest.fixture
 def keyless(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Client]:
-    """Connections to the engine without its key; skips where it needs none."""
+    """Connections to the engine without its key; skips the test if it needs no key."""
     if not target.api_key:
         pytest.skip("the engine is verified without a key")
     with _connections(pytestconfig, target.headers) as client:
@@ -125,7 +125,9 @@ def keyless(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Clien
 def caller_of(
     kb: Client, target: Target, tally: Tally, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[Access], Client]]:
-    """Callers who may do no more than an access says; skips where the engine does not announce that."""
+    """Makes callers with a limited access; skips the test if the engine does not announce that it enforces
+    it.
+    """
     if not kb.enforces_access:
         pytest.skip("the engine does not announce that it enforces who may do what (`features`)")
     with ExitStack() as stack:
@@ -139,7 +141,7 @@ def caller_of(
 
 def _connections(config: pytest.Config, headers: Mapping[str, str]) -> httpx.Client:
     target = config.stash[_TARGET]
-    # Where nothing is encrypted, loading the certificates of the world is the slowest part of a short run.
+    # Without encryption: loading the system's certificates would be the slowest part of a short run.
     encrypted = target.url.startswith("https:")
     context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return Connections(
@@ -152,14 +154,14 @@ def _connections(config: pytest.Config, headers: Mapping[str, str]) -> httpx.Cli
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The behaviour first, then generated requests, then whether all there is was asked.
+    """Run behaviour tests first, then generated requests, then the check that every operation succeeded.
 
-    What every operation promises is not asked of operations that the engine does not serve.
+    Tests parametrised by operation are dropped for operations that the engine does not serve.
     """
     last = ("test_generated.py", "test_walked.py")
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
     served = Served()
-    # An engine that cannot be reached makes each test fail, and each says so.
+    # An unreachable engine makes each test fail, with that reason.
     headers = config.stash[_TARGET].all_headers
     with suppress(AssertionError, httpx.InvalidURL), _connections(config, headers) as client:
         served = find_served(client)
@@ -171,7 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _surface(item: pytest.Item) -> ApiSurface:
-    """Of which document the operation is that a test is about, or the link that it follows."""
+    """Return the document of the operation, or of the source of the link, that a test is about."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     operation = given.get("operation") or BY_ID.get(str(given.get("source")))
     return operation.surface if isinstance(operation, Operation) else ApiSurface.ENGINE
@@ -184,7 +186,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print how much was requested, and under which seed."""
+    """Print the number of requests, and the seed."""
     terminalreporter.write_line(_results(config).counts())
 
 
@@ -207,7 +209,7 @@ class Recorder:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note the outcome of a test, or of what it needed."""
+        """Record the outcome of a test, or of its set-up."""
         report = yield
         if report.when != "call" and report.outcome == "passed":
             return report

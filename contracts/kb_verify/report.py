@@ -1,4 +1,4 @@
-"""What came of a verification as one HTML page: no script, nothing loaded from elsewhere, all escaped."""
+"""The results of a verification as one HTML page: no script, no external resources, all text escaped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def html(results: Results) -> str:
 
 
 def verdict(results: Results) -> str:
-    """One line: how many promises are kept, broken and not shown, and whether those are all."""
+    """Return one line: the numbers of promises kept, broken and not shown, and whether it was interrupted."""
     states = [promise.status for promise in results.promises()]
     kept, broken, unshown = (states.count(each) for each in (Status.PASSED, Status.FAILED, Status.SKIPPED))
     rest = "; interrupted, the others were not looked at" if results.interrupted else ""
@@ -91,7 +91,7 @@ _SEVERITY = [Status.PASSED, Status.SKIPPED, Status.FAILED]
 
 
 def requirements(promises: Iterable[Promise]) -> dict[str, Status]:
-    """The requirements that the promises stand for, each with its worst outcome, by id."""
+    """Return the requirements of the promises, each with its worst outcome, by id."""
     worst: dict[str, Status] = {}
     for promise in promises:
         for id_ in promise.requirements:

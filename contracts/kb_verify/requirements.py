@@ -1,4 +1,4 @@
-"""What kb promises, one line a requirement: the manifest that reports and tests read."""
+"""The requirements of kb, one line each: the manifest that reports and tests read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MANIFEST = Path(__file__).with_name("requirements.toml")
 
 
 class RequirementsError(ValueError):
-    """The manifest or a mark cannot be read; the message names the place."""
+    """The manifest or a mark is invalid; the message names the place."""
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One promise. `deferred` is the reason why no test proves it; `context`: none ever will."""
+    """One promise. `deferred` is the reason for the lack of a test; `context`: there will never be one."""
 
     id: str
     text: str
@@ -25,7 +25,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A named part of what this version can do, with the ids of the requirements that make it up."""
+    """A named capability of this version, with the ids of its requirements."""
 
     name: str
     text: str
@@ -46,17 +46,17 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All requirements, in order, and the capabilities they add up to."""
+    """All requirements, in order, and the capabilities that they form."""
 
     requirements: tuple[Requirement, ...]
     capabilities: tuple[Capability, ...] = ()
 
 
 def load(path: Path = MANIFEST) -> Manifest:
-    """The manifest at `path`, a group's `deferred` handed down to its entries.
+    """Return the manifest at `path`; entries inherit a group's `deferred`.
 
     Raises:
-        RequirementsError: the file cannot be read or does not fit.
+        RequirementsError: the file cannot be read or is invalid.
     """
     try:
         file = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)

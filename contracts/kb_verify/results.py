@@ -1,4 +1,4 @@
-"""What came of a run, as data: one outcome a test, and how often each operation and link succeeded."""
+"""The results of a run as data: one outcome for each test, and the successes of each operation and link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUCCESS = range(200, 300)
 
 
 class LinkCount(msgspec.Struct, frozen=True):
-    """How often a link led from an answer to a success."""
+    """Number of times that a link led from a response to a success."""
 
     source: str
     target: str
@@ -23,7 +23,7 @@ class LinkCount(msgspec.Struct, frozen=True):
 
 
 class OperationCount(msgspec.Struct, frozen=True):
-    """How often an operation was asked, and how often it answered with a success."""
+    """Number of requests of an operation, and of its successful responses."""
 
     operation: str
     requests: int
@@ -46,7 +46,7 @@ class Tally:
             self.links[source, target] += 1
 
     def operation_counts(self) -> list[OperationCount]:
-        """One count an operation of the contract, in its order."""
+        """Return one count for each operation of the contract, in its order."""
         requests: Counter[str] = Counter()
         succeeded: Counter[str] = Counter()
         for (operation_id, status), count in self.statuses.items():
@@ -55,7 +55,7 @@ class Tally:
         return [OperationCount(each.id, requests[each.id], succeeded[each.id]) for each in OPERATIONS]
 
     def link_counts(self) -> list[LinkCount]:
-        """One count a link of the contract, in its order."""
+        """Return one count for each link of the contract, in its order."""
         return [
             LinkCount(operation.id, link.operation, self.links[operation.id, link.operation])
             for operation in OPERATIONS
@@ -64,7 +64,7 @@ class Tally:
 
 
 class Status(StrEnum):
-    """What came of a test or a promise."""
+    """The outcome of a test or a promise."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -72,7 +72,7 @@ class Status(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One test. `why` is one reason for people; `details` are pytest's, where it failed."""
+    """One test. `why` is one reason for people; `details` is pytest's report of a failure."""
 
     id: str
     family: str
@@ -99,7 +99,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """A run; `interrupted`: not all promises were looked at."""
+    """A run; `interrupted`: not all promises were verified."""
 
     url: str
     seed: int
@@ -110,14 +110,14 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether any test ran, none failed, and none was left."""
+        """True if a test ran, no test failed, and the run was not interrupted."""
         return bool(self.outcomes) and not self.of(Status.FAILED) and not self.interrupted
 
     def of(self, status: Status) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.status is status]
 
     def promises(self) -> list[Promise]:
-        """The promises, in the order in which they were tested."""
+        """Return the promises, in the order in which they were tested."""
         promises = []
         for _, group in groupby(self.outcomes, key=lambda outcome: (outcome.family, outcome.name)):
             outcomes = list(group)
@@ -139,7 +139,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return promises
 
     def counts(self) -> str:
-        """One line: how many operations were answered with a success, and how many links were taken."""
+        """Return one line: the numbers of operations that succeeded, and of links that were followed."""
         succeeded = sum(count.succeeded > 0 for count in self.operations)
         taken = sum(count.taken > 0 for count in self.links)
         requests = sum(count.requests for count in self.operations)

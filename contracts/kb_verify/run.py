@@ -1,6 +1,6 @@
-"""The suite run in a process of its own, by the pytest that is installed beside this package.
+"""Runs the suite in a process of its own, with the pytest that is installed beside this package.
 
-Nothing of the caller's project reaches it: no configuration, no plugins, no folder.
+The caller's project has no influence on it: no configuration, no plugins, no folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from kb_verify.results import Results
 _NEEDED = ("pytest", "schemathesis")
 _PLUGIN = "kb_verify.plugin"
 SUITE = "kb_verify.suite"
-"""The package of the tests; a module of it can be run alone."""
+"""The package of the tests; each of its modules can be run alone."""
 
 TIMEOUT = 90.0
-"""How many seconds to wait for a response; an engine may take 30 of them to wait for a job."""
+"""Time-out of a response, in seconds; an engine may take 30 of them to wait for a job."""
 
 _RESULTS = "results.json"
 _TAIL = 2_000
@@ -33,16 +33,15 @@ _LEAVE_SECONDS, _END_SECONDS = 2.0, 10.0
 
 
 KEY_VARIABLE = "KB_VERIFY_API_KEY"
-"""Where the suite finds the engine's key: no process list shows the environment."""
+"""The variable with the engine's key: the environment is not visible in process lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """An engine at `url`. `examples` and `seconds` bound the generated requests; all derive from `seed`.
 
-    An operation that gives no response in `timeout` seconds is not asked again.
-
-    `headers` go with every request, beside the key: a simulator takes its namespace by one.
+    An operation without a response in `timeout` seconds is not requested again. `headers` are part of every
+    request, beside the key: a simulator selects its namespace by one.
     """
 
     url: str
@@ -55,13 +54,13 @@ class Target:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """The headers with the key among them."""
+        """The headers, including the key."""
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {**self.headers, **key}
 
 
 class SuiteError(Exception):
-    """The suite could not be run to its end; the message is the end of its output."""
+    """The suite did not finish; the message is the end of its output."""
 
 
 def run(
@@ -73,16 +72,16 @@ def run(
     junit: Path | None = None,
     show_progress: bool = False,
 ) -> Results:
-    """Verify an engine; its base is empty afterwards. Interrupted (SIGINT), it returns what is known by then.
+    """Verify an engine; its base is empty afterwards. If interrupted (SIGINT), return the results so far.
 
-    `quick` leaves the generated requests out. `tests` are modules of the suite, `only` further arguments for
-    pytest (`-k …`, `-x`).
-    `junit` is where to write a JUnit report. `show_progress` lets pytest write to stderr as it goes.
+    `quick` omits the generated requests. `tests` are modules of the suite, `only` further arguments for
+    pytest (`-k …`, `-x`). `junit` is the path of a JUnit report to write. `show_progress` lets pytest write
+    its progress to stderr.
 
     Raises:
         ModuleNotFoundError: the extra `verify` is not installed.
-        SuiteError: the suite did not run to its end.
-        KeyboardInterrupt: nothing was known when it was interrupted.
+        SuiteError: the suite did not finish.
+        KeyboardInterrupt: it was interrupted before there were results.
     """
     for name in _NEEDED:
         if find_spec(name) is None:
@@ -125,12 +124,12 @@ def arguments(
     only: Sequence[str] = (),
     junit: Path | None = None,
 ) -> list[str]:
-    """Arguments for pytest to run the suite in the folder `home`, which receives the results; see `run`."""
+    """Return pytest's arguments to run the suite in the folder `home`, where it writes results; see `run`."""
     configuration = home / "pytest.ini"
     configuration.write_text("[pytest]\n")
     given = ["-c", str(configuration), "--rootdir", str(home)]
     given += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
-    # Differences in full: pytest's advice to raise its verbosity is of no use to a report's reader.
+    # Differences in full: pytest's advice to raise its verbosity does not help a report's reader.
     given += ["-o", "verbosity_assertions=2"]
     given += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
     given += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
@@ -145,12 +144,12 @@ def arguments(
 
 
 def results_in(home: Path) -> Results:
-    """The results that pytest has left in `home`. Raises OSError, msgspec.DecodeError: there are none."""
+    """Return the results that pytest has written to `home`. Raises OSError, msgspec.DecodeError."""
     return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:
-    """Let the suite write what it knows, and end; a terminal has interrupted it too, anyone else has not."""
+    """Let the suite write its results and end. A terminal has interrupted it already; if not, send SIGINT."""
     for seconds in (_LEAVE_SECONDS, _END_SECONDS):
         try:
             process.communicate(timeout=seconds)

@@ -1,6 +1,6 @@
-"""`kb connect`: kb entered in the configuration of the clients that agents run in, and taken out again.
+"""`kb connect`: adds kb to the configuration of agents' clients, and removes it again.
 
-clients.py    which clients there are, where each keeps its servers, and what an entry of it looks like
-editing.py    one member of a JSON or TOML file put in or taken out; every other character stays
-command.py    the command: the difference, a yes, the file
+clients.py    the supported clients, their configuration files, and the form of their entries
+editing.py    one member of a JSON or TOML file inserted or removed; all other text is unchanged
+command.py    the command: the difference, a confirmation, the file
 """

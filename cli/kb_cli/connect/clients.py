@@ -1,6 +1,6 @@
-"""The clients that can be connected: where each keeps its MCP servers, and what an entry looks like.
+"""The supported clients: their configuration files, and the form of their entries.
 
-The places are those of the clients' own documentation; Claude Code, Codex and Gemini are tried themselves
+The files are those in the clients' own documentation; Claude Code, Codex and Gemini are tested themselves
 (`tests/conformance`).
 """
 
@@ -19,19 +19,19 @@ Format: TypeAlias = Literal["json", "toml"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where somebody's configuration lies: `platform` is that of `sys`."""
+    """The location of a user's configuration; `platform` is that of `sys`."""
 
     home: Path
     environ: Mapping[str, str]
     platform: str = sys.platform
 
     def folder(self, variable: str, default: str) -> Path:
-        """The folder that a variable names, or else one in the home folder."""
+        """Return the folder that a variable names, or by default a folder in the home folder."""
         return Path(self.environ.get(variable) or self.home / default).expanduser()
 
     @property
     def applications(self) -> Path:
-        """Where desktop applications keep their settings."""
+        """Return the folder in which desktop applications keep their settings."""
         if self.platform == "darwin":
             return self.home / "Library/Application Support"
         if self.platform == "win32":
@@ -41,42 +41,44 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a client is told of kb's server."""
+    """The properties of kb's server in a client's entry."""
 
     url: str
-    """Of the endpoint, as in http://127.0.0.1:3000/mcp."""
+    """URL of the endpoint, as in http://127.0.0.1:3000/mcp."""
     key: str
-    """The bearer key that it wants; empty: none."""
+    """Bearer key of the server; empty if it needs no key."""
     engine: Mapping[str, str]
-    """The variables by which `kb stdio` finds the engine, for a client that starts its servers itself."""
+    """Environment variables by which `kb stdio` finds the engine, for a client that starts its servers
+    itself.
+    """
     engine_key: str
     toolset: str = "kb"
 
     def of(self, toolset: str) -> Server:
-        """The same server, as an entry for the tools of a toolset."""
+        """Return the same server, as an entry for the tools of a toolset."""
         return self if toolset == "kb" else replace(self, url=f"{self.url}/{toolset}", toolset=toolset)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of every request."""
+        """Headers of every request."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program that agents run in."""
+    """A program that runs agents."""
 
     title: str
     file: Callable[[Machine], Path]
     entry: Callable[[Server], Entry]
     place: tuple[str, ...] = ("mcpServers",)
-    """The members of the file in which the servers stand, the outermost first."""
+    """The path of members to the servers in the file, the outermost first."""
     format: Format = "json"
     program: str = ""
-    """Its name on the PATH; empty where it has none."""
+    """Its name on the PATH, if it has one."""
 
     def is_installed(self, machine: Machine) -> bool:
-        """True if its program is on the PATH, or there is something in its own folder of settings."""
+        """True if its program is on the PATH, or its own folder of settings is not empty."""
         if self.program and shutil.which(self.program, path=machine.environ.get("PATH")):
             return True
         folder = self.file(machine).parent
@@ -84,7 +86,7 @@ class Client:
 
 
 def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Callable[[Server], Entry]:
-    """An entry of a client that speaks HTTP, with its names for the URL and for headers."""
+    """Return the entry of an HTTP client, with its names for the URL and for headers."""
 
     def entry(server: Server) -> Entry:
         made: Entry = {**members, url: server.url}
@@ -94,7 +96,9 @@ def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Ca
 
 
 def _over_stdio(server: Server) -> Entry:
-    """By the Python that runs this: a desktop application has not the PATH of a terminal."""
+    """Return the entry of a stdio client. It uses this Python, since desktop applications do not have a
+    terminal's PATH.
+    """
     environment = dict(server.engine)
     if server.engine_key:
         environment["KB_API_KEY"] = server.engine_key
@@ -151,4 +155,4 @@ CLIENTS: Mapping[str, Client] = {
         program="windsurf",
     ),
 }
-"""By the name that `kb connect` takes."""
+"""The clients by their names in `kb connect`."""

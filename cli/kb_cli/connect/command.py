@@ -1,4 +1,4 @@
-"""`kb connect`: the difference, a yes, the file."""
+"""`kb connect`: the difference, a confirmation, the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ State: TypeAlias = Literal["connected", "set otherwise", "not connected", "no fi
 
 
 class Known(msgspec.Struct):
-    """A client, and whether its configuration names kb."""
+    """A client, and the state of kb in its configuration."""
 
     client: str
     state: State
@@ -43,14 +43,14 @@ class Known(msgspec.Struct):
 
 
 def run(options: argparse.Namespace, out: Output) -> None:
-    """Enter kb in a client's configuration, take it out of there, or say which clients there are."""
+    """Add kb to a client's configuration, remove it, or list the clients."""
     machine = Machine(Path.home(), os.environ)
     server = server_of(options, url=None if options.endpoint is None else _checked(options.endpoint))
     if options.client is None:
         _list(machine, options.name, server, out)
         return
     client = CLIENTS[options.client]
-    file = client.file(machine).resolve()  # a link stays one: what it leads to is written
+    file = client.file(machine).resolve()  # a link remains: its target is written
     entry = client.entry(server)
     if options.endpoint is not None and server.url not in entry.values():
         raise CliError(
@@ -133,7 +133,7 @@ def _state(client: Client, machine: Machine, name: str, server: Server) -> State
 
 
 def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
-    """From the settings. Where they name no engine, `kb stdio` starts that of the data folder.
+    """Return the server of the settings. If they name no engine, `kb stdio` starts that of the data folder.
 
     Raises:
         SettingsError, CliError: as `read`.
@@ -149,7 +149,7 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
 
 
 def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
-    """What a person enters by hand, with the key."""
+    """Print the entry for manual configuration, with the key."""
     value: Entry = entries
     for key in reversed(client.place):
         value = {key: value}
@@ -159,7 +159,7 @@ def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
 
 
 def _difference(file: Path, before: str, after: str, server: Server) -> str:
-    """Without the keys: a terminal may be seen, and what it shows is kept."""
+    """Return the difference without keys, since a terminal's content may be seen and recorded."""
     lines = "".join(unified_diff(before.splitlines(True), after.splitlines(True), str(file), str(file), n=2))
     for key in filter(None, (server.key, server.engine_key)):
         lines = lines.replace(key, "…")
@@ -167,9 +167,9 @@ def _difference(file: Path, before: str, after: str, server: Server) -> str:
 
 
 def _text_of(file: Path) -> str:
-    """The file's text; empty where there is none."""
+    """Return the file's text, or an empty text if the file does not exist."""
     try:
-        return file.read_bytes().decode()  # line ends stay
+        return file.read_bytes().decode()  # preserves line ends
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
@@ -177,10 +177,10 @@ def _text_of(file: Path) -> str:
 
 
 def _write(file: Path, before: str, text: str) -> None:
-    """Put the text in the file's place at once.
+    """Replace the content of the file atomically.
 
     Raises:
-        CliError: another program changed it meanwhile, or it cannot be written; it is as it was.
+        CliError: another program has changed it, or it cannot be written; it is then unchanged.
     """
     try:
         _check_unchanged(file, before)
@@ -200,7 +200,7 @@ def _write(file: Path, before: str, text: str) -> None:
 
 
 def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool:
-    """True if the file is as this command makes one: with its mode, its layout and nothing else in it."""
+    """True if this command made the whole file: with its mode, its layout and no other content."""
     try:
         made = ""
         for name in names:
@@ -229,7 +229,7 @@ def _check_unchanged(file: Path, before: str) -> None:
 
 def _answers(url: str) -> bool:
     with suppress(httpx.HTTPError):
-        # Whether it is there is asked, without the key: the client will look at its certificate.
+        # Only a test for a response, without the key: the client itself will check the certificate.
         httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=False)  # noqa: S501
         return True
     return False

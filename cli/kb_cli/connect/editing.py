@@ -1,8 +1,8 @@
-"""One member of a configuration file put in, or taken out, with every other character left as it was.
+"""Inserts or removes one member of a configuration file, with all other text unchanged.
 
-JSON may have comments and trailing commas, as editors' settings do. It is parsed for its places alone, and
-the text is cut there: written anew it would lose its comments and its layout. What comes of it is read again
-before it is answered.
+JSON may have comments and trailing commas, as editors' settings do. It is parsed only for offsets, and the
+text is edited there: serialising it would lose its comments and its layout. The result is parsed again before
+it is returned.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MARK = "\ufeff"
 
 
 class NotEditable(ValueError):
-    """The text is not of its format, or something else stands where the member belongs."""
+    """The text is not of its format, or the member's place has a value of another type."""
 
 
 def value_of(text: str, form: Format) -> dict[str, Any]:
-    """What a file says; an empty one says nothing.
+    """Return the value of a file; that of an empty one is an empty object.
 
     Raises:
-        NotEditable: the text is not of the format, or no object.
+        NotEditable: the text is not of the format, or is not an object.
     """
     if not text.removeprefix(_MARK).strip():
         return {}
@@ -47,7 +47,7 @@ def value_of(text: str, form: Format) -> dict[str, Any]:
 
 
 def member_of(text: str, form: Format, place: Sequence[str], name: str) -> object:
-    """What stands under a name at a place; None where nothing does. Raises NotEditable."""
+    """Return the value under a name at a place, or None if there is none. Raises NotEditable."""
     found: Any = value_of(text, form)
     for key in place:
         if key not in found:
@@ -59,13 +59,13 @@ def member_of(text: str, form: Format, place: Sequence[str], name: str) -> objec
 
 
 def with_member(text: str, form: Format, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
-    """The text with a member at a place, which is made where there is none; one of that name is replaced.
+    """Return the text with a member at a place; the place is created, and an old member replaced.
 
     Raises:
-        NotEditable: see there.
+        NotEditable: as `member_of`.
     """
     wanted = deepcopy(value_of(text, form))
-    member_of(text, form, place, name)  # refuses a place that is no object
+    member_of(text, form, place, name)  # refuses a place that is not an object
     inner = wanted
     for key in place:
         inner = inner.setdefault(key, {})
@@ -75,10 +75,10 @@ def with_member(text: str, form: Format, place: Sequence[str], name: str, value:
 
 
 def without_member(text: str, form: Format, place: Sequence[str], name: str) -> str:
-    """The text without a member of a place, and without the place where it held nothing else.
+    """Return the text without a member of a place, and without the place if it has no other content.
 
     Raises:
-        NotEditable: see there.
+        NotEditable: as `member_of`.
     """
     if member_of(text, form, place, name) is None:
         return text
@@ -90,7 +90,7 @@ def without_member(text: str, form: Format, place: Sequence[str], name: str) -> 
 
 
 def _drop(found: dict[str, Any], keys: Sequence[str]) -> None:
-    """Remove a member, and each object that held nothing else."""
+    """Remove a member, and each object that thereby becomes empty."""
     key, *rest = keys
     if rest:
         _drop(found[key], rest)
@@ -163,7 +163,7 @@ def _cut_from_json(text: str, keys: Sequence[str]) -> str:
 
 
 class _Layout:
-    """Where things stand in a text of JSON."""
+    """Offsets in a text of JSON."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -179,16 +179,16 @@ class _Layout:
 
     @staticmethod
     def names(found: JSONObject) -> list[str]:
-        """Of its members; a name is a string, or as in JavaScript a word."""
+        """Return the names of an object's members; a name is a string, or as in JavaScript a word."""
         return [str(getattr(key, "characters", None) or getattr(key, "name", "")) for key in found.keys]
 
     def replaced(self, node: Node, value: Mapping[str, Any]) -> str:
-        """The text with another value in a node's place."""
+        """Return the text with another value in a node's place."""
         start, end = self._span(node)
         return self._text[:start] + self._written(value, self._indentation(start)) + self._text[end:]
 
     def inserted(self, found: JSONObject, name: str, value: Mapping[str, Any]) -> str:
-        """The text with one more member at the end of an object."""
+        """Return the text with one more member at the end of an object."""
         start, end = self._span(found)
         outer = self._indentation(start)
         inner = self._indentation(self._span(found.keys[0])[0]) if found.keys else outer
@@ -210,7 +210,7 @@ class _Layout:
         return edited
 
     def cut(self, found: JSONObject, name: str) -> str:
-        """The text without a member of an object."""
+        """Return the text without a member of an object."""
         place = self.names(found).index(name)
         start, end = self._span(found.keys[place])[0], self._span(found.values[place])[1]
         _, closing = self._span(found)
@@ -227,7 +227,7 @@ class _Layout:
         line = self._text.rfind("\n", 0, start)
         alone = not self._text[line + 1 : start].strip() and self._text[end:].lstrip(" \t\r").startswith("\n")
         if alone and line >= 0:
-            start = line - self._text[:line].endswith("\r")  # the whole line goes
+            start = line - self._text[:line].endswith("\r")  # remove the whole line
         text = self._text[:start] + self._text[end:]
         return text[: before[0]] + text[before[0] + 1 :] if before and not after else text
 
@@ -237,12 +237,12 @@ class _Layout:
         return (self._newline + indentation).join(lines)
 
     def _unit(self) -> str:
-        """What one more level is indented by."""
+        """Return the indentation of one level."""
         own = self._indentation(self._span(self.root.keys[0])[0]) if self.root.keys else ""
         return own or "  "
 
     def _indentation(self, place: int) -> str:
-        """The blanks at the beginning of the line of a place."""
+        """Return the blanks at the beginning of the line of an offset."""
         line = self._text[self._text.rfind("\n", 0, place) + 1 : place].removeprefix(_MARK)
         return line[: len(line) - len(line.lstrip(" \t"))]
 

@@ -1,8 +1,8 @@
-"""Where the questions are asked: a scratch base of an engine in this process, or somebody's running engine.
+"""Bases for evaluation: a temporary base of an engine in this process, or a running engine.
 
-Rankings are of documents; each stands where its best passage does. By the contract a search answers with a
-hundred passages at the most, which are fewer documents than recall at a hundred asks for. In this process the
-same handler is asked for more; the ranking of a running engine ends where its hundred passages do.
+Rankings are of documents; the rank of a document is that of its best passage. By the contract a search
+returns at most a hundred passages, which are fewer documents than recall@100 needs. In this process the same
+handler is called with a larger limit; the ranking of a running engine ends with its hundred passages.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ T = TypeVar("T")
 Advance = Callable[[], None]
 
 _PASSAGES = 100
-"""The most that the contract lets a search ask for."""
+"""Maximum number of passages in a search by the contract."""
 _PAGE = 1_000
 
 
 class Base(Protocol):
-    """A base that is full and answers."""
+    """A filled base to search."""
 
     client: EngineClient
 
     def ranking(self, question: str, mode: m.Mode) -> list[str]:
-        """The ids of the best documents, best first, at most `DEPTH`. Raises CliError."""
+        """Return the ids of the best documents, best first, at most `DEPTH`. Raises CliError."""
 
 
 class ScratchBase:
-    """A base of its own, in a folder that goes with it, behind the engine of this process."""
+    """A base of its own in a temporary folder, behind the engine of this process."""
 
     def __init__(self, url: str, key: str, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.client = EngineClient(url, key)
@@ -63,7 +63,7 @@ class ScratchBase:
         self._ids: dict[int, str] = {}
 
     def take_in(self, dataset: Dataset, advance: Advance) -> None:
-        """Take in all documents, as notes, and wait until they can be found.
+        """Ingest all documents, as notes, and wait until they can be found.
 
         Raises:
             CliError: one failed.
@@ -92,7 +92,7 @@ class ScratchBase:
             await_oldest()
 
     def ranking(self, question: str, mode: m.Mode) -> list[str]:
-        """As `Base` has it, from as many passages as that takes."""
+        """Return the ranking as in `Base`, from the required number of passages."""
         top = 2 * DEPTH
         while True:
             request = m.SearchRequest(query=question, mode=mode, top=top)
@@ -104,16 +104,16 @@ class ScratchBase:
 
 
 class RunningBase:
-    """The base of an engine that runs."""
+    """The base of a running engine."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
 
     def questions(self, own: Sequence[tuple[Line, OwnQuestion]]) -> list[Question]:
-        """The questions with the documents of this base that are expected, by their ids.
+        """Return the questions with the ids of the expected documents of this base.
 
         Raises:
-            CliError: a line names no document, or one that the base does not have.
+            CliError: a line names no document, or a document that the base does not have.
         """
         known: dict[str, set[int]] = {}
         for document in self._documents():
@@ -131,7 +131,7 @@ class RunningBase:
         return found
 
     def ranking(self, question: str, mode: m.Mode) -> list[str]:
-        """As `Base` has it, as far as the best hundred passages go."""
+        """Return the ranking as in `Base`, limited to the best hundred passages."""
         request = m.SearchRequest(query=question, mode=mode, top=_PASSAGES)
         results = self.client.call(SEARCH, body=request).results
         return list(dict.fromkeys(str(result.document.id) for result in results))
@@ -147,26 +147,26 @@ class RunningBase:
 
 @contextmanager
 def scratch_base(options: argparse.Namespace) -> Iterator[ScratchBase]:
-    """An empty base with the embedder of the settings; the folder is gone afterwards, also after SIGTERM.
+    """Yield an empty base with the embedder of the settings, in a folder that is removed even on SIGTERM.
 
     Raises:
         CliError: the engine cannot start, or its model cannot be used.
-        SettingsError: a setting cannot be used.
+        SettingsError: a setting has an invalid value.
     """
     key = secrets.token_urlsafe()
     with TemporaryDirectory(prefix="kb-eval-") as folder, _sigterm_interrupts():
-        # Nothing of the base that the settings name may be touched.
+        # The base of the settings must not be touched.
         settings = read(EngineSettings, options, home=folder, store="", index="", api_key=key)
         with _engine(settings) as (url, engine, loop):
             base = ScratchBase(url, key, engine, loop)
-            # A job would wait for its model however long it is away.
+            # A job would wait for an unavailable model without a time limit.
             _result(engine.encoder.load(), loop)
             with base.client:
                 yield base
 
 
 def _result(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    """What the engine's loop makes of `work`. Raises CliError."""
+    """Run `work` on the engine's loop and return its result. Raises CliError."""
     try:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
     except EngineError as error:
@@ -184,7 +184,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _engine(settings: EngineSettings) -> Iterator[tuple[str, Engine, asyncio.AbstractEventLoop]]:
-    """An engine in a thread of its own: its URL, its parts and its loop."""
+    """Run an engine in a thread of its own; yield its URL, its parts and its loop."""
     started: Future[tuple[str, Engine, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""The command `kb eval`: ask in all modes, add up, and answer with tables, JSON or a plot."""
+"""The command `kb eval`: search in all modes, compute the metrics, and print tables, JSON or a plot."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
     if options.dataset is None:
         raise CliError(Exit.USAGE, "name a dataset, a file of questions, or two runs to --compare")
     for path in filter(None, (options.output, options.plot)):
-        if not Path(path).parent.is_dir():  # known before minutes of work rather than after
+        if not Path(path).parent.is_dir():  # fail before minutes of work rather than after
             raise CliError(Exit.USAGE, f"{path}: there is no such folder")
     plot = _plotter(options.plot)
     unanswerable = _unanswerable(options.unanswerable)
@@ -101,7 +101,7 @@ def _unanswerable(name: str | None) -> list[Question]:
 
 
 def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Judged]:
-    """Ask each question in each mode: for ten results, as a caller does, and for the ranking."""
+    """Search for each question in each mode: for ten results, as a caller does, and for the ranking."""
     judged = []
     with _progress(out, "questions", len(questions)) as advance:
         for question in questions:
@@ -119,7 +119,7 @@ def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Judged]
 
 @contextmanager
 def _progress(out: Output, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr where somebody looks at it; it is gone at the end."""
+    """Yield the callback of a bar on stderr, if that is a terminal; the bar vanishes at the end."""
     if not out.stderr.isatty():
         yield lambda: None
         return
@@ -185,7 +185,7 @@ def _difference(each: Difference) -> str:
 
 
 def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None]:
-    """What draws the figures into `path`; where that cannot be done this is known now."""
+    """Return the function that draws the figures into `path`; fail now if that is not possible."""
     if path is None:
         return lambda _found, _name: None
     try:

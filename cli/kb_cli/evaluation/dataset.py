@@ -1,10 +1,10 @@
-"""What is evaluated on: a folder in BEIR's layout, or a person's own files of questions.
+"""Data sets for evaluation: a folder in BEIR's layout, or a user's own files of questions.
 
     corpus.jsonl       {"_id": "d1", "title": "...", "text": "..."}
     queries.jsonl      {"_id": "q1", "text": "..."}
     qrels/test.tsv     query-id <tab> corpus-id <tab> score, with or without this header
 
-Files are read line by line, and whatever is wrong is told with its file and line before anything is taken in.
+Files are read line by line, and every error is reported with its file and line before ingestion begins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADER = "query-id"
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A line of the corpus. The text may be empty where there is a title."""
+    """A line of the corpus. The text may be empty if there is a title."""
 
     id: str = msgspec.field(name="_id")
     text: str
@@ -37,12 +37,12 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def indexed_text(self) -> str:
-        """The text, or the title where there is none; empty where the document holds nothing."""
+        """The text, or the title if the text is empty; empty if the document has neither."""
         return self.text if self.text.strip() else self.title.strip()
 
 
 class OwnQuestion(msgspec.Struct, frozen=True):
-    """A line of a person's own file; `document` is the id, uid, source path or title of the answer."""
+    """A line of a user's own file; `document` is the id, uid, source path or title of the answer."""
 
     question: str
     document: str | int | None = None
@@ -55,7 +55,7 @@ class _Query(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and how relevant documents are; none is where nothing answers it."""
+    """A question, and the relevance of documents; empty if no document answers it."""
 
     id: str
     text: str
@@ -64,19 +64,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where something stands in a file, counted from 1."""
+    """A line of a file, counted from 1."""
 
     file: Path
     number: int
 
     def wrong(self, what: str) -> CliError:
-        """The error to raise for this line."""
+        """Return the error to raise for this line."""
         return CliError(Exit.USAGE, f"{self.file}, line {self.number}: {what}")
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A checked folder; `documents` counts those that hold any text."""
+    """A checked folder; `documents` counts the documents with any text."""
 
     folder: Path
     documents: int
@@ -84,12 +84,12 @@ class Dataset:
 
     @classmethod
     def read(cls, folder: Path, position: Position = "all") -> Dataset:
-        """Check the whole folder. `position` leaves every other line of the queries out, the first being odd.
+        """Check the whole folder. `position` keeps only every second query, the first being odd.
 
-        Questions without a relevant document are left out.
+        Questions without a relevant document are omitted.
 
         Raises:
-            CliError: a file is missing, or a line of it is wrong.
+            CliError: a file is missing, or a line of it is invalid.
         """
         ids, documents = set(), 0
         for line, document in lines(folder / "corpus.jsonl", Document):
@@ -117,9 +117,9 @@ class Dataset:
         return cls(folder, documents, judged)
 
     def notes(self) -> Iterator[tuple[Line, str, m.NoteRequest]]:
-        """Each document that holds text: its line, its id, and the note to take in.
+        """Yield each document with text: its line, its id, and the note to ingest.
 
-        The scope of each is its own, so that a document with the text of another one stays a document.
+        Each has a deduplication scope of its own, so that documents with equal texts remain separate.
         """
         for line, document in lines(self.folder / "corpus.jsonl", Document):
             if text := document.indexed_text:
@@ -128,10 +128,10 @@ class Dataset:
 
 
 def own_questions(path: Path, position: Position = "all") -> list[tuple[Line, OwnQuestion]]:
-    """The questions of a person's own file.
+    """Return the questions of a user's own file.
 
     Raises:
-        CliError: the file is missing, empty, or a line of it is wrong.
+        CliError: the file is missing, empty, or has an invalid line.
     """
     found = []
     for line, own in lines(path, OwnQuestion):
@@ -143,12 +143,12 @@ def own_questions(path: Path, position: Position = "all") -> list[tuple[Line, Ow
 
 
 def at_position(items: list[T], position: Position) -> list[T]:
-    """All items, or those at odd or even places, counted from 1."""
+    """Return all items, or the items at odd or even places, counted from 1."""
     return items[{"all": 0, "odd": 0, "even": 1}[position] :: 1 if position == "all" else 2]
 
 
 def checked_question(line: Line, text: str) -> str:
-    """The question, where an engine would take it. Raises CliError."""
+    """Return the question if an engine would accept it. Raises CliError."""
     if not text.strip():
         raise line.wrong("the question is empty")
     if len(text) > m.MAX_QUERY_CHARS:
@@ -157,10 +157,10 @@ def checked_question(line: Line, text: str) -> str:
 
 
 def lines(path: Path, kind: type[T]) -> Iterator[tuple[Line, T]]:
-    """The lines of a file of JSON lines that are not blank.
+    """Yield the lines of a file of JSON lines that are not blank.
 
     Raises:
-        CliError: the file cannot be read, or a line is no `kind`.
+        CliError: the file cannot be read, or a line is not a `kind`.
     """
     decoder = msgspec.json.Decoder(kind)
     for line, text in _raw_lines(path):

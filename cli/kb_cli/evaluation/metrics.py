@@ -1,7 +1,7 @@
-"""How good a ranking is, from 0 to 1, as trec_eval and BEIR have it; and how sure a mean is.
+"""Quality of a ranking, from 0 to 1, as in trec_eval and BEIR; and the confidence of a mean.
 
-A ranking is ids of documents, best first, each once. `gains` says how relevant documents are; one that is not
-in it, or not above 0 there, is not. At least one is.
+A ranking is the ids of documents, best first, each once. `gains` is the relevance by document; a document
+without an entry above 0 is not relevant. At least one document is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 DEPTH = 100
-"""How many documents of a ranking any metric looks at."""
+"""Maximum number of documents of a ranking that a metric uses."""
 
 _FIRST = 10
 _RESAMPLES = 1_000
@@ -22,19 +22,19 @@ Interval = tuple[float, float]
 
 
 def ndcg(ranking: Sequence[str], gains: Gains) -> float:
-    """nDCG@10: the gains of the first ten, each divided by log2(rank + 1), over those of the best order."""
+    """Return nDCG@10: the gains of the first ten, each over log2(rank + 1), relative to the best order."""
     found = _discounted(gains.get(document, 0) for document in ranking[:_FIRST])
     return found / _discounted(sorted(gains.values(), reverse=True)[:_FIRST])
 
 
 def recall(ranking: Sequence[str], gains: Gains) -> float:
-    """Recall@100: the share of the relevant documents that are among the first hundred."""
+    """Return recall@100: the share of the relevant documents that are among the first hundred."""
     relevant = {document for document, gain in gains.items() if gain > 0}
     return len(relevant.intersection(ranking[:DEPTH])) / len(relevant)
 
 
 def reciprocal_rank(ranking: Sequence[str], gains: Gains) -> float:
-    """MRR@10 of one question: one over the rank of the first relevant document, 0 beyond the tenth."""
+    """Return MRR@10 of one question: one over the rank of the first relevant document, 0 beyond the tenth."""
     ranks = (rank for rank, document in enumerate(ranking[:_FIRST], 1) if gains.get(document, 0) > 0)
     return 1 / next(ranks, float("inf"))
 
@@ -47,12 +47,12 @@ METRICS: Mapping[str, Callable[[Sequence[str], Gains], float]] = {
 
 
 def scores_of(ranking: Sequence[str], gains: Gains) -> dict[str, float]:
-    """All metrics of one question."""
+    """Return all metrics of one question."""
     return {name: metric(ranking, gains) for name, metric in METRICS.items()}
 
 
 def interval(values: Sequence[float], seed: int) -> Interval:
-    """The 95 % interval of the mean, by the percentiles of bootstrap resamples."""
+    """Return the 95 % interval of the mean, by the percentiles of bootstrap resamples."""
     drawn = np.random.default_rng(seed).integers(0, len(values), (_RESAMPLES, len(values)))
     means = np.asarray(values, np.float64)[drawn].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
@@ -60,7 +60,7 @@ def interval(values: Sequence[float], seed: int) -> Interval:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A mean against another one over the same questions; `interval` is that of the paired difference."""
+    """The difference of two means over the same questions; `interval` is that of the paired difference."""
 
     difference: float
     interval: Interval
@@ -69,19 +69,19 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def difference(before: Sequence[float], after: Sequence[float], seed: int) -> Difference:
-    """`after` against `before`, question by question."""
+    """Return the difference from `before` to `after`, question by question."""
     differences = [new - old for old, new in zip(before, after, strict=True)]
     better, worse = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
     return Difference(mean(differences), interval(differences, seed), better, worse)
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, as it is reported."""
+    """Return the mean, rounded for reports."""
     return rounded(sum(values) / len(values))
 
 
 def rounded(value: float) -> float:
-    """To the four decimals of a report."""
+    """Return the value with the four decimals of a report."""
     return round(float(value), 4)
 
 

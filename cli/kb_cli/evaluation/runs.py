@@ -1,4 +1,4 @@
-"""A run: what each question came to, how that adds up, and how two runs differ."""
+"""A run of an evaluation: the results of each question, their totals, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kb_contracts.api import models as m
 
 MODES: tuple[m.Mode, ...] = get_args(m.Mode)
 MAIN = "ndcg@10"
-"""The metric by which kinds of question and single questions are told apart."""
+"""The metric for kinds of question and for single questions."""
 
 _SHORT, _LONG = 10, 20
 _INTERROGATIVES = frozenset({
@@ -27,10 +27,10 @@ _INTERROGATIVES = frozenset({
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What one mode made of one question.
+    """The result of one mode for one question.
 
-    `scores` are by metric; there are none where nothing answers the question. `documents` are the first ten;
-    `ms` is how long the engine took for ten results, as it says.
+    `scores` are by metric, and empty for an unanswerable question. `documents` are the first ten; `ms` is the
+    time for ten results as reported by the engine, in milliseconds.
     """
 
     scores: dict[str, float]
@@ -40,7 +40,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """One line of a run. `gains` says how relevant documents are; it is empty where nothing answers."""
+    """One line of a run. `gains` is the relevance by document, and empty for an unanswerable question."""
 
     id: str
     question: str
@@ -52,8 +52,9 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Weak(msgspec.Struct, frozen=True):
-    """How far `weak` can be trusted: shares of the questions where it is true although something answers, and
-    false although nothing does."""
+    """Reliability of `weak`: the share of answerable questions where it is true, and of unanswerable ones
+    where it is false.
+    """
 
     false_alarms: float
     answerable: int
@@ -62,7 +63,9 @@ class Weak(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """nDCG@10 of one kind of question; `over_better_half` is of hybrid, over the better of the two others."""
+    """nDCG@10 of one kind of question; `over_better_half` is hybrid's gain over the better one of its two
+    parts.
+    """
 
     questions: int
     ndcg: float = msgspec.field(name=MAIN)
@@ -71,9 +74,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What the two parts of hybrid give it.
+    """The gain of hybrid over its two parts.
 
-    `relevant` counts the relevant documents among its first ten by which part has them there, too.
+    `relevant` counts the relevant documents among its first ten, by the part that also has them there.
     """
 
     over_fts: Difference
@@ -95,12 +98,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts | msgspec.UnsetType = msgspec.UNSET
 
     def means(self) -> dict[str, float]:
-        """The means by metric."""
+        """Return the means by metric."""
         return dict(zip(METRICS, (self.ndcg, self.recall, self.reciprocal_rank), strict=True))
 
 
 def figures(run: Sequence[Judged], seed: int) -> dict[m.Mode, Figures]:
-    """What a run adds up to, by mode; at least one question has an answer."""
+    """Return the totals of a run, by mode; at least one question must be answerable."""
     answerable = [judged for judged in run if judged.gains]
     unanswerable = [judged for judged in run if not judged.gains]
     kinds = dict(_kinds(answerable))
@@ -127,7 +130,7 @@ def figures(run: Sequence[Judged], seed: int) -> dict[m.Mode, Figures]:
 
 
 def _kinds(run: Sequence[Judged]) -> Iterator[tuple[str, list[Judged]]]:
-    """The kinds that occur, by length and by form; a question is of one of each."""
+    """Yield the kinds that occur, by length and by form; a question has one kind of each."""
     for name, low, high in (
         (f"up to {_SHORT} words", 0, _SHORT),
         (f"{_SHORT + 1} to {_LONG} words", _SHORT + 1, _LONG),
@@ -141,7 +144,7 @@ def _kinds(run: Sequence[Judged]) -> Iterator[tuple[str, list[Judged]]]:
 
 
 def _is_question(text: str) -> bool:
-    """Whether it asks in English, or has a question mark; the others are keywords and statements."""
+    """True for an English question, or one with a question mark; the rest are keywords and statements."""
     return text.split()[0].lower() in _INTERROGATIVES or "?" in text or "？" in text
 
 
@@ -179,7 +182,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One mode in two runs, over the questions of both; those that changed most come first."""
+    """One mode in two runs, over the questions of both; largest changes first."""
 
     questions: int
     metrics: dict[str, Difference]
@@ -188,10 +191,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[m.Mode, Comparison]:
-    """The second run against the first, over the questions that are in both.
+    """Compare the second run with the first, over the questions in both.
 
     Raises:
-        CliError: none is.
+        CliError: no question is in both.
     """
     earlier = {judged.id: judged for judged in before if judged.gains}
     pairs = [
@@ -226,7 +229,7 @@ def write_run(path: Path, run: Iterable[Judged]) -> None:
 
 
 def read_run(path: Path) -> list[Judged]:
-    """What `write_run` wrote. Raises CliError."""
+    """Return the run written by `write_run`. Raises CliError."""
     run = []
     for line, judged in lines(path, Judged):
         if set(judged.modes) != set(MODES):
@@ -238,6 +241,6 @@ def read_run(path: Path) -> list[Judged]:
 
 
 def by_kind(found: Mapping[m.Mode, Figures]) -> Iterator[tuple[str, dict[m.Mode, Kind]]]:
-    """Each kind of question with its figures in each mode."""
+    """Yield each kind of question with its figures in each mode."""
     for name in found["hybrid"].kinds:
         yield name, {mode: found[mode].kinds[name] for mode in MODES}

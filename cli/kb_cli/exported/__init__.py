@@ -1,12 +1,12 @@
-"""`kb export` and `kb import`: a base as a folder of texts that a person can read, and a base made of it.
+"""`kb export` and `kb import`: a base as a folder of readable texts, and a base made from it.
 
     FOLDER/<collection>/<name>-<number>.md      the text of a document
-    FOLDER/<collection>/<name>-<number>.json    what else is known of it, and where its passages stand
-    FOLDER/kb-export.json                       when it was made, of what, and its collections; written last
+    FOLDER/<collection>/<name>-<number>.json    its other properties, and the offsets of its passages
+    FOLDER/kb-export.json                       time, engine and collections of the export; written last
 
-layout.py    these files, written and read; what does not fit is refused
+layout.py    these files, written and read; invalid ones are refused
 command.py   the two commands
 
-A note has the text that was sent. Of a file the base has passages alone; what lies between two of them is
-white space, and stands here as empty lines, so that every passage is where it was.
+A note has the text that was sent. For a file the base has only passages; the white space between two of them
+becomes empty lines, so that every passage keeps its offset.
 """

@@ -42,12 +42,12 @@ _ATTEMPTS = 5
 
 
 def export(options: argparse.Namespace, out: Output) -> None:
-    """Write the documents into a new folder, all or those of a collection and with tags."""
+    """Write documents into a new folder: all of them, or by collection and tags."""
     folder = Path(options.folder).expanduser()
     tags = labels(options, tags_for_search)
     tag = ",".join(tags) or None
     with engine(options) as client:
-        status = client.call(GET_STATUS)  # an engine that is away leaves no folder behind
+        status = client.call(GET_STATUS)  # before a folder is created: the engine may be unreachable
         check_collections(client, tags)
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -75,7 +75,9 @@ def export(options: argparse.Namespace, out: Output) -> None:
 
 
 def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
-    """The numbers of all documents. Pages move while some are removed: they are turned until all is known."""
+    """Yield the numbers of all documents. Removals shift pages, so they are read until there is no new
+    number.
+    """
     known: set[int] = set()
     while True:
         before, offset = len(known), 0
@@ -94,7 +96,7 @@ def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
 
 
 def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
-    """Whether the document was still there."""
+    """Export one document; False if it no longer exists."""
     for _ in range(_ATTEMPTS):
         try:
             document = _get(client, number, 0)
@@ -124,7 +126,7 @@ def _get(client: EngineClient, number: int, offset: int) -> m.DocumentDetail:
 
 
 def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
-    """What is said of collections; nothing where the engine does not serve RAGler's operations."""
+    """Yield the descriptions of collections; none if the engine does not serve RAGler's operations."""
     try:
         listed = client.call(LIST_COLLECTIONS).collections
     except CliError as error:
@@ -145,7 +147,7 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
 
 
 def import_(options: argparse.Namespace, out: Output) -> int:
-    """Take the documents of an export into the base of the settings, but for those that are there."""
+    """Ingest the documents of an export into the base of the settings, except those that it already has."""
     from kb_engine.app import StartError
     from kb_engine.embed.protocol import EmbedderUnavailable
     from kb_engine.settings import EngineSettings
@@ -203,7 +205,7 @@ async def _import(
 def _arrival(
     document: layout.ExportedDocument, text: str, count_tokens: Callable[[str], int]
 ) -> tuple[Arrival, Contents]:
-    """The document as the engine takes it."""
+    """Return the document in the form that the engine ingests."""
     from kb_engine.care.arrivals import Contents
     from kb_engine.store.port import Arrival, PreparedChunk
 

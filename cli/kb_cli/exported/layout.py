@@ -32,11 +32,11 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class NotAnExport(Exception):
-    """What was read is no export, or was changed since; the message names the file and what to do."""
+    """The input is not an export, or was changed later; the message names the file and has advice."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a passage stands: from and to which character of the document's text."""
+    """The place of a passage: start and end offset in the document's text."""
 
     start: m.Count
     end: m.Count
@@ -45,8 +45,9 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document but for its text. `sha256` is that of what was sent, `text_sha256` of the file beside;
-    `original` is where the file that was sent is, from there, of one that is kept."""
+    """A document without its text. `sha256` is that of the original, `text_sha256` that of the text file
+    beside it; `original` is the relative path of the original file, if it was kept.
+    """
 
     id: int
     uid: Annotated[str, Meta(pattern="^[0-9a-f-]{36}$")]
@@ -75,20 +76,20 @@ class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """Of an exported document its uid alone."""
+    """Only the uid of an exported document."""
 
     uid: str
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What is said of a collection."""
+    """The description of a collection."""
 
     id: str
     description: r.CollectionRequest
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export is of. `engine` is its version, `model` what had embedded its passages."""
+    """The content of an export. `engine` is its version, `model` the embedding model of its passages."""
 
     format: int
     made_at: str
@@ -99,10 +100,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_of(document: m.DocumentDetail, chunks: Sequence[m.Chunk]) -> str:
-    """The text of a document by its passages, each at its place.
+    """Return the text of a document from its passages, each at its offset.
 
     Raises:
-        NotAnExport: the passages are no part of one text.
+        NotAnExport: the passages do not fit into one text.
     """
     if document.text is not msgspec.UNSET:
         return document.text
@@ -122,8 +123,9 @@ def write_document(
     chunks: Sequence[m.Chunk],
     write_original: Callable[[Path], None],
 ) -> Path:
-    """Write a document with its text; the path of its text. `write_original` writes the file of a document
-    that has one."""
+    """Write a document with its text; return the path of its text. `write_original` writes the document's
+    original file, if it has one.
+    """
     text = text_of(document, chunks).encode(errors="surrogatepass")
     members = {
         name: getattr(document, name)
@@ -153,10 +155,10 @@ def write_document(
 
 
 def original_of(path: Path, document: ExportedDocument) -> Path | None:
-    """The file that was sent, of a document whose JSON is at `path`; None where there is none.
+    """Return the original file of a document whose JSON is at `path`, or None if it has none.
 
     Raises:
-        NotAnExport: it is missing, or another one than was sent.
+        NotAnExport: it is missing, or differs from the file that was sent.
     """
     if document.original is None:
         return None
@@ -172,7 +174,7 @@ def original_of(path: Path, document: ExportedDocument) -> Path | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Say that the export is whole."""
+    """Mark the export as complete."""
     _write(folder / MANIFEST, manifest)
 
 
@@ -188,12 +190,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def documents_in(folder: Path) -> Iterator[Path]:
-    """The JSON files of the documents, in the order of their numbers."""
+    """Return the JSON files of the documents, in the order of their numbers."""
     return iter(sorted(folder.glob("*/*.json"), key=lambda path: (_number(path), path)))
 
 
 def uids_in(folder: Path) -> frozenset[str]:
-    """The uids of the documents, but of those that cannot be read."""
+    """Return the uids of the documents, without unreadable ones."""
     uids = set()
     for path in documents_in(folder):
         with suppress(NotAnExport):
@@ -202,10 +204,10 @@ def uids_in(folder: Path) -> frozenset[str]:
 
 
 def read_document(path: Path) -> tuple[ExportedDocument, str]:
-    """A document and its text.
+    """Return a document and its text.
 
     Raises:
-        NotAnExport: it is none, or its text is another than the one that was written.
+        NotAnExport: it is invalid, or its text has changed since the export.
     """
     document, beside = _read(path, ExportedDocument), path.with_suffix(".md")
     try:

@@ -1,13 +1,14 @@
-"""`kb import`: what others keep, taken into a base.
+"""`kb import`: data of other programs, ingested into a base.
 
-kinds.py         what may be imported
-detection.py     which of these a folder or a file is
+kinds.py         the supported kinds
+detection.py     the kind of a folder or a file
 front_matter.py  the YAML at the beginning of a Markdown file
-tags.py          which tags kb can keep
-markdown.py      what a Markdown file says of itself, as Obsidian and as basic-memory write it
+tags.py          the tags that kb can keep
+markdown.py      the properties of a Markdown file, in the dialects of Obsidian and basic-memory
 memories.py      the JSON of mcp-memory-service
 command.py       the command
 
-An export of kb goes into a base that no engine uses (`kb_cli.exported`). All others are sent to an engine, as
-`kb add` sends files: the same file under the same source path, so that `kb sync` finds it in step.
+An export of kb goes into a base that no engine uses (`kb_cli.exported`). All other kinds are sent to an
+engine, as `kb add` sends files: the same file under the same source path, so that `kb sync` finds it
+unchanged.
 """

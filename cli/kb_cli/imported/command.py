@@ -1,11 +1,11 @@
 """The command `kb import`.
 
 an export of kb ─▶ kb_cli.exported, into a base that no engine uses
-a folder ─▶ list it and the base, as kb sync does ─▶ read what is new or changed ─▶ send, and wait
+a folder ─▶ list it and the base, as kb sync does ─▶ read new or changed files ─▶ send, and wait
 a file of memories ─▶ send, and wait
 
-Nothing is removed, and what is there already is not sent, or known by its content: so an import that was
-interrupted, or that an engine failed, is done again.
+Nothing is removed. Unchanged files are not sent again, and memories that were sent already are recognised by
+their content: so an interrupted or failed import can be repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEMORIES_GO_TO = "memory"
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What was imported, or is to be; `skipped` files are of formats that kb does not read."""
+    """The result or the plan of an import; `skipped` files are of formats that kb does not read."""
 
     kind: Kind
     results: list[Result]
@@ -44,7 +44,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One file or memory that is to be sent."""
+    """One file or memory to send."""
 
     path: str
     title: str | None
@@ -52,12 +52,12 @@ class Planned(msgspec.Struct, frozen=True):
     notes: Sequence[str]
 
     def line(self) -> str:
-        """One line, for people."""
+        """Return one line, for people."""
         return "\t".join(filter(None, ("add", self.path, ", ".join(self.tags), "; ".join(self.notes))))
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Import what is named, by what it is."""
+    """Import the named file or folder, by its kind."""
     place = Path(options.place).expanduser()
     kind: Kind = options.kind or kind_of(place)
     if kind == "kb":
@@ -113,7 +113,7 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
 
 
 def _to_send(listing: Listing, plan: Plan) -> Iterable[Found]:
-    """The files that are new or have changed; one that was moved is sent from where it is now."""
+    """Return the new or changed files; a moved one is sent under its present path."""
     moved = [each.moved_to for each in plan.moved if each.moved_to]
     return [listing.files[source] for source in (*plan.added, *plan.replaced, *moved)]
 

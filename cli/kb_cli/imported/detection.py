@@ -1,4 +1,4 @@
-"""Which kind of import a file or folder is."""
+"""The kind of import for a file or folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kb_cli.imported.kinds import Kind
 from kb_cli.output import CliError, Exit
 
 _LOOKED_AT = 200
-"""Notes of a folder that is not said to be of basic-memory."""
+"""Maximum number of notes that are examined for the marks of basic-memory."""
 
 
 def kind_of(place: Path) -> Kind:
-    """What it is, by what is in it.
+    """Return the kind of a file or folder, by its content.
 
     Raises:
-        CliError: nothing that is known.
+        CliError: the kind is unknown.
     """
     if place.is_file():
         return memories.KIND

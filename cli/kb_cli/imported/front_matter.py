@@ -1,7 +1,7 @@
 """The YAML at the beginning of a Markdown file, read so that no file can do harm by it.
 
-Values stay the texts that they are in the file: YAML's own rules make a date of `2026-01-02`, `true` of `yes`
-and 750 of `12:30`, and each program that writes notes has others.
+Values remain the texts in the file: YAML's own rules convert `2026-01-02` to a date, `yes` to `true` and
+`12:30` to 750, and each program that writes notes has different rules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 LARGEST = 65_536
-"""Characters between the two lines of dashes; what is longer is text."""
+"""Maximum number of characters between the two lines of dashes; longer front matter counts as text."""
 
 _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -20,11 +20,11 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class NoMapping(ValueError):
-    """The front matter is not names and values; the message says why."""
+    """The front matter is not a mapping of names to values; the message has the reason."""
 
 
 def split(text: str) -> tuple[str, str]:
-    """The YAML, empty where there is none, and the text below it."""
+    """Return the YAML, which may be empty, and the text below it."""
     if not text.startswith("---"):
         return "", text
     found = _FENCES.match(text, 0, LARGEST)
@@ -32,10 +32,11 @@ def split(text: str) -> tuple[str, str]:
 
 
 def read(source: str) -> dict[str, Any]:
-    """The members of a front matter: texts, lists and mappings.
+    """Return the members of a front matter: texts, lists and mappings.
 
     Raises:
-        NoMapping: it is no YAML, no mapping, or has aliases, by which a few lines become gigabytes.
+        NoMapping: it is not YAML, not a mapping, or has aliases, by which a few lines can expand to
+        gigabytes.
     """
     try:
         _check(source)

@@ -1,4 +1,4 @@
-"""What may be imported."""
+"""The kinds of import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a Markdown file says of itself: title, tags, dates, and what else its front matter has.
+"""Properties of a Markdown file: title, tags, dates, and the rest of its front matter.
 
-The text itself goes to the engine as it is, front matter included: so its hash is that of the file, and
-`kb sync` sees it as unchanged.
+The text itself is sent unchanged, front matter included: so its hash is that of the file, and `kb sync` sees
+it as unchanged.
 
 Obsidian (as of 2026) has properties in front matter, among them `tags` and `aliases`, and tags in the text.
 basic-memory (0.16, 0.24) has `title`, `type`, `permalink` and `tags`, and two kinds of list items:
@@ -28,9 +28,9 @@ Dialect = Literal["obsidian", "basic-memory"]
 
 ENDS = (".md", ".markdown")
 LARGEST = 16 * 2**20
-"""Bytes of a file that is read for its tags."""
+"""Maximum size of a file that is read for its tags, in bytes."""
 MOST_RELATIONS = 100
-"""Metadata travel with every result of a search."""
+"""Maximum number of relations in metadata, which are part of every search result."""
 
 _CREATED = ("created", "created_at", "date created", "created at", "creation date", "date")
 _UPDATED = ("updated", "updated_at", "modified", "date modified", "updated at", "last modified")
@@ -53,9 +53,10 @@ _RELATION = re.compile(
 
 
 def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
-    """What is known of a file; `name` is its path in the folder. `taken` tags are given to all files.
+    """Return the properties of a file.
 
-    What cannot be read is said in its notes, and never an error.
+    `name` is its path in the folder, and `taken` the number of tags that all files get.
+    Unreadable parts are reported in its notes and never raise an error.
     """
     metadata: dict[str, Any] = {"imported_from": dialect, "path": name}
     if path.suffix.lower() not in ENDS:
@@ -65,7 +66,7 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
             data = file.read(LARGEST + 1)
         text = data.decode("utf-8-sig")
     except OSError:
-        return Details(metadata=metadata)  # and to send it fails, with the reason
+        return Details(metadata=metadata)  # sending the file then fails with the reason
     except UnicodeDecodeError:
         return Details(path.stem, metadata=metadata, notes=["no UTF-8: front matter and tags are not read"])
     if len(data) > LARGEST:
@@ -92,7 +93,7 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
 
 
 def is_note_of_basic_memory(path: Path) -> bool:
-    """Whether the file has the front matter that basic-memory writes."""
+    """True if the file has the front matter that basic-memory writes."""
     try:
         with path.open("rb") as file:
             text = file.read(front_matter.LARGEST).decode("utf-8-sig", "replace")
@@ -102,12 +103,12 @@ def is_note_of_basic_memory(path: Path) -> bool:
 
 
 def inline_tags(body: str) -> list[str]:
-    """Obsidian's tags in a text: not in code, and none that is a number."""
+    """Return Obsidian's tags in a text, without tags in code and without numbers."""
     return [tag for line in _prose(body) for tag in _hashtags(line)]
 
 
 def observed_tags(body: str) -> list[str]:
-    """The tags of basic-memory's observations."""
+    """Return the tags of basic-memory's observations."""
     found: list[str] = []
     for line in _prose(body):
         item = _ITEM.match(line)
@@ -117,7 +118,7 @@ def observed_tags(body: str) -> list[str]:
 
 
 def relations(body: str) -> list[dict[str, str]]:
-    """basic-memory's explicit relations, each once: of which `type`, and `to` what."""
+    """Return basic-memory's explicit relations, each once: the `type`, and the target as `to`."""
     found = {}
     for line in _prose(body):
         item = _ITEM.match(line)
@@ -138,7 +139,7 @@ def _hashtags(line: str) -> Iterator[str]:
 
 
 def _prose(body: str) -> Iterator[str]:
-    """The lines outside of code."""
+    """Yield the lines outside of code."""
     fence = ""
     for line in body.splitlines():
         mark = _FENCE.match(line)
@@ -152,7 +153,7 @@ def _prose(body: str) -> Iterator[str]:
 
 
 def _lifted(properties: dict[str, Any]) -> dict[str, Any]:
-    """Members with a name of their own in metadata; they are taken out of `properties`."""
+    """Return the members with a name of their own in metadata; they are removed from `properties`."""
     lifted: dict[str, Any] = {}
     if aliases := [alias for key in _ALIASES for alias in _texts(properties.pop(key, None))]:
         lifted["aliases"] = aliases
@@ -168,7 +169,7 @@ def _lifted(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bounded(metadata: dict[str, Any], properties: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The metadata with the other properties, as far as the engine takes them."""
+    """Return the metadata with the other properties, within the engine's limits."""
     whole = {**metadata, "properties": properties} if properties else metadata
     base = {name: metadata[name] for name in ("imported_from", "path")}
     for each in (whole, metadata):
@@ -197,7 +198,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """On one line; empty where it is none."""
+    """Return the value on one line; empty if it is not a text."""
     text = " ".join(value.split()) if isinstance(value, str) else ""
     return "" if text in _NOTHING else text
 

@@ -3,8 +3,8 @@
     {"export_metadata": {...}, "memories": [{"content": ..., "content_hash": ..., "tags": [...],
      "memory_type": ..., "metadata": {...}, "created_at": 1795518916.35, "updated_at": ..., "store": ...}]}
 
-The dashboard writes `export_date` in place of `export_metadata`. Vectors are left where they are: another
-model has made them. A memory that cannot be read is named by its number, and the others are taken.
+The dashboard writes `export_date` in place of `export_metadata`. Vectors are ignored, since they come from
+another model. An unreadable memory is reported by its number, and the rest is imported.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from kb_contracts.semantics.documents import check_metadata
 
 KIND: Literal["mcp-memory-service"] = "mcp-memory-service"
 LARGEST = 256 * 2**20
-"""Bytes of an export, which is read as a whole."""
+"""Maximum size of an export, which is read as a whole, in bytes."""
 
 
 class NoMemories(ValueError):
-    """The file is no export of mcp-memory-service; the message says why."""
+    """The file is not an export of mcp-memory-service; the message has the reason."""
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """A memory, but for what does not concern kb. Times are seconds since 1970."""
+    """A memory with the members that kb uses. Times are seconds since 1970."""
 
     content: str
     content_hash: str | None = None
@@ -46,12 +46,12 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[Any]:
-    """The memories of an export, each as it is written.
+    """Return the memories of an export, each as it is written.
 
-    What others write may have NaN and halves of characters in it: one memory fails for that, and not all.
+    Exports may have NaN and halves of surrogate pairs: only the memory concerned fails, not the whole file.
 
     Raises:
-        NoMemories: it is no JSON, has none, or is too large.
+        NoMemories: it is not JSON, has no memories, or is too large.
         OSError: the file cannot be read.
     """
     if (size := path.stat().st_size) > LARGEST:
@@ -67,7 +67,9 @@ def read(path: Path) -> list[Any]:
 
 
 def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
-    """Each memory as it is to be sent, or why it is not. `taken` tags are given to all of them."""
+    """Yield each memory in the form to send, or the reason for skipping it. `taken` is the number of common
+    tags.
+    """
     for number, written in enumerate(memories, 1):
         label = f"memory {number}"
         try:
@@ -113,7 +115,7 @@ def _details(memory: Memory, taken: int) -> Details:
 
 
 def _time(seconds: float | None) -> str | None:
-    """RFC 3339; None where there is none that a calendar has."""
+    """Return the time as RFC 3339, or None if it is absent or outside the calendar."""
     try:
         moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Which tags of others kb can keep: it has no commas and no slashes in them, and a document has 64."""
+"""Foreign tags that kb can keep: without commas and slashes, and at most 64 in a document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 200
 
 
 def sorted_out(tags: Iterable[str], taken: int) -> tuple[list[str], list[str]]:
-    """Those that are kept, each once, and those that are not; `taken` others are there already."""
+    """Return the kept tags, each once, and the rest; `taken` is the number of tags set already."""
     kept: list[str] = []
     left_out: list[str] = []
     for tag in dict.fromkeys(tags):
@@ -27,13 +27,13 @@ def sorted_out(tags: Iterable[str], taken: int) -> tuple[list[str], list[str]]:
 
 
 def noted(left_out: Sequence[str]) -> dict[str, list[str]]:
-    """The metadata that keep them, as far as somebody may have meant them."""
+    """Return the metadata that keep the rest, except texts too long to be a tag."""
     meant = [tag for tag in left_out if len(tag) <= _LONGEST]
     return {"tags_left_out": meant[: m.MAX_TAGS]} if meant else {}
 
 
 def note(left_out: Sequence[str]) -> list[str]:
-    """What a person should know of them."""
+    """Return the remark on them for the user."""
     if not left_out:
         return []
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""

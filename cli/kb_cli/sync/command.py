@@ -1,8 +1,8 @@
 """The commands `kb sync` and `kb watch`.
 
-list the folder and the base ─▶ plan ─▶ send, and wait ─▶ take off what has gone
+list the folder and the base ─▶ plan ─▶ send, and wait ─▶ remove sources
 
-What is moved stays under its old source until it is there under the new one.
+A moved file keeps its old source until it is ingested under the new one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _PAGE = 1_000
 _SETTLED_MS = 1_500
-"""Without a change; an editor writes a file in several steps."""
+"""Time without a change before a run, in milliseconds; an editor writes a file in several steps."""
 _TICK_MS = 500
 _LOOK_AGAIN_SECONDS = 600.0
-"""What the system did not report, and files that failed, are seen then."""
+"""Time after which a run starts without a change, in seconds, for unreported changes and failed files."""
 _PAUSE_SECONDS = 5.0
-"""After a failure."""
+"""Pause after a failure, in seconds."""
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 
 def watch(options: argparse.Namespace, out: Output) -> int:
-    """Bring it in step, and again whenever something in the folder changes, until interrupted."""
+    """Bring it in step, and again after each change in the folder, until interrupted."""
     from watchfiles import watch as changes_of
 
     folder, tags = _folder(options), labels(options, tags_for_submission)
@@ -92,7 +92,7 @@ def _folder(options: argparse.Namespace) -> Folder:
 
 
 def planned_for(client: EngineClient, folder: Folder, collection: str) -> tuple[Listing, Plan]:
-    """What the folder holds, and what would bring the collection in step with it.
+    """Return the content of the folder, and the plan that brings the collection in step with it.
 
     Raises:
         CliError: the folder cannot be read, or the engine fails.
@@ -104,7 +104,9 @@ def planned_for(client: EngineClient, folder: Folder, collection: str) -> tuple[
 
 
 def _documents(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
-    """All of the collection from under the folder, the oldest first: what comes meanwhile shifts no page."""
+    """Yield the documents of the collection from the folder, oldest first, so that new ones do not shift
+    pages.
+    """
     offset = 0
     while True:
         query = DocumentsQuery(
@@ -125,10 +127,10 @@ def _documents(client: EngineClient, prefix: str, collection: str) -> Iterator[m
 def _brought_in_step(
     client: EngineClient, folder: Folder, tags: list[str], out: Output, *, empty: bool
 ) -> list[Result]:
-    """Do what is to be done, and tell it; what became of each file that was not in step.
+    """Carry out the plan and report it; return the outcome of each file that was not in step.
 
     Raises:
-        CliError: the folder has no file any more, and it is not said that it may be `empty`.
+        CliError: the folder has no files any more, and `empty` does not permit that.
     """
     local, planned = planned_for(client, folder, tags[0])
     if planned.removed and not local.files and not empty:
@@ -170,7 +172,7 @@ def _take_off(client: EngineClient, leaving: Leaving) -> None:
             query=SourceQuery(source_path=leaving.source),
         )
     except CliError as error:
-        if error.status is not Exit.NOT_FOUND:  # somebody else was first
+        if error.status is not Exit.NOT_FOUND:  # it has been removed already
             raise
 
 

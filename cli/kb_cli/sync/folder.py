@@ -1,7 +1,7 @@
-"""The files of a folder that a base is to hold: none that is hidden, ignored, or that kb cannot read.
+"""The files of a folder for a base, without hidden, ignored and unreadable files.
 
-`.gitignore` and `.kbignore` say what is ignored, each for its folder and all below, in Git's syntax; a deeper
-file overrules a higher one, and of two in one folder `.kbignore` the other.
+`.gitignore` and `.kbignore` have the rules for ignored files, each for its folder and all below, in Git's
+syntax; a deeper file overrides a higher one, and `.kbignore` overrides `.gitignore` in the same folder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kb_contracts.api import formats
 IGNORE_FILES = (".gitignore", ".kbignore")
 
 Rules = list[tuple[Path, GitIgnoreSpec]]
-"""A folder, and what its rules ignore; the highest first."""
+"""Folders with their ignore rules; the highest first."""
 Stamp = tuple[int, ...]
-"""What changes with a file: its times, size and inode."""
+"""File attributes that change with the file: its times, size and inode."""
 
 
 @dataclass(slots=True)
 class Listing:
-    """What a folder holds.
+    """The files of a folder.
 
-    `digests` are the SHA-256 of the contents of `files`, by their sources. `unreadable` says why, by path;
-    of a folder that could not be read that is all there is. Files that lead out of the folder by a link are
-    left out. `skipped` files are of a format that kb does not read.
+    `digests` are the SHA-256 of the contents of `files`, by their sources. `unreadable` has the reasons by
+    path; for an unreadable folder this is its only entry. Files that are links out of the folder are left
+    out. `skipped` files are of a format that kb does not read.
     """
 
     files: dict[str, Found] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Listing:
     skipped: int = 0
 
     def may_hold(self, source: str) -> bool:
-        """Whether there may be a file that could not be read."""
+        """True if the source may be a file that could not be read."""
         path = Path(source)
         return any(each == path or each in path.parents for each in self.unreadable)
 
 
 class Folder:
-    """A folder that is listed once or again and again; a file that stands as it was is not read again."""
+    """A folder that may be listed repeatedly; an unchanged file is not read again."""
 
     def __init__(self, path: Path) -> None:
         self.root = path.resolve()
@@ -54,11 +54,11 @@ class Folder:
 
     @property
     def prefix(self) -> str:
-        """How the sources of its files begin."""
+        """The common prefix of the sources of its files."""
         return str(self.root / "x")[:-1]
 
     def listed(self) -> Listing:
-        """What it holds now."""
+        """Return its present files."""
         listing = Listing()
         known: dict[str, tuple[Stamp, str]] = {}
         for path in _files(self.root, [], listing.unreadable):
@@ -90,7 +90,7 @@ class Folder:
 
 
 def _files(folder: Path, above: Rules, unreadable: dict[Path, str]) -> Iterator[Path]:
-    """The files under a folder, in the order of their names. Links to folders are not followed."""
+    """Yield the files under a folder, in the order of their names. Links to folders are not followed."""
     try:
         rules = [*above, *_rules(folder)]
         entries = sorted(folder.iterdir())
@@ -109,7 +109,7 @@ def _files(folder: Path, above: Rules, unreadable: dict[Path, str]) -> Iterator[
 
 
 def _no_source(path: Path) -> str | None:
-    """Why a file has no source path that the engine takes; None: it has."""
+    """Return the reason if the engine would not accept the path of a file as a source path."""
     if len(str(path)) > SOURCE_PATH_CHARS:
         return f"its path has more than {SOURCE_PATH_CHARS} characters"
     try:

@@ -1,4 +1,4 @@
-"""What brings a base in step with a folder."""
+"""The plan that brings a base in step with a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kb_contracts.api import models as m
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """A source that is to be taken off a document; `moved_to`: where its file is now."""
+    """A source to remove from a document; `moved_to`: the new path of its file."""
 
     source: str
     document_id: int
@@ -21,9 +21,9 @@ class Leaving(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Sources that are to be sent, in the order of the folder, and then what is to leave.
+    """The sources to send, in the order of the folder, and the sources to remove.
 
-    What was moved is sent as well: the engine knows the content by its hash, and reads nothing again.
+    Moved files are sent as well: the engine knows the content by its hash, and does not ingest it again.
     """
 
     added: list[str]
@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     left_out: list[str] = []
 
     def lines(self) -> list[str]:
-        """What is to be done, one line each, for people."""
+        """Return the steps of the plan, one line each, for people."""
         return [
             *(f"add\t{source}" for source in self.added),
             *(f"replace\t{source}" for source in self.replaced),
@@ -46,9 +46,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
-    """What makes the sources under `prefix` those of the folder; `documents` are all that have such a source.
+    """Return the plan that makes the sources under `prefix` the files of the folder.
 
-    A source whose file may only be unreadable stays.
+    `documents` are all documents with such a source. A source whose file may only be unreadable is kept.
     """
     holders: dict[str, list[m.Document]] = defaultdict(list)
     lost: dict[str, list[Leaving]] = defaultdict(list)

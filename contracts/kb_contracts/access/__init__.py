@@ -1,1 +1,1 @@
-"""Who asks, and how far that reaches: identities, the file of keys, and the header that carries both."""
+"""Callers and their access: identities, the key file, and the header that carries both."""

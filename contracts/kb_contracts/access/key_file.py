@@ -1,4 +1,4 @@
-"""Makes, revokes and rotates keys: one writer at a time, and the file is replaced whole."""
+"""Creates, revokes and rotates keys: one writer at a time, and the file is replaced atomically."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from kb_contracts.access.keys import (
 from kb_contracts.access.reach import MAX_ACCESS_BYTES, RIGHTS, Right, access_header
 
 PRIVATE = 0o600
-"""The mode of the file: of its owner alone."""
+"""Mode of the key file: accessible to its owner only."""
 
 
 class KeyRefused(ValueError):
-    """What was wanted of the file of keys does not go; the message says why."""
+    """A change of the key file is refused; the message has the reason."""
 
 
 class KeyFile:
-    """Changes the file of keys. All methods raise `KeysDamaged`, `KeyRefused` and OSError."""
+    """Changes the key file. All methods raise `KeysDamaged`, `KeyRefused` and OSError."""
 
     def __init__(self, path: Path, *, now: Callable[[], datetime] = now_utc) -> None:
         self.path = path
         self._now = now
 
     def read(self) -> tuple[Key, ...]:
-        """All there are, the oldest first; none where there is no file."""
+        """Return all keys, the oldest first; empty if there is no file."""
         return read_keys(self.path) if self.path.exists() else ()
 
     def create(
@@ -55,7 +55,7 @@ class KeyFile:
         toolsets: tuple[str, ...] | None = None,
         quotas: Quotas = Quotas(),  # noqa: B008 - immutable
     ) -> tuple[Key, str]:
-        """A new key and its token, which is kept nowhere."""
+        """Create a key and return it with its token, which is not stored."""
         with self._changed() as keys:
             if any(key.name == name for key in keys) or name == ANYBODY:
                 raise KeyRefused(
@@ -68,7 +68,7 @@ class KeyFile:
         return key, token
 
     def revoke(self, which: str) -> Key:
-        """Close the key of this name or id. It stays in the file, so that its name is not given again."""
+        """Revoke the key of this name or id. It stays in the file, so that its name is not used again."""
         with self._changed() as keys:
             place = _place(keys, which)
             key = keys[place]
@@ -77,7 +77,7 @@ class KeyFile:
         return key
 
     def rotate(self, which: str, grace: timedelta = timedelta()) -> tuple[Key, str]:
-        """A new token for a key; the old one is valid for `grace` longer."""
+        """Create a new token for a key; the old one remains valid for `grace`."""
         with self._changed() as keys:
             place = _place(keys, which)
             key = keys[place]
@@ -95,8 +95,8 @@ class KeyFile:
 
     @contextmanager
     def _changed(self) -> Iterator[list[Key]]:
-        """The keys, to be changed in place; written when the block is left without an error."""
-        path = self.path.resolve()  # what a link points at is replaced, not the link
+        """Yield the keys, to be changed in place; they are written if the block ends without an error."""
+        path = self.path.resolve()  # replace the target of a link, not the link
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, PRIVATE)
         try:
@@ -162,10 +162,10 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def rights_of(names: Iterable[str]) -> frozenset[Right]:
-    """Rights by their names.
+    """Return rights by their names.
 
     Raises:
-        KeyRefused: one is none.
+        KeyRefused: a name is unknown.
     """
     if unknown := set(names) - RIGHTS:
         raise KeyRefused(f"{sorted(unknown)[0]!r} is no right; there are {', '.join(sorted(RIGHTS))}.")

@@ -1,19 +1,19 @@
-"""The file of keys: who may do what, how long, and how much. Engine, server and `kb keys` have one.
+"""The key file: callers with their rights, expiry and quotas. Engine, server and `kb keys` share one.
 
-    KeyFile   makes, revokes and rotates keys      `kb keys`
-       │      one writer at a time, the file replaced whole
+    KeyFile   creates, revokes and rotates keys    `kb keys`
+       │      one writer at a time, the file replaced atomically
        ▼
     keys.json, mode 0600
-       │      looked at on every call, read when it has changed
+       │      checked on every call, read again after a change
        ▼
     KeyRing   the key of a token                   server and engine
 
-A token is `kb_<id>_<secret>`, of which the file has the SHA-256 alone: 256 random bits need neither salt nor
-a slow hash. It is looked up by that digest, so that how long a look-up takes says nothing of other tokens.
+A token is `kb_<id>_<secret>`. The file holds only its SHA-256: 256 random bits need neither salt nor a slow
+hash. A token is looked up by that digest, so that the time of a look-up reveals nothing about other tokens.
 
-Whoever holds a file with keys in it needs one of them, also when all have been revoked: taking the last key
-away must not open the door. A file that is damaged, gone or without keys while it is in use changes nothing:
-what was read last counts on, and the log says so.
+If the file has keys, every caller needs one, even when all have been revoked: removing the last key must not
+open access. A file that becomes damaged, is deleted or loses its keys while in use has no effect: the last
+valid state stays in force, and the log reports it.
 """
 
 from __future__ import annotations
@@ -37,75 +37,75 @@ from kb_contracts.api.ragler import PREFIX
 logger = logging.getLogger(__name__)
 
 ANYBODY = "anonymous"
-"""The name of callers where no key is needed; no key has it."""
+"""The name of callers if no key is needed; no key has it."""
 LOCAL = "LOCAL"
-"""The name of whoever owns the data folder; no key of the file can have it."""
+"""The name of the owner of the data folder; no key of the file can have it."""
 TOKEN = re.compile(r"\bkb_[0-9a-f]{8}_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
-"""What tokens look like, for those who strike them out."""
+"""Pattern of tokens, for redacting them."""
 
 _MAX_BYTES = 4 * 1024 * 1024
 
 KeyId = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}$(?!\n)")]
 KeyName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._@-]{0,63}$(?!\n)")]
 CollectionPattern = Annotated[str, Meta(min_length=1, max_length=190, pattern=r"^[^\x00-\x1f\x7f,/]+$(?!\n)")]
-"""A collection's name, or the beginning of names, followed by `*`."""
+"""A collection's name, or a prefix of names, followed by `*`."""
 Toolset = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}$(?!\n)")]
 Most = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class KeysDamaged(ValueError):
-    """The file of keys cannot be used; the message says why and what to do."""
+    """The key file cannot be used; the message has the reason and advice."""
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much a caller may do. None: as much as anybody."""
+    """Limits of a caller. None: the general limit."""
 
     calls_per_minute: Most | None = None
     bytes_per_day: Most | None = None
-    """Of texts and files that are taken in; days are UTC's."""
+    """Size of ingested texts and files; a day is a UTC day."""
     documents_per_day: Most | None = None
     uploads_in_flight: Most | None = None
 
 
 class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the file has of a token: its SHA-256 in hexadecimal, and how long it opens anything."""
+    """The stored form of a token: its SHA-256 in hexadecimal, and its expiry."""
 
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
     until: datetime | None = None
-    """None: as long as the key does."""
+    """None: valid as long as the key."""
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """One key. Its name is unique in the file, revoked keys included: it stands in logs for ever."""
+    """One key. Its name is unique in the file, revoked keys included, since logs refer to it."""
 
     id: KeyId
     name: KeyName
     created: datetime
     secrets: tuple[Secret, ...] = ()
-    """The newest first; others are those that a rotation has left valid for a while."""
+    """The newest first; further ones remain valid for a while after a rotation."""
     expires: datetime | None = None
     rights: frozenset[Right] = RIGHTS
     collections: tuple[CollectionPattern, ...] | None = None
-    """None: every document, also those in no collection."""
+    """None: every document, including documents in no collection."""
     toolsets: tuple[Toolset, ...] | None = None
-    """None: all that are served."""
+    """None: all served toolsets."""
     quotas: Quotas = Quotas()
     revoked: datetime | None = None
 
     @cached_property
     def access(self) -> Access:
-        """What the engine enforces of it."""
+        """The access that the engine enforces for it."""
         return Access(self.name, self.rights, reach_of(self.collections))
 
     def state(self, now: datetime) -> Literal["valid", "expired", "revoked"]:
-        """Whether it opens anything."""
+        """Return the validity of the key."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "valid"
 
 
 def reach_of(collections: tuple[str, ...] | None) -> Reach | None:
-    """The reach of collections by name and, where one ends in `*`, by how names begin."""
+    """Return the access scope of collections, by name or, if a name ends in `*`, by prefix."""
     if collections is None:
         return None
     return Reach(
@@ -115,9 +115,9 @@ def reach_of(collections: tuple[str, ...] | None) -> Reach | None:
 
 
 def published_in(setting: str) -> Reach | None:
-    """The reach of the collections that `KB_PUBLISHED_COLLECTIONS` names, comma-separated; empty: None.
+    """Return the access scope of `KB_PUBLISHED_COLLECTIONS`, comma-separated; None if it is empty.
 
-    Raises ValueError: one is no name of a collection and no beginning of names.
+    Raises ValueError: an entry is neither a collection's name nor a prefix of names.
     """
     names = [name for each in setting.split(",") if (name := each.strip())]
     if not names:
@@ -141,18 +141,18 @@ def now_utc() -> datetime:
 
 @lru_cache(maxsize=1024)
 def token_digest(token: str) -> str:
-    """What the file has of a token; white space around it is dropped, for no header could carry it."""
+    """Return the stored digest of a token; white space around it is dropped, for no header could carry it."""
     return hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class KeyRing:
-    """Finds keys by their tokens; a change of the file counts from the next call on.
+    """Finds keys by their tokens; a change of the file takes effect from the next call on.
 
-    `settings` are tokens that settings give, by the variable's name; each is a key with all rights. Empty
-    ones count as not set. `local` is a token with all rights that makes nobody else need one.
+    `settings` are tokens from settings, by the variable's name; each is a key with all rights. Empty ones
+    count as not set. `local` is a token with all rights that does not make keys mandatory for other callers.
 
     Raises:
-        KeysDamaged: the file is there and cannot be used.
+        KeysDamaged: the file exists and cannot be used.
     """
 
     def __init__(
@@ -176,20 +176,20 @@ class KeyRing:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller needs a key at all. Where one does, that stays, whatever becomes of the file."""
+        """True if callers need a key. Once true it stays true, regardless of later changes of the file."""
         if not (self._fixed or self._keys):
             self._refresh()
         return bool(self._fixed or self._keys)
 
     @property
     def has_file_keys(self) -> bool:
-        """Whether there are keys beside those of the settings."""
+        """True if the file has keys."""
         if not self._keys:
             self._refresh()
         return bool(self._keys)
 
     def find(self, token: str) -> Key | None:
-        """The key that this token opens; None where it is unknown, expired or revoked."""
+        """Return the key of this token, or None if it is unknown, expired or revoked."""
         self._refresh()
         entry = self._entries.get(token_digest(token))
         if entry is None:
@@ -200,7 +200,7 @@ class KeyRing:
         return key
 
     def named(self, name: str) -> tuple[Key, list[str]] | None:
-        """A key by its name, with the digests of the tokens that open it now; None where none does."""
+        """Return a key by its name, with the digests of its valid tokens; None if no token is valid."""
         self._refresh()
         opening = [
             (sha256, key)
@@ -210,7 +210,7 @@ class KeyRing:
         return (opening[0][1], [sha256 for sha256, _ in opening]) if opening else None
 
     def why_not(self, token: str) -> str:
-        """What became of a token that opens nothing: it `has expired` or `was revoked`; empty: unknown."""
+        """Return the reason for an invalid token: `has expired` or `was revoked`; empty if it is unknown."""
         key, until = self._entries.get(token_digest(token), (None, None))
         if key is None:
             return ""
@@ -219,7 +219,7 @@ class KeyRing:
         return "has expired" if until is not None and until <= self._now() else ""
 
     def access_of(self, token: str) -> Access | None:
-        """What the key of this token may do, as `find`; where no key is needed, everything."""
+        """Return the access of this token's key, as `find`; full access if no key is needed."""
         key = self.find(token)
         if key is not None:
             return key.access
@@ -239,7 +239,7 @@ class KeyRing:
         signature = _signature_of(self._path)
         if signature == self._seen:
             return
-        self._seen = signature  # read once, whatever comes of it
+        self._seen = signature  # read once, even if it is damaged
         if signature is None:
             logger.error(
                 "The file of keys is gone: its last state counts on", extra={"file": str(self._path)}
@@ -269,7 +269,7 @@ def _end(key: Key, secret: Secret) -> datetime | None:
 
 
 def _signature_of(path: Path) -> object:
-    """What changes with the file; None where there is none."""
+    """Return a value that changes with the file, or None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - on every call, and half as long as by way of the path
     except (FileNotFoundError, NotADirectoryError):
@@ -280,7 +280,7 @@ def _signature_of(path: Path) -> object:
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """What the file holds, the oldest first. Raises KeysDamaged."""
+    """Return the keys of the file, the oldest first. Raises KeysDamaged."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
@@ -291,7 +291,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     try:
         keys = tuple(msgspec.json.decode(raw, type=KeysInFile).keys)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The words of the error name a place and a type, never a value.
+        # The error message names a place and a type, never a value.
         raise KeysDamaged(
             f"{path} is no file of keys: {error}. Put a copy of it back, or remove it and make new keys."
         ) from error

@@ -1,8 +1,8 @@
-"""The key of whoever owns the data folder: made by the engine, read by what runs beside it.
+"""The key of the owner of the data folder: created by the engine, read by programs beside it.
 
-`kb up`, `kb stdio` and the commands use the engine of their data folder without anybody giving them a key,
-also once there are keys: who reads the folder has the documents anyway. It opens that engine alone, and is
-sent to nobody but the engine that announces itself in the folder.
+With it `kb up`, `kb stdio` and the commands use the engine of their data folder without a configured key,
+even once there are keys: a user who can read the folder has the documents anyway. It is valid for that engine
+only, and is sent only to the engine that announces itself in the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_BYTES = 200
 
 
 def make_local_token(folder: Path) -> str:
-    """The key of the engine whose folder this is, made where there is none.
+    """Return the key of the engine with this data folder; create it if it does not exist.
 
     Raises:
         OSError: it cannot be written or read.
@@ -34,7 +34,7 @@ def make_local_token(folder: Path) -> str:
 
 
 def local_token(folder: Path) -> str:
-    """That key; empty where there is none, or not for this user."""
+    """Return that key, or the empty string if it does not exist or is not readable for this user."""
     with suppress(OSError, UnicodeDecodeError):
         descriptor = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as file:

@@ -1,1 +1,1 @@
-"""What an engine promises: operations, wire models, error codes, formats, and RAGler's part."""
+"""The API of an engine: operations, wire models, error codes, formats, and RAGler's operations."""

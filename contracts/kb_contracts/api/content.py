@@ -1,4 +1,4 @@
-"""What an operation answers in place of JSON: a file."""
+"""The response of operations that return a file in place of JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 OCTETS = "application/octet-stream"
-"""Its content type, whatever it is: no reader is to try its luck with what somebody else has sent."""
+"""Content type of every file, so that no client interprets content that another user has sent."""
 
 
 class FileContent(msgspec.Struct, kw_only=True):
-    """The bytes of a file, `size` of them, in `blocks` that are read once; close them where not all is read.
+    """The bytes of a file, `size` of them, in `blocks` that can be read once; close them if not all are read.
 
-    It is the model of operations that answer a file, and never encoded.
+    It is the response model of operations that return a file, and is never encoded.
     """
 
     filename: str

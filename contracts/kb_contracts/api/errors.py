@@ -1,6 +1,6 @@
-"""The errors an engine answers with: RFC 9457 problem documents with a stable `code`, in one table.
+"""The errors of an engine: RFC 9457 problem documents with a stable `code`, in one table.
 
-Those of a failed job stand in its `error`, and are never a status of their own.
+Errors of a failed job are in the job's `error`, and are never the status of a response.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """Who can mend it."""
+    """The side that can repair the failure."""
 
     CALLER = "caller"
     ENGINE = "engine"
 
 
 class Retry(StrEnum):
-    """Whether the same request may succeed when it is sent again."""
+    """The chance of success of the same request when it is sent again."""
 
     NO = "no"
     LATER = "later"
@@ -43,7 +43,7 @@ class ErrorKind:
 _engine = partial(ErrorKind, fault=Fault.ENGINE)
 _engine_later = partial(ErrorKind, fault=Fault.ENGINE, retry=Retry.LATER)
 _KINDS = (
-    # What a caller can mend. The body is not JSON, not multipart, or not an object:
+    # Errors that a caller can repair. The body is not JSON, not multipart, or not an object:
     ErrorKind("invalid_request", HTTPStatus.BAD_REQUEST, "The request cannot be read"),
     ErrorKind("invalid_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A value does not fit"),
     ErrorKind("unknown_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "There is no such parameter"),
@@ -56,9 +56,9 @@ _KINDS = (
     ErrorKind("document_not_found", HTTPStatus.NOT_FOUND, "There is no such document"),
     ErrorKind("job_not_found", HTTPStatus.NOT_FOUND, "There is no such job"),
     ErrorKind("tag_not_found", HTTPStatus.NOT_FOUND, "The document does not carry this tag"),
-    # it never was, or is kept no longer
+    # the version never existed, or is no longer kept
     ErrorKind("version_not_found", HTTPStatus.NOT_FOUND, "Nothing is kept of this version"),
-    # it never was, or it is a note, which is its text
+    # the file was never kept, or the document is a note, which is its text
     ErrorKind("original_not_kept", HTTPStatus.NOT_FOUND, "The file of this document is not kept"),
     ErrorKind("page_not_found", HTTPStatus.NOT_FOUND, "There is no such page of this request"),
     ErrorKind("source_not_found", HTTPStatus.NOT_FOUND, "The document does not come from this source"),
@@ -66,7 +66,7 @@ _KINDS = (
     ErrorKind("not_a_note", HTTPStatus.CONFLICT, "Only notes can be updated in place"),
     ErrorKind("version_conflict", HTTPStatus.CONFLICT, "The document has changed", retry=Retry.REREAD),
     ErrorKind("job_finished", HTTPStatus.CONFLICT, "The job has ended"),
-    # it has not failed, or what was sent for it is gone
+    # it has not failed, or its input is no longer kept
     ErrorKind("job_not_retryable", HTTPStatus.CONFLICT, "The job cannot be tried again"),
     ErrorKind("collection_exists", HTTPStatus.CONFLICT, "Name and id do not belong together"),
     ErrorKind("idempotency_mismatch", HTTPStatus.CONFLICT, "The key belongs to another request"),
@@ -77,21 +77,21 @@ _KINDS = (
     # neither JSON nor multipart
     ErrorKind("unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The content type is not taken"),
     ErrorKind("unsupported_format", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "This kind of file is not taken"),
-    # of one user in this minute
+    # the limit of one user in this minute
     ErrorKind("rate_limited", HTTPStatus.TOO_MANY_REQUESTS, "Too many requests", retry=Retry.LATER),
-    # What a job failed of. The file is damaged, or not what its name says:
+    # Causes of a job's failure. The file is damaged, or its content does not match its name:
     ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged"),
     ErrorKind("file_encrypted", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is locked with a password"),
-    # or UTF-16 with a BOM
+    # nor UTF-16 with a BOM
     ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not UTF-8"),
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
     ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),
     ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),
-    # the engine cannot read pictures, or broke on this one
+    # the engine cannot read pictures, or failed on this one
     _engine("ocr_failed", HTTPStatus.INTERNAL_SERVER_ERROR, "The picture could not be read"),
-    # an earlier engine died on it too often; ours retries
+    # an earlier engine crashed on it too often; this one retries
     _engine("worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine died on this job"),
-    # What the engine can mend.
+    # Errors on the side of the engine.
     _engine_later("queue_full", HTTPStatus.TOO_MANY_REQUESTS, "Too many jobs wait"),
     _engine_later("storage_full", HTTPStatus.INSUFFICIENT_STORAGE, "No space is left"),
     _engine_later("embedder_unavailable", HTTPStatus.SERVICE_UNAVAILABLE, "No embedding model"),
@@ -101,13 +101,13 @@ _KINDS = (
     _engine_later("internal", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine failed"),
 )
 ERRORS = {kind.code: kind for kind in _KINDS}
-"""Every code an engine may answer with."""
+"""The error kinds by code; no engine uses another code."""
 
 PROBLEM_JSON = "application/problem+json"
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An RFC 9457 problem document. `detail` says what to do; `retry_after` is in seconds."""
+    """An RFC 9457 problem document. `detail` has advice; `retry_after` is in seconds."""
 
     type: str
     title: str
@@ -120,9 +120,9 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EngineError(Exception):
-    """A failure that the engine answers with, as a problem document.
+    """A failure that becomes the response, as a problem document.
 
-    `code` is a key of `ERRORS`; `detail` says what happened and what to do next, for people and agents;
+    `code` is a key of `ERRORS`; `detail` describes the failure and the next step, for people and agents;
     `members` are further members of the problem document (`parameter`, `retry_after`, `current_version`).
     """
 
@@ -138,7 +138,7 @@ class EngineError(Exception):
         return self.kind.code
 
     def problem(self) -> Problem:
-        """The document that goes over the wire."""
+        """Return the problem document of the response."""
         return Problem(
             type=f"urn:kb:error:{self.kind.code}",
             title=self.kind.title,

@@ -1,6 +1,7 @@
-"""The kinds of files that are taken in, by the ends of their names.
+"""The supported file formats, by extension.
 
-One list for the engine, the simulator and the server, which refuses another kind before its bytes are sent.
+Engine, simulator and server share this list; the server refuses an unsupported file before its bytes are
+sent.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ DocType: TypeAlias = Literal[
     "code",
     "data",
 ]
-"""What a document is in a search's filter: a note, or by the format of its file."""
+"""Type of a document in search filters: a note, or the format of its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of file.
+    """One file format.
 
-    `name` is the canonical name, `label` the one for people; `extensions` are in lower case, with the dot.
-    `doc_type` is what a document made of such a file is in a search's filter. `takes_ocr`: it has pages or
-    pixels to look at, so that OCR may be forced.
+    `name` is the canonical name, `label` the name for people; `extensions` are in lower case, with the dot.
+    `doc_type` is the type, in search filters, of a document made from such a file. `takes_ocr`: it has pages
+    or pixels, so that OCR can be forced.
     """
 
     name: str
@@ -92,13 +93,13 @@ _ALL = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})
-"""Every format that is taken, by its canonical name."""
+"""The supported formats by canonical name."""
 
 _BY_EXTENSION = {extension: each for each in _ALL for extension in each.extensions}
 
 
 class UnsupportedFormat(ValueError):
-    """The end of a name tells no format that is taken; the message says which are."""
+    """The extension of a name belongs to no supported format; the message lists the supported ones."""
 
     code = "unsupported_format"
 
@@ -112,12 +113,12 @@ class UnsupportedFormat(ValueError):
 
 
 def format_of(filename: str, content_type: str = "") -> Format:
-    """The format of a file by its extension, in any case.
+    """Return the format of a file by its extension, in any case.
 
-    One that is not known is text where it is sent as that: with the `content_type` text/plain.
+    A file of unknown extension is text if its `content_type` is text/plain.
 
     Raises:
-        UnsupportedFormat: none that is taken.
+        UnsupportedFormat: the format is not supported.
     """
     extension = PurePath(filename).suffix.lower()
     if (known := _BY_EXTENSION.get(extension)) is not None:

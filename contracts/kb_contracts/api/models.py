@@ -1,7 +1,7 @@
 """The wire models of the engine API, version 3.
 
-Times are RFC 3339 in UTC with a `Z`. Offsets and lengths of text count Unicode code points. Sizes of
-files and storage are bytes. Requests refuse unknown fields; answers may gain fields.
+Times are RFC 3339 in UTC with a `Z`. Offsets and lengths of text count Unicode code points. Sizes of files
+and storage are bytes. Requests refuse unknown fields; responses may gain fields.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ FINAL_STATUSES: frozenset[JobStatus] = frozenset({"completed", "failed", "cancel
 """The statuses that a job does not leave."""
 DocumentStatus = Literal["searchable", "empty"]
 SourceOutcome = Literal["created", "unchanged", "replaced"]
-"""What became of a source: it was not known before, it has this content already, or it had another."""
+"""Effect of a job on its source: the source is new, already had this content, or had different content."""
 LeftOut = Literal["title", "tags", "metadata"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]
 DateField = Literal["created_at", "updated_at"]
 Detail = Literal["full", "locations"]
-"""How much of each result a search gives: all, or its title and its place without any text."""
+"""Content of each search result: complete, or only its title and location without any text."""
 QueryKind = Literal["exact", "keywords", "question"]
-"""What a query is by its form: names something exactly, a few words, or a question."""
+"""Kind of a query by its form: the exact name of a thing, a few keywords, or a question."""
 CitationStatus = Literal["there", "moved", "changed", "gone"]
 Signal = Literal["useful", "not_useful", "clicked"]
-"""What a voice says of a document: two ratings, of which the last one counts, and that it was opened."""
+"""Feedback on a document: two ratings, of which the last one counts, and the signal that it was opened."""
 
 MAX_INTEGER = 9_223_372_036_854_775_807
 MAX_NOTE_CHARS = 1_000_000
@@ -43,10 +43,10 @@ MAX_NEIGHBORS = 5
 MAX_QUOTE_CHARS = 20_000
 MAX_CURSOR_CHARS = 262_144
 MAX_CITATION_CHARS = 1_000
-"""Of a citation that is written as one line."""
+"""Maximum length of a citation written as one line, in characters."""
 
 NOT_BLANK = r"[^\s\x1c-\x1f\x85\ufeff]"
-"""The pattern of a text that has something to be seen in it; what any dialect calls blank is blank."""
+"""Pattern of a text with at least one visible character. It covers the white space of every regex dialect."""
 
 _TAG = r"(?!\.{1,2}(,|$))[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?"
 Tag = Annotated[
@@ -93,18 +93,18 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The parent of request bodies."""
+    """Base class of request bodies."""
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """The parent of answers: every member is always present."""
+    """Base class of responses: every member is always present."""
 
 
 # --- search ---------------------------------------------------------------------------------------
 
 
 class Filters(Request):
-    """Further conditions on the documents that may answer."""
+    """Further conditions on the documents of a search."""
 
     format: (
         Annotated[
@@ -133,7 +133,7 @@ class Filters(Request):
 class RankingWeights(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """The shares of a final score, which add up to 1; what is left out has none."""
+    """The weights of the parts of a final score, which add up to 1. An omitted weight is 0."""
 
     semantic: Score = 0.0
     recency: Score = 0.0
@@ -142,18 +142,18 @@ class RankingWeights(
 
 
 class Ranking(Request):
-    """How results are ordered by more than how well they answer.
+    """Order of results by further criteria than their match with the query.
 
     `score` is then `w1 * semantic + w2 * recency + w3 * reputation + w4 * feedback`, each from 0 to 1:
 
-    - semantic: the score without all this (in mode `vector` the cosine), or the one that a reranker gave
+    - semantic: the score without this ranking (in mode `vector` the cosine), or the score of a reranker
     - recency: `exp(-decay_rate * days_since_update)`, in whole days since the document's `updated_at`
     - reputation: `source_type_weight[source_type]`, by the document's metadata
-    - feedback: `click_rate * 0.5 + rating_avg * 0.5`, as `Feedback` has it
+    - feedback: `click_rate * 0.5 + rating_avg * 0.5`, as in `Feedback`
 
-    It orders the 100 best by `semantic`, or three times `top` where that is more; after a reranker, those
-    that this has read. `min_score`, `total` and `weak` are about the first scores. What is left out is as the
-    engine is set. A weight of 1 for `semantic` leaves the order as it is.
+    It orders the 100 best results by `semantic`, or three times `top` if that is more; after a reranker, the
+    results that the reranker has read. `min_score`, `total` and `weak` refer to the first scores. Omitted
+    members have the defaults of the engine. A weight of 1 for `semantic` leaves the order unchanged.
     """
 
     ranking_weights: Annotated[
@@ -277,11 +277,11 @@ class SearchRequest(Request):
 
 
 class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A quote and where it stood: `text[start:end]` of the document's text in this `version`.
+    """A quote and its location: `text[start:end]` of the document's text in this `version`.
 
-    `hash` is over exactly these characters: the first 32 hexadecimal digits of their SHA-256 in UTF-8.
-    `begins` are the first of them, by which they are found where they have moved. `page` and `heading` are
-    for readers.
+    `hash` covers exactly these characters: the first 32 hexadecimal digits of their SHA-256 in UTF-8.
+    `begins` holds the first characters of the quote, to find it again after it has moved. `page` and
+    `heading` are for readers.
     """
 
     document: Annotated[
@@ -302,15 +302,15 @@ class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class CitationCheck(Response):
-    """What has become of a quote.
+    """The present state of a quote.
 
-    - there: it stands where it was cited; where the document has changed elsewhere, `version` says so
-    - moved: it stands in another place of the document now, of several the nearest to the old one
-    - changed: the document is there and the quote is not, at least not in these words
+    - there: it is where it was cited; if the document has changed elsewhere, `version` has the new number
+    - moved: it is in another place of the document now; of several places, the nearest to the old one
+    - changed: the document exists and the quote does not, at least not in these words
     - gone: the document was removed
 
-    `citation` is the one to use from now on, and `text` the quote, where it is there or has moved.
-    `document_id` and `version` are those of the document as it is; all are null where there is none.
+    If the quote is there or has moved, `citation` is the one to use from now on, and `text` is the quote.
+    `document_id` and `version` are those of the present document. Members without a value are null.
     """
 
     status: CitationStatus
@@ -334,7 +334,7 @@ class Chunk(Response):
 
 
 class DocumentSummary(Response, kw_only=True):
-    """The document that a result belongs to."""
+    """The document of a result."""
 
     id: int
     uid: str
@@ -351,7 +351,7 @@ class DocumentSummary(Response, kw_only=True):
 
 
 class RankingParts(Response):
-    """What a final score was made of; `Ranking` has the formula. `kind` is what the query was taken for."""
+    """The parts of a final score; `Ranking` has the formula. `kind` is the detected kind of the query."""
 
     semantic: Score
     recency: Score
@@ -362,12 +362,13 @@ class RankingParts(Response):
 
 
 class Explanation(Response):
-    """How a score came about: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
+    """Parts of a score: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
 
-    `cosine` or `bm25` is null where that part had no say (mode, or no match). `weight` and `saturation` are
-    those of the query: the saturation is in proportion to the bm25 of a passage that holds all of its words.
-    Where a final score was made, this is how its semantic part came about, and `ranking` has all parts.
-    `relevance` is what a reranker has given instead of that score.
+    `cosine` or `bm25` is null if that part does not count (because of the mode, or without a match). `weight`
+    and `saturation` are those of the query: the saturation is proportional to the BM25 score of a passage
+    that holds all words of the query. With a final score, these are the parts of its semantic score, and
+    `ranking` has the parts of the final one. `relevance` is the score of a reranker, which replaces the first
+    score.
     """
 
     cosine: float | None
@@ -379,19 +380,20 @@ class Explanation(Response):
 
 
 class Duplicate(Response):
-    """Where a result's text stands too, or one that is nearly the same."""
+    """Another place with the text of a result, or with nearly the same text."""
 
     document_id: int
     chunk_id: int
 
 
 class SearchResult(Response):
-    """One passage that answers, best first; `truncated` when `max_chars` or `max_tokens` cut its text.
+    """One matching passage, best first; `truncated` if `max_chars` or `max_tokens` cut its text.
 
-    `score` is from 0 to 1: how near the passage lies by meaning, and how much of the query's words it holds,
-    where a rare word counts for more than a frequent one. So it means the same for every query and in a base
-    of any size: what answers mostly has more than 0.5 in mode `hybrid`, what is about something else less. It
-    is no probability. After a reranker it is the relevance that this gave, with `ranking` the final score.
+    `score` is from 0 to 1. It combines the nearness in meaning and the share of the query's words in the
+    passage, where rare words weigh more than frequent ones. It is comparable between queries and between
+    bases of any size: in mode `hybrid` most relevant passages score more than 0.5, and passages on another
+    subject less. It is not a probability. After a reranker it is the reranker's relevance, and with `ranking`
+    the final score.
     """
 
     chunk: Chunk
@@ -407,25 +409,26 @@ class SearchResult(Response):
 
 
 class SearchResponse(Response):
-    """`total` counts the chunks that pass the filters and match, however many were asked for.
+    """`total` counts the chunks that pass the filters and match, independent of `top`.
 
-    `omitted` counts the results, and the chunks beside results, that `max_chars` or `max_tokens` left no
-    room for.
+    `omitted` counts the results, and the neighbours of results, that `max_chars` or `max_tokens` left no room
+    for.
 
-    A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near,
-    and scores `min_score` at least; the mode says which of the two counts. By meaning something is always
-    nearest: where fewer match than `top`, the nearest of the others follow, so that there may be more results
-    than `total`. `total_exact` is false where counting would take too long: as many match, or more.
+    A chunk matches if it holds a word of the query, or its vector is nearer to the query than the threshold
+    of the engine's model, and its score is at least `min_score`; the mode determines which of the first two
+    conditions apply. By meaning there is always a nearest chunk: if fewer chunks match than `top`, the
+    nearest remaining ones follow, so that there may be more results than `total`. `total_exact` is false if
+    counting would take too long: `total` is then a lower bound.
 
     `collapse` and `per_document` choose among three times as many results as `top`, or 30; `total` counts
     all.
 
-    `reranked` is there where a reranker was wanted. True: it has read the best candidates, all results among
-    them, and `score` is the relevance that it gave, from 0 to 1, which compares from one query to the next as
-    far as its model's does; `min_score`, `total` and `weak` are about the first scores. False: results and
-    scores are the first ones, and `rerank_failure` says why.
+    `reranked` is present if a reranker was requested. True: the reranker has read the best candidates, all
+    results among them, and `score` is its relevance, from 0 to 1. That score is comparable between queries as
+    far as the scores of the reranker's model are. `min_score`, `total` and `weak` refer to the first scores.
+    False: results and scores are the first ones, and `rerank_failure` has the reason.
 
-    `incomplete` is there where passages that might have answered could not be searched, and says why.
+    `incomplete` is present, with the reason, if passages that may match could not be searched.
     """
 
     results: list[SearchResult]
@@ -445,7 +448,7 @@ class SearchResponse(Response):
 
 
 class NoteRequest(Request):
-    """`POST /jobs` as JSON: a note to take in."""
+    """`POST /jobs` as JSON: a note to ingest."""
 
     text: Text
     title: Title | None = None
@@ -464,8 +467,8 @@ class NoteRequest(Request):
 class FileFields(Request):
     """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts.
 
-    A file's format is that of its name's extension. One of unknown extension is taken as text where the part
-    `file` says `Content-Type: text/plain`, and else refused.
+    The extension of a file's name determines its format. A file of unknown extension is accepted as text if
+    the part `file` has `Content-Type: text/plain`, and is refused otherwise.
     """
 
     title: Title | None = None
@@ -483,26 +486,27 @@ class FileFields(Request):
 
 
 class JobError(Response):
-    """Why a job failed: a code of the errors module, and what to do."""
+    """Reason of a job's failure: a code of the errors module, and advice."""
 
     code: str
     message: str
 
 
 class Job(Response):
-    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
+    """One ingestion job. `progress` runs from 0 to 1; `document_id` is set once it has completed.
 
-    Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
-    those that the note had then. A note that has this text and title changes not at all, and the outcome is
-    `unchanged`. `retryable`, `elapsed_seconds` and `estimated_seconds` came later than the
-    others: clients do without them where an engine leaves them out.
+    A job of kind `update` replaces the text of a note: `document_id` is that note from the start, and `tags`
+    are the tags of the note at that time. A note that already has this text and title does not change, and
+    the outcome is `unchanged`. `retryable`, `elapsed_seconds` and `estimated_seconds` were added later than
+    the other members: clients work without them if an engine omits them.
 
     A source is a collection (without one, the `dedup_scope`) and a `source_path`, and has one document. Jobs
-    of a source follow one another in the order of acceptance, and the last one stays. Until such a job has
-    completed the earlier text answers; then the new one does, in the same document where no other source has
-    it and nobody sent it without a source path. That document's title follows the new text, tags are united,
-    and metadata are replaced where some were sent. A document goes with its last source. A note that was sent
-    without a source path alone is from then on that of the first source that sends the same text.
+    of a source run one after another in the order of acceptance; the last one wins. Until such a job has
+    completed, searches find the earlier text, and from then on the new one. The document stays the same one
+    unless it has another source, or was also sent without a source path. Its title follows the new text, tags
+    are merged, and metadata are replaced if the request has any. A document is removed with its last source.
+    A note that was only sent without a source path belongs, from then on, to the first source that sends the
+    same text.
     """
 
     id: str
@@ -575,7 +579,7 @@ class JobList(Response):
 
 
 class Document(Response):
-    """A document without its chunks. `status` is `empty` where no text was found, with the reason."""
+    """A document without its chunks. `status` is `empty` if no text was found, with the reason."""
 
     id: int
     uid: str
@@ -619,10 +623,10 @@ class SimilarNote(Response):
 
 
 class DocumentDetail(Document, kw_only=True):
-    """A document with a slice of its chunks, in order; `chunk_count` is how many there are.
+    """A document with a slice of its chunks, in order; `chunk_count` is the number of all chunks.
 
-    `text` is there where it was asked for and the document is a note: all of it, as it was sent. A file has
-    its chunks alone. `similar` is there where it was asked for, the document is a note and the index answers:
+    `text` is present if it was requested and the document is a note: the whole text as it was sent. A file
+    has only chunks. `similar` is present if it was requested, the document is a note and the index answers:
     the notes most similar to the beginning of this one, the most similar first.
     """
 
@@ -634,7 +638,7 @@ class DocumentDetail(Document, kw_only=True):
 
 
 class DocumentList(Response):
-    """One page of the documents that match."""
+    """One page of the matching documents."""
 
     documents: list[Document]
     total: Count
@@ -643,10 +647,10 @@ class DocumentList(Response):
 
 
 class PastVersion(Response, kw_only=True):
-    """A document as it stood until its content was replaced, or until it was `removed`.
+    """A former state of a document: before its content was replaced, or before it was `removed`.
 
-    `version` is the number that it had then, and `updated_at` since when it had it. At `expires_at` it is
-    kept no longer.
+    `version` is its number at that time, and `updated_at` the start of that version. It is kept until
+    `expires_at`.
     """
 
     document_id: int
@@ -670,7 +674,7 @@ class PastVersion(Response, kw_only=True):
 class PastVersionDetail(PastVersion, kw_only=True):
     """A version with a part of its text: from the character `text_offset` of `text_length`.
 
-    That of a note is what was sent, that of a file its passages, each at its place.
+    The text of a note is the text that was sent; the text of a file is its passages, each at its offset.
     """
 
     metadata: dict[str, Any]
@@ -680,7 +684,7 @@ class PastVersionDetail(PastVersion, kw_only=True):
 
 
 class PastVersionList(Response):
-    """The one that was replaced or removed last comes first."""
+    """Ordered by the time of replacement or removal, latest first."""
 
     versions: list[PastVersion]
     total: Count
@@ -689,16 +693,16 @@ class PastVersionList(Response):
 
 
 class Purged(Response):
-    """How many versions are kept no longer."""
+    """The number of versions that were purged."""
 
     versions: Count
 
 
 class Removed(Response):
-    """What a deletion took away. `bytes` is the size of the originals.
+    """The extent of a deletion. `bytes` is the size of the originals.
 
-    `document_id` and `document_uid` are of the one document that the request was about, by whichever it was
-    addressed; an earlier engine leaves them out.
+    `document_id` and `document_uid` identify the one document of the request, by whichever of both it was
+    addressed. Earlier engines omit them.
     """
 
     documents: Count
@@ -712,7 +716,7 @@ class Removed(Response):
 class NotePatch(Request):
     """`PATCH /notes/{id}`: a new text, a new title, or both.
 
-    `expected_version` says the same as `If-Match`; where both are sent, the note must have each.
+    `expected_version` has the meaning of `If-Match`; if both are sent, both must match.
     """
 
     text: Text | None = None
@@ -739,12 +743,12 @@ class FeedbackRequest(Request):
 
 
 class Feedback(Response):
-    """What all voices together say of a document. A voice counts once, however often it is heard.
+    """The feedback of all voices on a document. A voice counts once, regardless of the number of its signals.
 
-    `voices` gave any signal, `clicked` opened it or found it useful. `score` is
-    `click_rate * 0.5 + rating_avg * 0.5`, where four voices are added that neither opened nor rated it, so
-    that a few move it little: `click_rate = clicked / (voices + 4)`,
-    `rating_avg = (useful + 2) / (useful + not_useful + 4)`.
+    `voices` is the number of voices with any signal, `clicked` of those that opened the document or found it
+    useful. `score` is `click_rate * 0.5 + rating_avg * 0.5`. Four neutral voices are added, so that a few
+    signals change it little: `click_rate = clicked / (voices + 4)`, `rating_avg = (useful + 2) / (useful +
+    not_useful + 4)`.
     """
 
     document_id: int
@@ -756,13 +760,13 @@ class Feedback(Response):
 
 
 class TagsRequest(Request):
-    """`POST /documents/{id}/tags`. The document may have 64 tags; where these are too many, none is added."""
+    """`POST /documents/{id}/tags`. A document has at most 64 tags; beyond that, no tag is added."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=MAX_TAGS)]
 
 
 class TagCount(Response):
-    """How much carries a tag."""
+    """The number of documents and chunks with a tag."""
 
     tag: str
     documents: Count
@@ -791,7 +795,7 @@ class ModelInfo(Response):
 
 
 class DeviceInfo(Response):
-    """What the model runs on."""
+    """The device that runs the model."""
 
     type: str
     threads: Count
@@ -817,13 +821,14 @@ class QueueState(Response):
 
 
 class StorageInfo(Response):
-    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in.
+    """The location of the data: `bytes` on disk, `free_bytes` available there, `originals_bytes` ingested.
 
-    `accessible`: it could be read just now. Where it could not, an issue says why, and all figures of the
-    status are those that were read last. `failed_bytes` were sent for failed jobs and are kept, so that those
-    can be tried again: for `failed_seconds_limit`, and no more than `failed_bytes_limit`, the oldest going
-    first. `kept_originals_bytes` are those of the files that are kept as they were sent, each content once;
-    an engine that keeps none leaves it out. Whoever may not know gets an empty `path`, and figures of zero.
+    `accessible`: the last attempt to read it succeeded. If it failed, an issue has the reason, and all
+    figures of the status are the last known ones. `failed_bytes` were sent for failed jobs and are kept for a
+    retry: for `failed_seconds_limit`, and at most `failed_bytes_limit`; the oldest are removed first.
+    `kept_originals_bytes` is the size of the files that are kept as they were sent, each content once; an
+    engine that keeps no files omits it. A caller without permission gets an empty `path`, and figures of
+    zero.
     """
 
     path: str
@@ -838,15 +843,15 @@ class StorageInfo(Response):
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the caller may not know; the figures then say nothing."""
+        """True if the caller may not see the storage; all figures are then zero."""
         return not self.path
 
 
 class SandboxInfo(Response):
-    """Where files are read: which parts of the sandbox hold, and for each other one why it does not.
+    """The sandbox of the processes that read files: the parts in force, and a reason for each missing part.
 
-    `setting`: whether files are read with what can be had, only with all parts, or without a sandbox. The
-    parts of an engine of another make may have other names.
+    `setting`: files are read with all available parts (`auto`), only with all parts (`require`), or without a
+    sandbox (`off`). Engines of other makers may have parts of other names.
     """
 
     setting: Literal["auto", "require", "off"]
@@ -855,15 +860,17 @@ class SandboxInfo(Response):
 
 
 Feature = Literal["access"]
-"""What an engine may do beside what every engine does. `access`: it enforces who may do what, and with which
-documents (`X-KB-Access`)."""
+"""An optional capability of an engine. `access`: it enforces the rights and the access scope of callers
+(`X-KB-Access`).
+"""
 
 
 class Status(Response):
     """`GET /status`. `issues` is empty when all is well.
 
-    Counts are of what the caller reaches. Whoever reaches not all, or may not administer, gets an empty
-    `storage` and no `sandbox`, which an engine that does not read files apart lacks too.
+    Counts cover the caller's access scope. A caller whose scope is limited, or without the right to
+    administer, gets an empty `storage` and no `sandbox`. An engine that does not read files in a sandbox
+    omits `sandbox` as well.
     """
 
     version: str
@@ -881,7 +888,7 @@ class Status(Response):
 
 
 class Health(Response):
-    """`GET /healthz` and `GET /readyz`. `issues`: what does not work although the engine serves."""
+    """`GET /healthz` and `GET /readyz`. `issues`: parts that do not work although the engine serves."""
 
     status: Literal["ok", "ready"]
     issues: list[str] | msgspec.UnsetType = msgspec.UNSET

@@ -1,10 +1,10 @@
 """Every operation of an engine, declared once, as a typed constant.
 
-`Operation[B, R]` takes a JSON body of the type B (None: it takes none) and answers with an R, so that
-whoever calls one by its constant has both checked: `client.call(SEARCH, body=...)` is a `SearchResponse`.
-From the table of all of them come the two OpenAPI documents (the engine API, and RAGler's operations at the
-root), the routes that an engine mounts and the paths that clients call. An operation without a handler stops
-an engine at its start.
+`Operation[B, R]` takes a JSON body of the type B (None: it takes no body) and returns an R, so that a call by
+its constant has both types checked: `client.call(SEARCH, body=...)` is a `SearchResponse`. The table of all
+operations determines the two OpenAPI documents (the engine API, and RAGler's operations at the root), the
+routes that an engine mounts and the paths that clients call. An operation without a handler stops an engine
+at its start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.content import FileContent
 
 API_VERSION = "v3.0.0"
-"""What `/status` of an engine of this API names at least, and what the server asks for."""
+"""Lowest version in `/status` of an engine with this API, and the version that the server requires."""
 
 BASE = "/api/v1"
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -36,7 +36,7 @@ MAX_WAIT_SECONDS = 30
 MAX_TEXT_SLICE = 1_000_000
 MAX_SIMILAR = 10
 UPDATE_WAIT_SECONDS = 20.0
-"""How long `patchNote` waits for its job where the caller does not say."""
+"""Default time that `patchNote` waits for its job, in seconds."""
 
 
 B = TypeVar("B")
@@ -52,7 +52,7 @@ class Method(StrEnum):
 
 
 class ApiSurface(StrEnum):
-    """The document that an operation belongs to. An engine serves the first, and the second whole or not."""
+    """The OpenAPI document of an operation. An engine serves `ENGINE`, and `RAGLER` whole or not at all."""
 
     ENGINE = "engine"
     RAGLER = "ragler"
@@ -63,7 +63,7 @@ Offset = Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="how many to pa
 
 
 class NoQuery(m.Request):
-    """The query of an operation that takes none."""
+    """The query of an operation without query parameters."""
 
 
 class PageQuery(m.Request):
@@ -110,7 +110,7 @@ class DocumentQuery(m.Request):
 
 
 WITHOUT_CHUNKS = DocumentQuery(chunks=False)
-"""Asks for a document alone, as most callers want it."""
+"""Query for a document without its chunks, as most callers need it."""
 
 
 class SourceQuery(m.Request):
@@ -175,7 +175,7 @@ _PATH_PARAMETERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An operation that can follow: its path parameters, each by its pointer (RFC 6901) into this answer."""
+    """An operation that can follow: its path parameters, each as a pointer (RFC 6901) into this response."""
 
     operation: str
     parameters: Mapping[str, str]
@@ -185,9 +185,9 @@ class Link:
 class Operation(Generic[B, R]):
     """One operation. `path` is the whole path with `{parameters}`; bodies and responses are Structs.
 
-    `path_parameters` are their types, by default those that `_PATH_PARAMETERS` gives them by their names.
-    `errors` are those beside the ones that all operations of its kind may answer with (`possible_errors`).
-    `accepted` is the model of a 202, which it answers instead where the work goes on. A retry under the same
+    `path_parameters` are their types, by default the types in `_PATH_PARAMETERS` for their names. `errors`
+    are the codes beside the codes that all operations of its kind share (`possible_errors`). `accepted` is
+    the model of a 202 response, for work that continues after the response. A retry under the same
     idempotency key then joins that work, and is never `in_progress`.
     """
 
@@ -211,22 +211,24 @@ class Operation(Generic[B, R]):
     reads: bool = False
     """True: a POST that changes nothing."""
     on_behalf: bool = False
-    """True: `X-User-ID` says for whom, so that callers take turns, and each is one voice."""
+    """True: `X-User-ID` names the user. Jobs take turns by user, and each user is one voice of feedback."""
     surface: ApiSurface = ApiSurface.ENGINE
     needs: Right | None = None
-    """The right that it needs, where that does not follow from its method."""
+    """The required right, if it does not follow from the method."""
     right: Right = field(init=False)
-    """What a caller must be allowed: to read, to delete (DELETE), else to write."""
+    """The required right: `needs`, or by the method `read`, `delete` (DELETE) or `write`."""
     models: Mapping[int, type[R]] = field(init=False)
-    """The models of its responses by status; decided once, as what follows is, and read with each request."""
+    """The response models by status. This and the following fields are computed once, since each request
+    reads them.
+    """
     mutates: bool = field(init=False)
-    """Whether it honours `Idempotency-Key`."""
+    """True if it honours `Idempotency-Key`."""
     excludes_retries: bool = field(init=False)
-    """Whether a retry is refused as `in_progress` while the first request runs."""
+    """True if a retry is refused as `in_progress` while the first request runs."""
     names_user: bool = field(init=False)
-    """Whether it looks at `X-User-ID`."""
+    """True if it reads `X-User-ID`."""
     answers_file: bool = field(init=False)
-    """Whether its answer is a file rather than JSON."""
+    """True if its response is a file rather than JSON."""
 
     def __post_init__(self) -> None:
         set_once = partial(object.__setattr__, self)
@@ -243,11 +245,11 @@ class Operation(Generic[B, R]):
             set_once("path_parameters", {name: _PATH_PARAMETERS[name] for name in names})
 
     def fill_path(self, values: Mapping[str, object]) -> str:
-        """The path with `values` for its parameters, percent-encoded.
+        """Return the path with `values` for its parameters, percent-encoded.
 
         Raises:
             PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
-                deletion would reach further than intended.
+            deletion would remove more than intended.
         """
         for name, value in values.items():
             if value in ("", ".", ".."):
@@ -264,8 +266,9 @@ class PathStepError(ValueError):
 
 
 def to_params(members: m.Request) -> dict[str, str]:
-    """The members that differ from their defaults, as a query or a form takes them: text as it is, anything
-    else as JSON."""
+    """Return the members that differ from their defaults, as fields of a query or form: text as it is, other
+    values as JSON.
+    """
     given: dict[str, Any] = msgspec.to_builtins(members)
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -274,7 +277,7 @@ def to_params(members: m.Request) -> dict[str, str]:
 
 
 AnyOperation: TypeAlias = Operation[Any, Any]
-"""An operation where its types do not matter."""
+"""An operation of unspecified types."""
 
 
 def _get(id_: str, path: str, summary: str, response: type[R], **further: Any) -> Operation[None, R]:
@@ -630,12 +633,12 @@ PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(
 OPERATIONS: tuple[AnyOperation, ...] = tuple(
     value for value in list(vars().values()) if isinstance(value, Operation)
 )
-"""The table: every operation that is defined above, in that order."""
+"""The table of all operations above, in that order."""
 
 BY_ID: Mapping[str, AnyOperation] = {operation.id: operation for operation in OPERATIONS}
 """The operations by id."""
 
 
 def of_surface(surface: ApiSurface) -> tuple[AnyOperation, ...]:
-    """The operations of one document."""
+    """Return the operations of one OpenAPI document."""
     return tuple(operation for operation in OPERATIONS if operation.surface is surface)

@@ -2,17 +2,17 @@
 
     POST /vector/search      GET /collections      GET /collections/{id}      PUT /collections/{id}
 
-A collection is what carries the tag `collection:<name>`. It has an id from the moment its name is first
-used (`collection_id`), and a description once somebody has put one:
+A collection is the set of documents with the tag `collection:<name>`. It has an id from the first use of its
+name (`collection_id`), and a description after a PUT:
 
-    nobody knows it ── a document carries its tag ──▶ undescribed ── PUT under its own id ──▶ described
-          │              ▲── the last one is gone ───────┘                                        ▲
-          └── PUT under its own id, or under any UUID that is not derived ────────────────────────┘
+    unknown ──────── a document carries its tag ──▶ undescribed ── PUT under its own id ──▶ described
+       │             ▲── the last one is removed ──────┘                                        ▲
+       └── PUT under its own id, or under any UUID that is not derived ─────────────────────────┘
 
-A described one stands, empty, when its documents are gone, and goes when all documents are removed with
-`collections=true` (`DELETE /api/v1/documents`). Name and id never part. Callers are distinguished by
-`X-User-ID`, and what they may do by `X-User-Role`. Names stand as RAGler's clients send and
-read them, camelCase where those do. Times are RFC 3339 in UTC.
+A described collection remains, empty, after its documents are removed. It is removed when all documents are
+removed with `collections=true` (`DELETE /api/v1/documents`). The pairing of name and id never changes.
+`X-User-ID` identifies callers, and `X-User-Role` determines their rights. Names are spelled as RAGler's
+clients send and read them, partly in camelCase. Times are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kb_contracts.api.models import MAX_TAGS, Count, Query, Ranking, Request, Response, Score, Tag
 
 USER_ID = "X-User-ID"
-"""The header that says on whose behalf a call is made; rate limits are kept by it."""
+"""The header with the user on whose behalf a call is made; rate limits count by it."""
 USER_ROLE = "X-User-Role"
-"""The header that says in which role, for every operation; `SERVICE` (in any case) may read and no more."""
+"""The header with the caller's role, for every operation; `SERVICE` (in any case) may only read."""
 SERVICE = "service"
 MAX_USER_CHARS = 255
 MAX_ROLE_CHARS = 64
 CALLER_TEXT = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
-"""What may stand in the two headers: printable ASCII, no space at either end."""
+"""Pattern of both headers: printable ASCII, no space at either end."""
 
 PREFIX = "collection:"
-"""What the tag of a collection begins with; the rest, which is not empty, is its name."""
+"""Prefix of a collection's tag; the rest, which is not empty, is its name."""
 
 WINDOW_SECONDS = 60
-"""Limits are kept in fixed windows of this length; a user's begins with the first call that counts."""
+"""Length of the fixed windows of rate limits, in seconds; a user's first counted call begins a window."""
 LIMITS: Mapping[str, int] = {"vectorSearch": 100, "listCollections": 20, "getCollection": 50}
-"""Calls a window that one user may make, by operation id. Where no user is named the credential counts."""
+"""Maximum calls of one user in a window, by operation id. Without a user, calls count by credential."""
 
 ENGINE_USER = "kb@localhost"
-"""Who created what nobody claims: the engine itself."""
+"""Creator of collections without a named creator: the engine itself."""
 DEFAULT_SOURCE_TYPE = "manual"
-"""What a document is whose metadata names no `source_type`."""
+"""Source type of a document without `source_type` in its metadata."""
 
 SourceType = Literal["confluence", "web", "manual"]
 CollectionId = Annotated[
@@ -78,33 +78,33 @@ EmailAddress = Annotated[
 ]
 Note = Annotated[str, Meta(min_length=1, max_length=200)]
 
-_VERSION = 14  # the place of a UUID's version in its text
+_VERSION = 14  # the position of a UUID's version in its text
 Moment = Annotated[str, Meta(description="RFC 3339 date or time, inclusive; a date means the whole UTC day")]
 
 
 def collection_id(name: str) -> str:
-    """The id that a collection has of itself: always the same for a name (a UUID of version 5)."""
+    """Return the default id of a collection: a function of its name (a UUID of version 5)."""
     return str(uuid5(NAMESPACE_URL, f"urn:kb:collection:{name}"))
 
 
 def may_have_id(name: str, id_: str) -> bool:
-    """Whether a collection may be described under this id: one of version 5 belongs to its own name alone.
+    """True if a collection may be described under this id: an id of version 5 belongs to its own name only.
 
-    Otherwise a collection could take an id that another name has as soon as a document carries its tag.
+    Otherwise a collection could take the id that another name gets as soon as a document carries its tag.
     """
     return id_[_VERSION] != "5" or id_ == collection_id(name)
 
 
 def may_change(role: str | None) -> bool:
-    """Whether a caller in this role may do more than read.
+    """True if a caller in this role may do more than read.
 
-    Of several roles, comma-separated as a proxy makes one header of two, none may be `SERVICE`.
+    A proxy joins two headers with a comma; `SERVICE` must not be among several roles.
     """
     return SERVICE not in {part.strip() for part in (role or "").lower().split(",")}
 
 
 def names_in(tags: Iterable[str]) -> list[str]:
-    """The names of the collections among tags, in their order."""
+    """Return the names of the collections among tags, in their order."""
     return [tag.removeprefix(PREFIX) for tag in tags if tag.startswith(PREFIX) and tag != PREFIX]
 
 
@@ -112,7 +112,7 @@ def names_in(tags: Iterable[str]) -> list[str]:
 
 
 class VectorFilters(Request):
-    """Conditions on the documents; dates are those of their last change."""
+    """Conditions on the documents; dates refer to their last change."""
 
     source_type: SourceType | None = None
     date_from: Moment | None = None
@@ -134,11 +134,11 @@ class VectorSearchRequest(Request, rename="camel"):
 
 
 class VectorMetadata(Response, kw_only=True):
-    """What is known of a passage's document.
+    """Properties of a passage's document.
 
     `source_type`, `last_modified_by` and `context_breadcrumbs` are the document's metadata of these names;
-    `tags` are without those of collections. `collection_id` is that of the collection searched, else of the
-    document's first one, null where it is in none. What is no text in the metadata counts as absent.
+    `tags` are the tags without collections. `collection_id` is that of the searched collection, otherwise of
+    the document's first collection, or null. Metadata that are not text count as absent.
     """
 
     collection_id: str | None
@@ -151,10 +151,10 @@ class VectorMetadata(Response, kw_only=True):
 
 
 class VectorResult(Response):
-    """One passage. `score` is its cosine with the query, nothing below zero, or the final score of `ranking`.
+    """One passage. `score` is its cosine with the query, at least zero, or the final score of `ranking`.
 
-    `source_url` is the metadata's `source_url` or `url`, else the source path, else the filename, else the
-    document's uid as a URN.
+    `source_url` is the first of these that exists: `source_url` in the metadata, `url` in the metadata, the
+    source path, the filename, the document's uid as a URN.
     """
 
     content: str
@@ -164,10 +164,10 @@ class VectorResult(Response):
 
 
 class VectorSearchResponse(Response, rename="camel"):
-    """The passages that match, best first.
+    """The matching passages, best first.
 
-    `total` counts all that match, whatever the limit is, as that of `POST /search` by meaning does; where
-    fewer match than the limit, the nearest of the others follow. `executionTime` is in milliseconds.
+    `total` counts all matches, independent of the limit, as in `POST /search` by meaning; if fewer match than
+    the limit, the nearest remaining passages follow. `executionTime` is in milliseconds.
     """
 
     results: list[VectorResult]
@@ -180,8 +180,11 @@ class VectorSearchResponse(Response, rename="camel"):
 
 
 class CollectionSummary(Response):
-    """A collection. One that nobody has described has no words, the engine as its creator, and was created
-    with the first of its documents."""
+    """A collection.
+
+    Without a description it has an empty one, the engine as its creator, and the creation time of its first
+    document.
+    """
 
     id: str
     name: str
@@ -192,17 +195,18 @@ class CollectionSummary(Response):
 
 
 class CollectionList(Response):
-    """All collections, by name; `total` is how many there are."""
+    """All collections, by name; `total` is their number."""
 
     collections: list[CollectionSummary]
     total: Count
 
 
 class CollectionStatistics(Response):
-    """Tokens are counted as a text is taken in, by the embedding model of that time; of texts that an earlier
-    engine took in they are an estimate.
+    """Statistics of a collection.
 
-    `last_published` is when a document in it last changed; where there is none, when it was last described.
+    Tokens are counted at ingestion, by the embedding model of that time; for texts ingested by an earlier
+    engine they are an estimate. `last_published` is the last change of a document in the collection; without
+    documents, of its description.
     """
 
     total_tokens: Count
@@ -211,7 +215,7 @@ class CollectionStatistics(Response):
 
 
 class CollectionDetail(CollectionSummary, kw_only=True):
-    """A collection with all that is known of it. `updated_at`: when documents or description last changed."""
+    """A collection with all its properties. `updated_at`: the last change of its documents or description."""
 
     updated_at: str
     target_audience: list[str] | UnsetType = UNSET
@@ -220,9 +224,10 @@ class CollectionDetail(CollectionSummary, kw_only=True):
 
 
 class CollectionRequest(Request):
-    """`PUT /collections/{id}`: describe a collection, which need not hold anything.
+    """`PUT /collections/{id}`: describe a collection, which may be empty.
 
-    What is left out is as if it had never been said; without `created_by` the creator stays who it was.
+    The description is replaced as a whole: omitted members are cleared, except `created_by`, which keeps its
+    value.
     """
 
     name: CollectionName

@@ -1,1 +1,1 @@
-"""Operations over HTTP on aiohttp, and the bounds that every server of ours keeps on its connections."""
+"""Operations over HTTP on aiohttp, and the connection limits of all servers."""

@@ -1,11 +1,11 @@
-"""The requests under way: which are answered while connections are short, and what a stop does to them.
+"""Admission of requests: when connections are short, and when the server stops.
 
-    signal to stop ─▶ listen no more ─▶ bodies may arrive ─▶ what has not arrived is refused ─▶ clean up
+    signal to stop ─▶ stop listening ─▶ wait for bodies ─▶ refuse incomplete requests ─▶ clean up
 
-A request tells the table of connections that its own is ACTIVE, and IDLE after it. Where there is no room for
-it, it is refused. Once a runner is cleaned up aiohttp drops what arrives: a request whose body is still
-arriving would be waited for in vain, and then cut. Whoever sent it would not know whether to send it again;
-an answer says so.
+Each request marks its connection ACTIVE in the table of connections, and IDLE afterwards. Without room for
+it, the request is refused. Once a runner is cleaned up, aiohttp drops arriving data: it would wait in vain
+for the rest of a body, and then close the connection. The sender would not know whether to send the request
+again; a refusal says so.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from aiohttp.typedefs import Handler
 from kb_contracts.http.connections import Connection, State
 
 RETRY_SECONDS = 5
-"""How long a caller is asked to wait before it tries again."""
+"""Time after which a refused caller is asked to try again, in seconds."""
 
 ARRIVING_SECONDS = 5.0
-"""How long bodies may still arrive once a server has to stop."""
+"""Maximum time for bodies to arrive once a server stops, in seconds."""
 
 LINGER_SECONDS = 2.0
-"""How long a runner reads on in a body that was refused: a connection closed while its sender still sends is
-reset, and the answer may be lost. A stop waits as long for what such a body has begun to be undone."""
+"""Time that a runner reads on in a refused body, in seconds. A connection that is closed while its peer still
+sends is reset, and the response may be lost. A stop allows the same time to undo partial work for such a
+body.
+"""
 
 
 class Admission:
-    """Stands before all else in one application that is served by a `ConnectionTable`."""
+    """The outermost middleware of an application that is served by a `ConnectionTable`."""
 
     def __init__(
         self,
@@ -44,11 +46,11 @@ class Admission:
         client_of: Callable[[web.Request], str | None] | None = None,
         is_futile: Callable[[web.Request], bool] = lambda _request: False,
     ) -> None:
-        """`no_room` and `unfinished` make the responses to what is refused.
+        """`no_room` and `unfinished` make the responses to refused requests.
 
-        A probe is answered where there is no room, too. `client_of` gives the address for which a proxy sends
-        a request. A futile one is refused at once when the server stops: what would come of it ends with the
-        server anyway.
+        A probe is answered even without room. `client_of` returns the address for which a proxy sent a
+        request. A request for which `is_futile` is true is refused at once when the server stops: its result
+        would be lost with the server.
         """
         self._no_room = no_room
         self._unfinished = unfinished
@@ -60,7 +62,7 @@ class Admission:
         self._changed = asyncio.Event()
 
     def install(self, app: web.Application) -> None:
-        """Stand before all that `app` serves, also for `stop_listening`."""
+        """Become the outermost middleware of `app`, and make `stop_listening` find it."""
         app[_ADMISSION] = self
         app.middlewares.insert(0, self._middleware)
 
@@ -100,7 +102,7 @@ class Admission:
         return response
 
     def _begin(self, connection: Connection, request: web.Request) -> bool:
-        """The request is being answered from now on; False where there is no room for it."""
+        """Mark the connection ACTIVE; False if there is no room for its request."""
         if connection.state is State.CLOSED:
             return True
         table = connection.table
@@ -115,7 +117,7 @@ class Admission:
         return not connection.surplus
 
     async def settle(self, seconds: float = ARRIVING_SECONDS) -> None:
-        """Return when no body arrives any more; those that have not arrived in `seconds` are refused."""
+        """Return when no body is arriving; refuse requests whose body has not arrived within `seconds`."""
         self._cut([task for task, request in self._arriving.items() if self._is_futile(request)])
         await self._until(lambda: not self._arriving, seconds)
         self._cut(list(self._arriving))
@@ -143,7 +145,7 @@ _ADMISSION = web.AppKey("_ADMISSION", Admission)
 
 
 async def stop_listening(runner: web.AppRunner) -> None:
-    """Take no more connections and let bodies arrive; then the runner can be cleaned up."""
+    """Stop accepting connections and let bodies arrive; then the runner can be cleaned up."""
     for site in list(runner.sites):
         await site.stop()
     await runner.app[_ADMISSION].settle()

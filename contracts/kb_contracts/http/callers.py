@@ -1,15 +1,14 @@
-"""Who calls, and what that caller may do: the token, the headers that narrow it, and pages of strangers.
+"""The caller of a request and its access: the token, the headers that narrow it, and foreign web pages.
 
-    token ──▶ Access ── X-KB-Access ── X-User-Role ──▶ what is left of it ──▶ the operation's right
-              of the key    both only take away
+    token ──▶ Access ── X-KB-Access ── X-User-Role ──▶ remaining access ──▶ the operation's right
+              of the key    both only reduce it
 
-An engine that requires no key has to keep web pages of strangers away. A browser on this machine reaches the
+An engine that requires no key has to refuse foreign web pages. A browser on this machine can reach the
 engine's port on behalf of any page that it shows. Such a page cannot read a response, but it can post a form
-with a file, which is how a file is submitted; its Origin header gives it away. A page whose own name is made
-to resolve to this machine (DNS rebinding) could read responses too; it is recognised by its Host header,
-which is a domain, because a stranger owns no name without a dot. An engine that listens on more than loopback
-cannot know the names that it is reached by, and checks the Origin alone. With a key set neither matters: no
-page knows it.
+with a file, which is how a file is submitted; its Origin header reveals it. A page whose own name is made to
+resolve to this machine (DNS rebinding) could read responses too; its Host header reveals it, which is a
+domain with a dot. An engine that listens on more than loopback cannot know its own names, and checks the
+Origin only. With a key set neither matters: no page knows it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kb_contracts.api.ragler import MAX_ROLE_CHARS, SERVICE, USER_ROLE, may_chan
 from kb_contracts.http.connections import is_loopback
 
 AccessOf = Callable[[str], Access | None]
-"""What the holder of a token may do, which is empty where none was sent; None: it is not known."""
+"""Returns the access of a token, or of no token (the empty string); None: the token is unknown."""
 
 _ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
 _OF_SERVICE: frozenset[Right] = frozenset(["read"])
@@ -38,15 +37,16 @@ _OF_SERVICE: frozenset[Right] = frozenset(["read"])
 
 
 def token_of(headers: MultiMapping[str]) -> str:
-    """The bearer token that came with a request; empty where none did."""
+    """Return the bearer token of a request, or the empty string."""
     scheme, _, token = headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def access_by_token(api_key: str, access_of: AccessOf | None) -> AccessOf:
-    """The engine's own key opens everything; other tokens, and none, what `access_of` says of them.
+    """Return a function from tokens to access.
 
-    Without either nobody needs a token.
+    The engine's own key has full access; `access_of` determines that of other tokens. Without both, no token
+    is needed.
     """
     expected = api_key.encode()
 
@@ -61,14 +61,14 @@ def access_by_token(api_key: str, access_of: AccessOf | None) -> AccessOf:
 
 
 def unauthorized() -> EngineError:
-    """The token is missing or not known."""
+    """The refusal of a missing or unknown token."""
     return EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
 
 
 def narrowed(access: Access, headers: MultiMapping[str], published: Reach | None = None) -> Access:
-    """What is left of it by the two headers that take away: those of the one whom a request is made for.
+    """Return the access after both headers that narrow it: the access of the caller of the request.
 
-    `published` is how far the role `SERVICE` reaches; None: everywhere.
+    `published` is the access scope of the role `SERVICE`; None: unlimited.
 
     Raises:
         EngineError: `invalid_parameter`.
@@ -85,11 +85,11 @@ def narrowed(access: Access, headers: MultiMapping[str], published: Reach | None
 
 
 def caller_of(held: Access, narrowed: Access, *, is_known: bool) -> tuple[str, str]:
-    """Who asks, for an audit log, and the name of the key by which that was said where it is another one.
+    """Return the caller for an audit log, and the name of the key if the key is another caller's.
 
-    `held` is what the token is for, `narrowed` what headers have left of it. The name in the header counts
-    with a key to everything, as servers have, which ask for others. Others ask for themselves, whatever they
-    send; and nobody is known where nobody needs a key.
+    `held` is the access of the token, and `narrowed` the access after the headers. The name in the header
+    counts only with an unlimited key, as servers have, which make requests for their callers. A limited key
+    determines the caller by itself, and without required keys the caller is unknown.
     """
     if not is_known:
         return "", ""
@@ -99,7 +99,7 @@ def caller_of(held: Access, narrowed: Access, *, is_known: bool) -> tuple[str, s
 
 
 def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> EngineError:
-    """What is answered to whoever lacks the operation's right."""
+    """The refusal of a caller without the operation's right."""
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):
         return EngineError(
             "forbidden",
@@ -110,15 +110,15 @@ def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> Engine
 
 
 def is_distinct(access: Access) -> bool:
-    """Whether it is of one of several callers, each of whom may see something else."""
+    """True if the access belongs to one of several callers that may see different documents."""
     return bool(access.name) or access.reach is not None
 
 
 def credential_of(authorization: str, access: Access) -> str:
-    """A digest of this header that no two callers share who see different things.
+    """Return a digest of this header that differs between callers with different access scopes.
 
-    Of a key to everything it is of the key alone, as it was before there were others: answers are kept
-    under it.
+    For an access without name and scope it covers the key only, as in earlier versions: kept responses are
+    stored under it.
     """
     presented = authorization.encode("utf-8", "surrogateescape")
     if is_distinct(access):
@@ -127,7 +127,9 @@ def credential_of(authorization: str, access: Access) -> str:
 
 
 def caller_header(headers: MultiMapping[str], name: str, max_chars: int) -> str | None:
-    """What a caller's header names, None where it is absent. Sent twice it is refused: neither may win."""
+    """Return the value of a caller's header, or None. A repeated header is refused, since neither value may
+    win.
+    """
     values = headers.getall(name, [])
     if not values:
         return None
@@ -158,7 +160,7 @@ def check_origin(headers: MultiMapping[str], host: str) -> None:
 
 
 def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request whose two `Authorization` or `Origin` headers two readers could read differently.
+    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
 
     Raises:
         EngineError: `unauthorized`.
@@ -168,7 +170,7 @@ def check_unrepeated(headers: MultiMapping[str]) -> None:
             raise EngineError("unauthorized", f"Send the header {name} once.")
 
 
-# Callers send the same few names with every request.
+# The same few names come with every request.
 @lru_cache(maxsize=256)
 def _is_local(url: str) -> bool:
     return is_loopback(_name(url))

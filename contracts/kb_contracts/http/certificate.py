@@ -1,8 +1,8 @@
-"""The certificate that a server shows, read again when its files change, and whom a client trusts.
+"""A server's certificate, reloaded when its files change, and a client's trusted authorities.
 
-Connections keep what they began with; new ones get what the files hold now. They are looked at when a
-connection comes, at most once a second, so that nothing runs where nobody calls. Files that do not fit
-together, as one that has been replaced before the other, change nothing until they do.
+Connections keep their certificate; new ones get the current one. The files are checked when a connection
+begins, at most once a second, so that an idle server does no work. Files that do not match, because one has
+been replaced before the other, have no effect until they do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 
 
 class CertificateUnusable(Exception):
-    """A certificate cannot be shown; the message is one line that says why."""
+    """A certificate cannot be used; the message is one line with the reason."""
 
 
 class _Mark(NamedTuple):
-    """By what a change of a file is seen, also where a link leads to another one."""
+    """File attributes that reveal a change, even if a symbolic link points to another file."""
 
     inode: int
     size: int
@@ -34,7 +34,7 @@ class _Mark(NamedTuple):
 
 
 class Certificate:
-    """A certificate, with those that vouch for it behind it, and its key, both in PEM."""
+    """A certificate, followed by its chain, and its key, both in PEM."""
 
     def __init__(self, certificate: Path, key: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises CertificateUnusable."""
@@ -45,7 +45,7 @@ class Certificate:
         self._context = _load(certificate, key)
 
     def context(self) -> ssl.SSLContext:
-        """For a connection that begins now."""
+        """Return the TLS context for a connection that begins now."""
         now = self._clock()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
@@ -69,7 +69,7 @@ class Certificate:
 
 
 def trusting(authorities: Path) -> ssl.SSLContext:
-    """What a client takes a certificate by, where these vouch for it and nobody else does.
+    """Return a client's TLS context that trusts these authorities only.
 
     Raises CertificateUnusable.
     """
@@ -121,4 +121,4 @@ class _Locked(Exception):
 
 
 def _no_password() -> str:
-    raise _Locked  # else OpenSSL would ask at the terminal
+    raise _Locked  # without this, OpenSSL would ask at the terminal

@@ -1,22 +1,22 @@
-"""Which connections a server keeps open, so that nobody can use up its descriptors and lock everybody out.
+"""The connections that a server keeps open, bounded so that no client can use up its descriptors.
 
 ```
-              ┌── a request came whole ──▶ ACTIVE ── it is answered ──▶ IDLE
+              ┌── a request arrived ─────▶ ACTIVE ── it is answered ──▶ IDLE
   AWAITING ───┤                                                          │
-   ▲          └── none within the time of a header ──▶ closed            │
-   └───────────────────────── bytes of the next one ─────────────────────┘
+   ▲          └── no complete header in time ──▶ closed                  │
+   └───────────────────────── bytes of the next request ─────────────────┘
 ```
 
-This is the level of the protocol; `kb_contracts.http.admission` is that of the requests. aiohttp has a
-time-out for a connection that waits between requests, and none for a header that never ends. Connections are
-bounded in all and for each address. Where a bound is reached, a new connection takes the place of the one
-that has been AWAITING longest, else of the one that has been IDLE longest: holding connections open without
-asking for anything keeps nobody out. Those that have only just come keep their place for a moment, and the
-next ones wait in the kernel. Where all are ACTIVE the new one is a surplus connection: a few of these are
-kept, to answer probes, and to say that there is no room.
+This module works on connections, `kb_contracts.http.admission` on requests. aiohttp has a time-out for a
+connection that waits between requests, but no time-out for a header that never ends. The number of
+connections is bounded in total and for each address. When a bound is reached, a new connection takes the
+place of the connection that has been AWAITING longest, otherwise of the connection that has been IDLE
+longest: open connections without requests do not lock out other clients. New connections keep their place for
+a moment; further ones wait in the kernel meanwhile. If all are ACTIVE, a new one is a surplus connection: a
+few of these are kept, to answer probes and to refuse requests with a proper response.
 
-With a certificate, a connection is AWAITING from the first byte of its handshake: one that does not end it is
-closed as one that does not end its header.
+With a certificate, a connection is AWAITING from the first byte of its handshake; the time limit of headers
+includes the handshake.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 4096
 HEADER_SECONDS = 10.0
 BACKLOG = 4096
-"""Connections that the kernel keeps waiting."""
+"""Maximum number of connections that the kernel queues."""
 
 _SURPLUS = 64
 PATIENCE_SECONDS = 0.25
-"""How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
+"""Minimum time that a new connection keeps its place, in seconds. Further ones wait in the kernel."""
 _AT_ONCE = 8
-"""Connections that begin, and that end, in one turn of the loop."""
+"""Maximum number of connections begun, and of connections ended, in one turn of the loop."""
 _TURNS = 6
-"""Turns of the loop after which what a new connection had sent at once has surely been read."""
+"""Turns of the loop after which the first data of a new connection, if sent at once, have been read."""
 _SWEEP_SECONDS = 1.0
 _CLOSING_SECONDS = 2.0
-"""How long an encrypted connection waits for its peer to agree that it is closed."""
+"""Maximum time that an encrypted connection waits for its peer's agreement to close, in seconds."""
 _BACKEND_CONNECTIONS = 512
 _OTHER_DESCRIPTORS = 256
-"""For connections that were just accepted and not yet counted, surplus ones, files and databases."""
+"""Descriptors for connections just accepted and not yet counted, surplus connections, files and databases."""
 _IPV6_NETWORK = 64
 
 
@@ -64,10 +64,10 @@ _IPV6_NETWORK = 64
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections may be open, and how long a header may take.
+    """Limits for the number of open connections and for the time of a header.
 
-    `per_address` of them may be open from one address for which `is_bounded` holds: programs of this machine
-    share one, and so do all who come through one proxy.
+    `per_address` is the limit for one address if `is_bounded` is true for it: programs of this machine share
+    one address, and so do all clients of one proxy.
     """
 
     connections: int = CONNECTIONS
@@ -77,9 +77,10 @@ class ConnectionLimits:
 
 
 def connections_within_descriptors(wanted: int) -> int:
-    """How many of the `wanted` connections this process has descriptors for; raises its soft limit for them.
+    """Return the number of connections, up to `wanted`, that this process has descriptors for.
 
-    A connection may need another one to a backend, and other descriptors are kept for the rest.
+    It raises the soft limit of the process for them. Each connection may need a second one to a backend, and
+    some descriptors are reserved for other uses.
     """
     others = _BACKEND_CONNECTIONS + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -96,7 +97,7 @@ def connections_within_descriptors(wanted: int) -> int:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address is this machine's own, by its form."""
+    """True if a host name or address is a loopback one, judged by its form."""
     try:
         return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
@@ -104,7 +105,9 @@ def is_loopback(name: str) -> bool:
 
 
 def owner_of(address: str) -> str:
-    """Under what the connections of an address are counted: IPv6 by its network, which one host has whole."""
+    """Return the key for counting the connections of an address: for IPv6 its /64 network, since one host has
+    it whole.
+    """
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -127,7 +130,7 @@ class State(Enum):
 
 
 class Connection(asyncio.Protocol):
-    """One connection: aiohttp's protocol, and what has to be known of it."""
+    """One connection: aiohttp's protocol, and the state that the table keeps for it."""
 
     __slots__ = (
         "_protocol",
@@ -147,16 +150,16 @@ class Connection(asyncio.Protocol):
         self._protocol = protocol
         self.state = State.AWAITING
         self.since = 0.0
-        """When it began to wait for a header, in the loop's time."""
+        """Start of waiting for a header, in the loop's time."""
         self.surplus = False
         self.peer = ""
         self.bounded = False
-        """Whether its peer's address has a bound."""
+        """True if its peer's address has a limit."""
         self.client: str | None = None
         """The address for which a proxy sent the request that is being handled."""
         self.transport: asyncio.Transport | None = None
         self.handshake: asyncio.Task[None] | None = None
-        """What agrees upon the encryption; there is no transport before that has ended."""
+        """The task of the TLS handshake; there is no transport before it has ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -184,7 +187,7 @@ class Connection(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def is_sending(self) -> bool:
-        """Whether an answer is still leaving."""
+        """True if a response is still being sent."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
 
@@ -193,10 +196,10 @@ def _address(peer: object) -> str:
 
 
 class ConnectionTable:
-    """Makes the protocols of new connections, and closes those for which there is no room.
+    """Creates the protocols of new connections, and closes connections beyond the limits.
 
-    `awaiting`, `idle` and `surplus` hold connections in the order in which they came to be so. A request
-    moves its connection itself: `kb_contracts.http.admission`.
+    `awaiting`, `idle` and `surplus` are in the order in which connections entered that state. A request moves
+    its connection itself: `kb_contracts.http.admission`.
     """
 
     def __init__(
@@ -218,13 +221,13 @@ class ConnectionTable:
         self._turns: deque[float] = deque(maxlen=_TURNS)
         self._lost: deque[tuple[asyncio.Protocol, Exception | None]] = deque()
         self._before = 0.0
-        """Since when a connection must be AWAITING for another to take its place."""
+        """Latest start of AWAITING at which a connection can be replaced by a new one, in the loop's time."""
 
     def __call__(self) -> Connection:
         return Connection(self, self._make())
 
     def add(self, connection: Connection, address: str) -> None:
-        """Give a new connection a place, where need be that of another one."""
+        """Give a new connection a place, if necessary that of another one."""
         connection.bounded = self._limits.is_bounded(address)
         connection.peer = owner_of(address)
         if not self._take_place(connection, self._before):
@@ -235,7 +238,7 @@ class ConnectionTable:
         self.await_header(connection)
 
     def acceptable(self, most: int) -> int:
-        """For how many connections, `most` at the most, there is a place now."""
+        """Return the number of connections, up to `most`, that have room now."""
         now = asyncio.get_running_loop().time()
         self._turns.append(now)
         before = self._before = min(now - PATIENCE_SECONDS, self._turns[0])
@@ -263,7 +266,8 @@ class ConnectionTable:
     def end_in_turn(self, protocol: asyncio.Protocol, error: Exception | None) -> None:
         """Report lost connections to aiohttp, a few in each turn of the loop.
 
-        What thousands that close at once had begun is cancelled, and others would wait for all of it.
+        Closing cancels the request of a connection. If thousands close at once, the cancellations would delay
+        all other requests.
         """
         if not self._lost:
             asyncio.get_running_loop().call_soon(self._end_some)
@@ -277,7 +281,7 @@ class ConnectionTable:
             asyncio.get_running_loop().call_soon(self._end_some)
 
     def await_header(self, connection: Connection) -> None:
-        """The connection has the time of a header from now on."""
+        """Start the time limit of a header for the connection."""
         self.idle.pop(connection, None)
         if connection.state is State.CLOSED:
             return
@@ -288,7 +292,7 @@ class ConnectionTable:
             self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def count_client(self, connection: Connection, client: str) -> bool:
-        """Count a request of the connection for the address `client`; False where that has its bound."""
+        """Count a request of the connection for the address `client`; False if that is at its limit."""
         if self._limits.is_bounded(client):
             client = owner_of(client)
             if self._of[client] >= self._limits.per_address:
@@ -298,19 +302,19 @@ class ConnectionTable:
         return True
 
     def release_client(self, connection: Connection) -> None:
-        """The request that was counted for an address has ended."""
+        """Stop counting the connection's request for an address, once it has ended."""
         if connection.client is not None:
             self._give_back(connection.client)
             connection.client = None
 
     def promote(self, connection: Connection) -> None:
-        """Give a surplus connection a place, now that it has a request, if there is one."""
+        """Give a surplus connection a regular place, if possible, now that it has a request."""
         if self._take_place(connection, asyncio.get_running_loop().time()):
             connection.surplus = False
             del self.surplus[connection]
 
     def _take_place(self, connection: Connection, before: float) -> bool:
-        """Count a connection; where there is no room, in place of one AWAITING since `before`, or IDLE."""
+        """Count a connection; at a limit, in place of one AWAITING since `before`, or of an IDLE one."""
         full = connection.bounded and self._of[connection.peer] >= self._limits.per_address
         if (full or self._open >= self._limits.connections) and not self._evict(
             connection.peer if full else None, before
@@ -322,7 +326,7 @@ class ConnectionTable:
         return True
 
     def _evict(self, peer: str | None, before: float) -> bool:
-        """Close the connection of `peer`, or of anybody, that can best be spared; whether there is one."""
+        """Close the most expendable connection of `peer` (None: of any peer); True if there was one."""
         for connection in self.awaiting:
             if connection.since > before:
                 break
@@ -345,7 +349,7 @@ class ConnectionTable:
     def _close(self, connection: Connection) -> None:
         self.remove(connection)
         if connection.transport is not None:
-            connection.transport.abort()  # its descriptor is wanted now
+            connection.transport.abort()  # frees its descriptor at once
         elif connection.handshake is not None:
             connection.handshake.cancel()
 
@@ -356,10 +360,11 @@ class ConnectionTable:
 
 
 class Intake:
-    """Takes connections from a socket, by turns, as far as the table has places for them.
+    """Accepts connections from a socket in turns, as long as the table has room.
 
-    `take` gives the next, None where there is none, and raises OSError where there is no descriptor for it. A
-    server of asyncio's accepts all that wait before the first of them is counted.
+    `take` returns the next connection, or None if no connection waits, and raises OSError if there is no
+    descriptor for it. asyncio's own server would accept all waiting connections before the first of them is
+    counted.
     """
 
     def __init__(
@@ -421,7 +426,7 @@ class Intake:
         accepted.setblocking(False)
         try:
             address = _address(accepted.getpeername())
-        except OSError:  # it has left
+        except OSError:  # the client has closed it
             accepted.close()
             return
         connection = self._table()
@@ -438,7 +443,7 @@ class Intake:
 
 
 class Listener:
-    """Sockets that listen on `address`, from which connections are taken in."""
+    """Listening sockets on `address`, from which connections are accepted."""
 
     def __init__(self, table: ConnectionTable, sockets: list[socket.socket]) -> None:
         self.address: tuple[str, int] = sockets[0].getsockname()[:2]
@@ -461,10 +466,10 @@ class Listener:
 
 
 async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
-    """Listen on all addresses of `host`, empty for every address; port 0 is any free one.
+    """Listen on all addresses of `host`, or on every address if it is empty; port 0 is any free one.
 
     Raises:
-        OSError: it is not this machine's, or taken.
+        OSError: the address is not an address of this machine, or is in use.
     """
     infos = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -487,10 +492,10 @@ async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
 
 
 class _Malformed(logging.Filter):
-    """Takes out the records of requests that could not be parsed, and writes a line for each."""
+    """Removes the records of requests that could not be parsed, and logs a line for each instead."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is of something else."""
+        """False for a record of an unparsable request."""
         # Imported here: settings name bounds of this module, and a stdio server must import no HTTP server.
         from aiohttp.http_exceptions import HttpProcessingError
         from aiohttp.web_protocol import RequestPayloadError
@@ -506,7 +511,7 @@ _MALFORMED = _Malformed()
 
 
 def connection_log() -> logging.Logger:
-    """The logger to hand to `web.AppRunner(logger=...)`. Faults of handlers keep their tracebacks in it."""
+    """Return the logger for `web.AppRunner(logger=...)`. It logs exceptions of handlers with tracebacks."""
     logger = logging.getLogger("aiohttp.server.connections")
-    logger.addFilter(_MALFORMED)  # once, however often this is called
+    logger.addFilter(_MALFORMED)  # added once, regardless of the number of calls
     return logger

@@ -1,9 +1,9 @@
 """Calls of an application's operations by a caller in its own process, without HTTP.
 
-They take the way of a request from its parsing on (`mount.py`): the same conversion, the same idempotency
-keys in use and rates, the same handlers and problem documents. What a connection needs is left out: the key,
-the Origin, the route. As over HTTP, a caller that leaves stops nothing that has begun: each call is a task of
-its own. Who was still sending a file cancels it.
+They follow the path of a request from its parsing on (`mount.py`): the same conversion, idempotency keys in
+use, rates, handlers and problem documents. Steps that concern connections are left out: the key, the
+Origin, the route. As over HTTP, a caller that leaves does not stop work that has begun: each call is a task
+of its own. Only a caller that leaves while sending a file cancels its call.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from kb_contracts.http.mount import (
 from kb_contracts.http.multipart import SentFile
 
 _ENDING_SECONDS = 10.0
-"""How long calls may end in when the application stops; as connections may."""
+"""Maximum time that calls may take to end when the application stops, in seconds; the same as for
+connections.
+"""
 
 
 class DirectCalls:
-    """The operations of `app`, called as a caller over HTTP with this `api_key` would."""
+    """The operations of `app`, called with the rights of a caller over HTTP with this `api_key`."""
 
     def __init__(self, app: web.Application, api_key: str = "") -> None:
         self._answering = app[ANSWERING]
@@ -47,10 +49,10 @@ class DirectCalls:
         json: bytes = b"",
         file: SentFile | None = None,
     ) -> asyncio.Task[web.Response]:
-        """Begin a call of `operation`; its response, a problem document where it failed.
+        """Start a call of `operation`; the task returns its response, a problem document if it failed.
 
         `path`, `query` and `headers` are texts as in a URL, decoded. The body is `json`, or a file. The task
-        raises ConnectionError where `file.blocks` does, and nothing else.
+        raises ConnectionError if `file.blocks` does, and no other exception.
         """
 
         async def read_body() -> object:
@@ -67,7 +69,7 @@ class DirectCalls:
         return call
 
     async def close(self, _app: web.Application) -> None:
-        """Let calls end, for a while; a handler of the application's shutdown."""
+        """Wait for calls to end, then cancel the rest; a handler of the application's shutdown."""
         if self._calls:
             _, late = await asyncio.wait(self._calls, timeout=_ENDING_SECONDS)
             for call in late:
@@ -77,12 +79,12 @@ class DirectCalls:
     def _ended(self, call: asyncio.Task[web.Response]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # looked at, so that it is not reported as lost where nobody waits any more
+            call.exception()  # retrieved: asyncio reports an exception that no caller awaits
 
     async def _answer(self, operation: AnyOperation, sent: Sent) -> web.Response:
         try:
             return await self._answering[operation.id](sent)
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises has a response
+        except Exception as error:  # noqa: BLE001 - every exception of a handler becomes a response
             return failure_response(error, operation.method, operation.path)

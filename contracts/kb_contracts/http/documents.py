@@ -1,6 +1,6 @@
-"""The contract as the engine serves it: a page for people at `/docs`, and the OpenAPI documents behind it.
+"""The contract as the engine serves it: a page for people at `/docs`, and its OpenAPI documents.
 
-They say what the repository says, and no more: so they are answered without a key.
+Their content is public in the repository, so they need no key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kb_contracts.api.operations import ApiSurface, of_surface
 PAGE = "/docs"
 PATHS: Mapping[str, ApiSurface] = {f"/openapi/{part.value}.json": part for part in ApiSurface}
 OPEN = frozenset({PAGE, *PATHS})
-"""What is answered without a key."""
+"""Paths that need no key."""
 
 _STYLE = """
 :root { color-scheme: light dark; --link: #2a4fc4; --page: #fff; --ink: #1b2430; }
@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 def add_documents(app: web.Application) -> None:
-    """Serve the page and the documents, each made when it is first asked for."""
+    """Serve the page and the documents, each made at its first request."""
 
     async def page(_request: web.Request) -> web.Response:
         text = await asyncio.to_thread(_page)
@@ -64,7 +64,7 @@ def add_documents(app: web.Application) -> None:
 
 @cache
 def _document(part: ApiSurface) -> Json:
-    # Imported here: it takes a tenth of a second, and most engines are never asked.
+    # Imported here: it takes a tenth of a second, and most engines never need it.
     from kb_contracts.openapi import ABOUT, document
 
     return document(of_surface(part), ABOUT[part])
@@ -131,7 +131,7 @@ def _members(document: Json, schema: Json) -> Iterable[tuple[str, str]]:
 
 
 def _described(schema: Json, described: Json) -> str:
-    """The type of a value and what is said of it."""
+    """Return the type of a value and its description."""
     kinds = [
         each.get("type") or each.get("$ref", "").rpartition("/")[2] for each in schema.get("anyOf", [schema])
     ]
@@ -140,7 +140,7 @@ def _described(schema: Json, described: Json) -> str:
 
 
 def _resolved(document: Json, value: Json) -> Json:
-    """What a reference within the document leads to."""
+    """Return the target of a reference within the document."""
     while "$ref" in value:
         found: Any = document
         for step in value["$ref"].removeprefix("#/").split("/"):

@@ -1,4 +1,4 @@
-"""A file as the response to a request: to be saved, and never to be displayed or run where it comes from."""
+"""A file as a response: browsers save it, and never display or run it in the origin of the server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def content_disposition(filename: str) -> str:
-    """The header (RFC 6266) that has a file saved under its name, or what is left of it without folders and
-    signs that nobody sees; for old clients in ASCII, too."""
+    """Return the header (RFC 6266) for saving a file under its name.
+
+    Folders and invisible characters are removed. The header has an ASCII version of the name for old clients.
+    """
     last = filename.replace("\\", "/").rpartition("/")[2]
     visible = "".join(sign for sign in last if unicodedata.category(sign)[0] != "C").strip()
-    if len(visible) > _MOST_CHARS:  # the end says what it is
+    if len(visible) > _MOST_CHARS:  # keep the end, which has the extension
         visible = visible[: _MOST_CHARS // 2] + visible[-_MOST_CHARS // 2 :]
     visible = visible if visible.strip(".") else "file"
     plain = "".join(sign if sign in _PLAIN else "_" for sign in visible)
@@ -33,7 +35,7 @@ def content_disposition(filename: str) -> str:
 
 
 class FileResponse(web.Response):
-    """A response whose body is a file; whoever is in the same process takes its `blocks` instead."""
+    """A response whose body is a file; callers in the same process read its `blocks` instead."""
 
     def __init__(self, blocks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
         super().__init__(body=blocks, headers=headers, content_type=OCTETS)
@@ -41,9 +43,9 @@ class FileResponse(web.Response):
 
 
 async def file_response(content: FileContent) -> FileResponse:
-    """The response, once its first block is there; it breaks off where the others are not.
+    """Return the response once the first block is there; it is aborted if a later block is missing.
 
-    Raises what the first block raises.
+    Raises the exceptions of the first block.
     """
     first = await anext(content.blocks, b"")
     headers = {

@@ -1,11 +1,11 @@
-"""The adapter that mounts handlers on aiohttp: it routes, parses and encodes, and decides nothing else.
+"""The adapter that mounts handlers on aiohttp: it only routes, parses and encodes.
 
     request -> key, or origin -> route -> path, query, right, headers, body -> handler -> response as JSON
                      `------------------- any EngineError ---------------------> problem document
 
-Engine and simulator mount the same table, so that neither can serve a route, take a field or leave one
-out on its own. The tests check the responses against the committed document. From the parsing on, a call of
-the same process takes the same way (`direct.py`).
+Engine and simulator mount the same table, so that neither can have a route or a field of its own, or lack
+one. The tests check the responses against the committed document. Calls within the same process take the same
+path from the parsing on (`direct.py`).
 """
 
 from __future__ import annotations
@@ -61,21 +61,23 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 JSON_BODY_BYTES = 8 * 1024 * 1024
 REQUEST_LINE_BYTES = 64 * 1024
-"""Two source paths of 1,000 characters are up to 24,000 bytes in a URL."""
+"""Maximum length of the request line, in bytes: two source paths of 1,000 characters are up to 24,000 bytes
+in a URL.
+"""
 HEADER_BYTES = MAX_ACCESS_BYTES + 1024
-"""Of one header: the one that narrows an access may name many tags."""
+"""Maximum length of one header, in bytes: the one that narrows an access may name many tags."""
 MAX_VALUES = 100_000
-"""How many values a JSON body may hold, as `holds_too_many_values` counts them."""
+"""Maximum number of values in a JSON body, as `holds_too_many_values` counts them."""
 TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"
 _KEY_CHARS = 255
 _ACCESS = web.RequestKey("access", Access)
 _IS_KNOWN = web.RequestKey("is_known", bool)
 _ALSO = {"/healthz": ("/health",)}
-"""What many probes call a path; answered beside it, and promised by nobody."""
+"""Common aliases of probe paths; they are answered too, but are not part of the contract."""
 _PROBES = frozenset(
     path for each in OPERATIONS if each.public for path in (each.path, *_ALSO.get(each.path, ()))
 )
-"""The paths of operations that are answered without a key."""
+"""The paths of operations that need no key."""
 _OPEN = _PROBES | documents.OPEN
 _encode = msgspec.json.Encoder().encode
 
@@ -89,10 +91,10 @@ _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 class Incoming:
     """A request that fits its operation.
 
-    `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
-    `body` is None where the operation has none and where there is a file in its place, to be read from
-    `source`. `user` is what the caller's header names, where the operation reads it. `access` is what the
-    caller may do; the operation is within its rights.
+    `credential` is a digest that distinguishes callers, never the key; `if_match` is the expected version;
+    `body` is None if the operation has no body, and for a file, which is to be read from `source`. `user` is
+    the value of the caller's header, if the operation reads it. `access` is the caller's access; the
+    operation is within its rights.
     """
 
     operation: AnyOperation
@@ -108,7 +110,7 @@ class Incoming:
 
     @property
     def rated_user(self) -> str | None:
-        """Whose calls are counted: a user of a caller with a name or a reach is that caller's alone."""
+        """The user whose calls are counted. A caller with a name or an access scope has its own users."""
         if self.user is None or not is_distinct(self.access):
             return self.user
         return f"{self.credential} {self.user}"
@@ -119,10 +121,10 @@ Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request as it was sent, before it is known to fit.
+    """A request as it was sent, before it is validated.
 
-    `access` is what the holder of the token in `authorization` may do; headers may narrow it. `read_body`
-    gives what `Incoming.body` is to be; `source` is `Incoming`'s.
+    `access` is the access of the holder of the token in `authorization`; headers may narrow it. `read_body`
+    returns the value of `Incoming.body`; `source` is the same as in `Incoming`.
     """
 
     path: Mapping[str, str]
@@ -133,15 +135,15 @@ class Sent:
     source: web.Request | SentFile | None
     access: Access = EVERYTHING
     is_known: bool = True
-    """Whether the token tells who sends it; it does not where nobody needs one."""
+    """True if the token identifies the caller; False if no token is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What became of a request, for an audit log. `outcome` is `ok`, the code of an error, or `cancelled`.
+    """The outcome of a request, for an audit log: `ok`, the code of an error, or `cancelled`.
 
-    `action` is the operation's id, `who` the name of the caller, `key` that of the key by which somebody else
-    asked for the caller; `answer` is None where there was none.
+    `action` is the operation's id, `who` the name of the caller, `key` the name of the key by which a server
+    made the request for that caller; `answer` is None if there was no response.
     """
 
     action: str
@@ -159,11 +161,11 @@ Audit = Callable[[Audited], None]
 Answering = Callable[[Sent], Awaitable[web.Response]]
 
 ANSWERING: web.AppKey[Mapping[str, Answering]] = web.AppKey("ANSWERING")
-"""What answers each operation of an application, by id."""
+"""The coroutine functions that answer the operations of an application, by operation id."""
 
 
 def handlers_of(*sources: object) -> Mapping[str, Handler]:
-    """The handlers by operation id: attributes of `sources` that have the ids in snake case for their names.
+    """Return the handlers by operation id: attributes of `sources` named like the ids in snake case.
 
     An operation without a handler is left out; `build_application` refuses that.
     """
@@ -188,14 +190,14 @@ def build_application(
     audit: Audit | None = None,
     published: Reach | None = None,
 ) -> web.Application:
-    """An application that serves `operations`, each by the handler with its id.
+    """Return an application that serves `operations`, each by the handler with its id.
 
-    Who has the `api_key` may do everything, who has another token what `access_of` says; without either
-    everybody may do everything. `host` is what an engine listens on; from those who need no token it keeps
-    web pages of strangers away. With `keys` no two requests of one idempotency key run at once; with `rates`
-    calls are counted; `published` is how far the role `service` reaches, None: everywhere; `audit` learns of
-    each request that needs a key, also of those who have none. The simulator passes none of these but
-    `published` and does all itself, for each of its namespaces.
+    The holder of the `api_key` may do everything, and the holder of another token what `access_of` returns
+    for it; without either, every caller may do everything. `host` is the address that an engine listens on;
+    it is needed to refuse foreign web pages if callers need no token. With `keys`, no two requests of one
+    idempotency key run at once. With `rates`, calls are counted. `published` is the access scope of the role
+    `service`, or None if it is unlimited. `audit` is called for each request that needs a key, even if it has
+    no key. The simulator passes only `published` and implements the rest itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -252,8 +254,7 @@ def _answering(
     audit = None if operation.public else audit
 
     async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
-        # In the order in which a misfit is reported: what the caller may do, URL, the caller's user, body,
-        # other headers.
+        # In the order in which errors are reported: right, URL, the caller's user, body, other headers.
         headers = sent.headers
         if operation.right not in access.rights and not operation.public:
             raise right_missing(operation, headers)
@@ -367,7 +368,7 @@ def _idempotency_key(headers: MultiMapping[str]) -> str | None:
 
 
 def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
-    """The middleware that checks the key, or the origin, and makes every failure a problem document."""
+    """Return the middleware that checks key or origin, and converts every failure to a problem document."""
     access = access_by_token(api_key, access_of)
 
     def admit(request: web.Request) -> None:
@@ -407,14 +408,14 @@ def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audi
             return response
         except (web.HTTPException, asyncio.CancelledError, ConnectionError):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises has a response
+        except Exception as error:  # noqa: BLE001 - every exception of a handler becomes a response
             return failure_response(error, request.method, request.path)
 
     return rim
 
 
 def failure_response(error: Exception, method: str, path: str) -> web.Response:
-    """The problem document for what a handler raised; a fault of ours goes into the log, and only there."""
+    """Return the problem document for a handler's exception; only the log has details of internal errors."""
     if not isinstance(error, EngineError):
         logger.error("unhandled failure", exc_info=error, extra={"path": path, "method": method})
         error = EngineError("internal", "The engine failed; its log says why. Try again.")
@@ -433,7 +434,7 @@ def problem_response(error: EngineError) -> web.Response:
 
 
 def engine_admission() -> Admission:
-    """The admission of an engine: what it refuses is to be sent again."""
+    """Return the admission of an engine, whose refusals ask the caller to send the request again."""
 
     def refusal(detail: str) -> Callable[[web.Request], web.Response]:
         return lambda _request: problem_response(EngineError("not_ready", detail, retry_after=RETRY_SECONDS))
@@ -448,7 +449,7 @@ def engine_admission() -> Admission:
 
 
 def is_probe(request: web.Request) -> bool:
-    """Whether the request is one of those, which have room whatever else is under way."""
+    """True if the request is a probe, which is answered even when connections are short."""
     return request.path in _PROBES
 
 
@@ -456,10 +457,11 @@ def is_probe(request: web.Request) -> bool:
 
 
 def holds_too_many_values(raw: bytes) -> bool:
-    """Whether a JSON body holds more values than may be, each of which costs many times its bytes to read.
+    """True if a JSON body holds more than `MAX_VALUES` values.
 
-    Every value but the first follows a comma or an opening bracket. Those in strings count as well until
-    there are too many: only then the strings, of which a member has two at the most, are cut out.
+    Decoding a value needs many times the memory of its bytes. Every value but the first follows a comma or an
+    opening bracket. Commas and brackets within strings count as well at first. Only if there are too many,
+    the strings, at most two for each member, are cut out.
     """
     if len(raw) <= MAX_VALUES or _separators(raw) <= MAX_VALUES:
         return False
@@ -472,7 +474,7 @@ def _separators(raw: bytes) -> int:
 
 
 def decode_body(raw: bytes, model: type[S]) -> S:
-    """A model from a JSON body; `4.0` is an integer, as JSON Schema has it.
+    """Return a model from a JSON body; `4.0` is an integer, as in JSON Schema.
 
     Raises:
         EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
@@ -501,7 +503,7 @@ _WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
 def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
-    """A model from query parameters; each may stand once.
+    """Return a model from query parameters; each may appear once.
 
     Raises:
         EngineError: as `decode_body`, without `invalid_request`.
@@ -528,20 +530,20 @@ def _required(model: type[msgspec.Struct]) -> list[str]:
 
 @cache
 def _query_types(model: type[msgspec.Struct]) -> dict[str, Any]:
-    """The types of a query's fields without None: a query can only leave a field out."""
+    """Return the types of a query's fields without None: a query can only omit a field."""
     hints = get_type_hints(model, include_extras=True)
     return {name: kind for name, hint in hints.items() for kind in _kinds(hint)}
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """What a value may be beside None."""
+    """Return the types of a hint without None."""
     if get_origin(hint) not in (Union, UnionType):
         return [hint]
     return [kind for kind in get_args(hint) if kind is not NoneType]
 
 
 def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Path parameters, each converted to its declared type.
+    """Return the path parameters, each converted to its declared type.
 
     Raises:
         EngineError: `invalid_parameter` that names the parameter.
@@ -555,7 +557,7 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
         try:
             converted[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
-            # What the value is to be: in the contract's words where msgspec has only a pattern.
+            # The contract's description of the value, where msgspec reports only a pattern.
             metas = getattr(types[name], "__metadata__", ())
             words = next((meta.description for meta in metas if meta.pattern and meta.description), None)
             wanted = f" takes {words}" if words and "regex" in str(error) else f": {error}"
@@ -566,7 +568,9 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
 
 
 def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:
-    """The `EngineError` for a value that does not fit; of a `model` that is a Struct it says what is near."""
+    """Return the `EngineError` for an invalid value; for a `model` that is a Struct it suggests a similar
+    name.
+    """
     text = str(error)
     place = _PLACE.search(text)
     prefix = f"{place['place']}." if place else ""
@@ -592,7 +596,7 @@ def _unknown(name: str, known: Iterable[str]) -> EngineError:
 
 @cache
 def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The names of a model's members as an error gives them: `query`, `filters`, `filters.format`."""
+    """Return the names of a model's members as errors spell them: `query`, `filters`, `filters.format`."""
     names: list[str] = []
     hints = get_type_hints(model)
     for field in msgspec.structs.fields(model):

@@ -1,6 +1,6 @@
 """The file of `POST /jobs`, read as it arrives, in a multipart body or from a caller in this process.
 
-It goes to a sink, block by block, and never whole into memory.
+It goes to a sink block by block, and is never whole in memory.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class Sink(Protocol):
-    """Where the file's bytes go. Discarding it when the request fails is the caller's part."""
+    """Destination of a file's bytes. The caller discards it when the request fails."""
 
     async def write(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Write the next bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A file that arrived whole. `filename` is a bare name; `size` is in bytes."""
+    """A file that arrived completely. `filename` is a bare name; `size` is in bytes."""
 
     fields: FileFields
     filename: str
@@ -47,7 +47,7 @@ class ReceivedFile:
 
 @dataclass(frozen=True, slots=True)
 class SentFile:
-    """A file and its fields from a caller in this process, as a multipart body would hold them.
+    """A file and its fields from a caller in this process, with the content of a multipart body.
 
     `fields` are texts by name, `content_length` is the size of the file in bytes.
     """
@@ -65,11 +65,12 @@ async def receive_file(
     *,
     max_bytes: int,
 ) -> ReceivedFile:
-    """Read the file and its fields, of a request in any order; `open_sink(filename, content_type)` is called
-    when the file begins.
+    """Read the file and its fields, which a request may have in any order.
+
+    `open_sink(filename, content_type)` is called when the file begins.
 
     Raises:
-        EngineError: `invalid_request`, `payload_too_large`, or as the fields' models say.
+        EngineError: `invalid_request`, `payload_too_large`, or the errors of the fields' models.
     """
     if isinstance(source, SentFile):
         fields = {name: _field(name, text.encode()) for name, text in source.fields.items()}
@@ -169,14 +170,14 @@ def _field(name: str, raw: bytes) -> Any:
 
 
 def bare_name(filename: str | None) -> str:
-    """The last component of a client's file name, which is never used as a path.
+    """Return the last component of a client's file name; the name is never used as a path.
 
     Raises:
         EngineError: `missing_parameter` or `invalid_parameter`.
     """
     name = (filename or "").replace("\\", "/").rsplit("/", 1)[-1].strip()
     if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
-        # So a header holds bytes that are not UTF-8; nothing could store or show such a name.
+        # The header had bytes that are not UTF-8; such a name can be neither stored nor shown.
         raise EngineError("invalid_parameter", "The filename is not UTF-8; rename it.", parameter="file")
     if not name or name in {".", ".."}:
         raise EngineError("missing_parameter", "The part `file` needs a filename.", parameter="file")

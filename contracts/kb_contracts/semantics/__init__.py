@@ -1,5 +1,5 @@
-"""The contract's rules with one right answer, as pure functions that engine and simulator both call.
+"""The exact rules of the contract, as pure functions that engine and simulator share.
 
-What stays out is what is worth a second opinion: how documents are stored, how passages are ranked, and how
-jobs are carried out. There the simulator computes on its own, and the parity suite compares the two.
+Storage of documents, ranking of passages and execution of jobs are not here: for these the simulator has an
+independent implementation, and the parity suite compares it with the engine.
 """

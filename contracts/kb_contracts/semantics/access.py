@@ -1,9 +1,9 @@
-"""What a caller with a reach may do to tags: which it may give and take, and where a document may go.
+"""Rules for tags under an access scope: which tags a caller may add and remove, and where a document may go.
 
-A document is within reach where one of its tags is; then all of it is, its other tags included. Tags that
-begin with `collection:` say whose it is, so that only those within the reach are given and taken. A caller
-never takes a document out of its own reach: it would be gone for it. To move one it names the new tag with
-the old one (`removeTag` with `add`).
+A document is within the scope if one of its tags is; then all of it is accessible, including its other tags.
+Tags that begin with `collection:` determine the owner, so only the ones within the scope may be added and
+removed. A caller never moves a document out of its own scope, since it could not see it any more. To move a
+document it names the new tag together with the old one (`removeTag` with `add`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMED = 5
 
 
 def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
-    """Whether something may be taken in under these tags. Raises EngineError: `forbidden`."""
+    """Refuse a submission whose tags are not permitted. Raises EngineError: `forbidden`."""
     if reach is None:
         return
     given = list(tags)
@@ -32,7 +32,7 @@ def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
 
 
 def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
-    """Whether these tags may be given and taken. Raises EngineError: `forbidden`."""
+    """Refuse a change of tags that are not permitted. Raises EngineError: `forbidden`."""
     for tag in tags:
         if reach is not None and not reach.may_change(tag):
             raise EngineError(
@@ -44,7 +44,7 @@ def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
 
 
 def check_stays(reach: Reach | None, tags: Iterable[str]) -> None:
-    """Whether a document with these tags would still be within reach. Raises EngineError: `forbidden`."""
+    """Refuse tags that would move a document out of the scope. Raises EngineError: `forbidden`."""
     if reach is not None and not reach.admits(tags):
         raise EngineError(
             "forbidden",
@@ -55,10 +55,10 @@ def check_stays(reach: Reach | None, tags: Iterable[str]) -> None:
 
 
 def check_described(reach: Reach | None, name: str, id_: str, described_as: str | None) -> None:
-    """Whether a collection may be described under this id, as far as the reach decides.
+    """Refuse to describe a collection under this id if the access scope does not permit it.
 
-    With a reach it is the id that the name has of itself: any other may be that of a collection which is
-    out of reach, and whether it is must not be seen.
+    With a limited scope the id must be the default id of the name: any other id may be that of a collection
+    outside the scope, and the response must not reveal its existence.
 
     Raises EngineError: `forbidden`.
     """
@@ -73,7 +73,7 @@ def check_described(reach: Reach | None, name: str, id_: str, described_as: str 
 
 
 def check_whole(reach: Reach | None) -> None:
-    """Whether all of the base may be changed at once. Raises EngineError: `forbidden`."""
+    """Refuse a change of the whole base by a limited caller. Raises EngineError: `forbidden`."""
     if reach is not None:
         raise EngineError(
             "forbidden", "This key reaches a part of the base and may not clear it; delete documents instead."
@@ -81,6 +81,6 @@ def check_whole(reach: Reach | None) -> None:
 
 
 def named(reach: Reach) -> str:
-    """Some of what a reach has, for a message to whoever has it."""
+    """Return some of the tags in the scope, for a message to its caller."""
     each = [*map(repr, sorted(reach.tags)), *(f"{prefix!r} and more" for prefix in sorted(reach.prefixes))]
     return ", ".join(each[:_NAMED]) + (" …" if len(each) > _NAMED else "") if each else "none"

@@ -1,12 +1,12 @@
-"""Citations: what an answer rests on, and whether it still stands there.
+"""Citations: quotes from documents, and the check that they are still there.
 
-A citation names a quote by the document's uid, by the characters from `start` to `end` of its text, and by a
-hash of exactly these characters, so that nobody has to keep the text or the version that was cited. It is
-looked for at its place first, then by its first characters (`begins`), nearest first, so that no place of the
-text is hashed in vain. Only notes are edited: of a file, which is replaced as a whole, the place alone is
-compared.
+A citation identifies a quote by the document's uid, by the characters from `start` to `end` of its text, and
+by a hash of exactly these characters, so that neither the text nor the cited version has to be kept. The
+quote is searched at its place first, then by its first characters (`begins`), nearest first, so that only
+likely places are hashed. Only notes are edited in place: in a file, which is replaced as a whole, only the
+cited place is compared.
 
-An agent is given one as a line of text, and hands it back as it came:
+An agent gets a citation as a line of text, and returns it unchanged:
 
     6f1c2f0e-8a4b-4c53-9c1a-5f2f6f0c9d11:3:12:840-1205:<hash>:Pensions%20are%20revalued
     document                             version page start-end                begins
@@ -27,18 +27,18 @@ import msgspec
 from kb_contracts.api import models as m
 
 _BEGINS_CHARS = 24
-_TRIES = 500  # places that begin as the quote does; of these the nearest are hashed
+_TRIES = 500  # maximum number of places with the same beginning that are hashed, nearest first
 _LINE = re.compile(
     r"(?P<document>[^:]+):(?P<version>\d+):(?P<page>\d*):(?P<start>\d+)-(?P<end>\d+):(?P<hash>[^:]+):"
     r"(?P<begins>[^:]+)",
     re.ASCII,
 )
 GONE = m.CitationCheck(status="gone", document_id=None, version=None, citation=None, text=None)
-"""What is said of a citation whose document is not there."""
+"""The check of a citation whose document does not exist."""
 
 
 def with_citations(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
-    """The results with citations of their texts as they are."""
+    """Return the results with citations of their present texts."""
     return [
         msgspec.structs.replace(
             result, citation=citation_of(result.document.uid, result.document.version, result.chunk)
@@ -48,7 +48,9 @@ def with_citations(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
 
 
 def citation_of(uid: str, version: int, chunk: m.Chunk) -> m.Citation:
-    """The citation of a chunk's text, which may be cut at its end; of a very long one, of its beginning."""
+    """Return the citation of a chunk's text, which may be cut at its end; of a very long text, of its
+    beginning.
+    """
     text = chunk.text[: m.MAX_QUOTE_CHARS]
     return m.Citation(
         document=uid,
@@ -63,27 +65,27 @@ def citation_of(uid: str, version: int, chunk: m.Chunk) -> m.Citation:
 
 
 def quote_hash(text: str) -> str:
-    """The first 128 bits of the SHA-256 of exactly this text in UTF-8, as 32 hexadecimal digits.
+    """Return the first 128 bits of the SHA-256 of exactly this text in UTF-8, as 32 hexadecimal digits.
 
-    That no other text has the same, and none can be made for a given quote, takes no more; two texts made
-    to agree with each other would deceive only whoever made them.
+    128 bits are enough against a second text with the hash of a given quote. Collisions between two texts of
+    the same author are possible with less effort, but deceive only that author.
     """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quote that was found: where it begins in the document's text, and what it says."""
+    """A quote that was found: its offset in the document's text, and its text."""
 
     start: int
     text: str
 
 
 def find_quote(citation: m.Citation, text: str, *, begins_at: int = 0, moved: bool = False) -> Quote | None:
-    """The quote in this text, which `begins_at` that place of the document's.
+    """Return the quote in this text, which `begins_at` that offset of the document.
 
-    It stands where it was cited, or, if it may have `moved`, nearest to there; None: it is not found. An
-    `end` that makes no quote, or too long a one, finds none.
+    The quote is at the cited place or, if it may have `moved`, at the nearest place to it. Return None if it
+    is not found, or if `end` makes an empty or too long quote.
     """
     length = citation.end - citation.start
     if not 0 < length <= m.MAX_QUOTE_CHARS:
@@ -97,7 +99,7 @@ def find_quote(citation: m.Citation, text: str, *, begins_at: int = 0, moved: bo
 
 
 def _occurrences(text: str, words: str, start: int) -> Iterator[int]:
-    """Where the words stand in the text, nearest to `start` first."""
+    """Yield the offsets of the words in the text, nearest to `start` first."""
     before = text.rfind(words, 0, start + len(words) - 1)
     after = text.find(words, start)
     while before >= 0 or after >= 0:
@@ -112,7 +114,7 @@ def _occurrences(text: str, words: str, start: int) -> Iterator[int]:
 def checked(
     citation: m.Citation, document: m.Document, quote: Quote | None, chunk: m.Chunk | None
 ) -> m.CitationCheck:
-    """What is said of a citation of this document; `quote` was found in this `chunk`, or from it on."""
+    """Return the check of a citation of this document; `quote` was found in `chunk`, or begins there."""
     if quote is None or chunk is None:
         return m.CitationCheck(
             status="changed", document_id=document.id, version=document.version, citation=None, text=None
@@ -128,7 +130,7 @@ def checked(
 
 
 def as_line(citation: m.Citation) -> str:
-    """The citation as an agent is given it. Its heading is left out: nothing is compared with that."""
+    """Return the citation as a line for agents, without its heading, which is never compared."""
     page = "" if citation.page is None else citation.page
     begins = percent_encoded(citation.begins, safe="")
     place = f"{page}:{citation.start}-{citation.end}"
@@ -136,10 +138,10 @@ def as_line(citation: m.Citation) -> str:
 
 
 def from_line(line: str) -> m.Citation:
-    """The citation that a line stands for.
+    """Return the citation of a line.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is not a citation.
     """
     match = _LINE.fullmatch(line.strip()) if len(line) <= m.MAX_CITATION_CHARS else None
     if match is None:

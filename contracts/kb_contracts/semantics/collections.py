@@ -1,4 +1,4 @@
-"""Under which id a collection is described, and which collection a search names."""
+"""Rules for the id of a collection, and for the collection of a search."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kb_contracts.api.errors import EngineError
 def check_description(
     id_: str, name: str, *, described_as: str | None, owner: str | None, in_use: bool
 ) -> None:
-    """Whether the collection `name` may be described under `id_`.
+    """Refuse to describe the collection `name` under `id_` if the id does not belong to it.
 
-    `described_as` is the id it was described under before, None for the first time; `owner` is the name of
-    another collection that was described under `id_`; `in_use`: documents carry its tag.
+    `described_as` is the id of its earlier description, or None; `owner` is the name of another collection
+    that was described under `id_`; `in_use`: documents carry its tag.
 
     Raises:
         EngineError: `collection_exists`.
@@ -53,7 +53,9 @@ def no_collection_name(name: str) -> EngineError:
 
 
 def check_same_collection(name: str | None, found: str) -> None:
-    """Raises EngineError: `contradiction`, where a search's id is that of `found` and its name another's."""
+    """Raises EngineError: `contradiction`, if a search has the id of `found` and the name of another
+    collection.
+    """
     if name is not None and name != found:
         raise EngineError(
             "contradiction",

@@ -1,11 +1,11 @@
-"""Pages of one ranking: what a cursor holds, and what comes after it.
+"""Pages of one ranking: the content of a cursor, and the results after it.
 
-A cursor is the rest of a ranking: chunks by their ids, with their scores, in their order, and what the answer
-said of the whole. So page two is page two whatever has been added, changed or removed since; what is gone is
-left out, the chunks of a changed document among it. An engine keeps nothing, and the same cursor gives the
-same page again. It goes with the request that it came from, and with no other, nor with that of a caller who
-reaches other documents. What it names is looked for among those that its sender reaches: nobody has to
-believe it.
+A cursor is the rest of a ranking: ids of chunks with their scores, in order, and the totals of the response.
+So page two continues page one, regardless of documents added, changed or removed since; removed chunks are
+left out, as are the chunks of a changed document. An engine keeps no state, and the same cursor returns the
+same page again. It is valid only with the request that it came from, and only for callers with the same
+access scope. Its chunks are searched within the access scope of the sender, so a forged cursor reveals
+nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 
 POOL = 300
-"""How many results can be paged through."""
+"""Maximum number of results that can be paged through."""
 _VERSION = 1
 _MOST_PLACES = 11 * POOL
-"""Each with five merged chunks on either side."""
+"""Each result with five merged chunks on either side."""
 
 _Id = Annotated[int, Meta(ge=1, le=m.MAX_INTEGER)]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """A result to come: its chunk, and what cannot be read from the base again."""
+    """A result of a later page: its chunk, and the values that cannot be read from the base again."""
 
     chunk_id: _Id
     score: Annotated[float, Meta(ge=0, le=1)]
     explain: m.Explanation | None = None
     duplicates: list[tuple[_Id, _Id]] = []
-    """Document and chunk of each."""
+    """Document and chunk of each duplicate."""
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +54,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 def places_of(results: Sequence[m.SearchResult]) -> list[list[Place]]:
-    """Each result with the chunks that were merged into it, which are merged again on their page."""
+    """Return each result with the chunks that were merged into it, which are merged again on their page."""
     return [
         [
             Place(
@@ -70,7 +70,10 @@ def places_of(results: Sequence[m.SearchResult]) -> list[list[Place]]:
 
 
 def places_after(places: Sequence[list[Place]], page: Sequence[m.SearchResult]) -> list[list[Place]]:
-    """The places that a page leaves, at least all but the first: first what was merged and had no room."""
+    """Return the places after a page, beginning with merged chunks for which the page had no room.
+
+    The first place always counts as used, even if the page is empty, so that paging ends.
+    """
     lost = [row[1:] for row, result in zip(places, page, strict=False) if not (result.before or result.after)]
     return [*filter(None, lost), *places[max(1, len(page)) :]]
 
@@ -81,7 +84,7 @@ def cursor_after(
     places: Sequence[list[Place]],
     reach: Reach | None = None,
 ) -> str:
-    """The cursor of a page whose ranking goes on with these places, for who reaches as far."""
+    """Return the cursor of a page whose ranking continues with these places, for this access scope."""
     snapshot = _Snapshot(
         _VERSION,
         _digest(request, reach),
@@ -97,10 +100,10 @@ def cursor_after(
 
 
 def opened(request: m.SearchRequest, reach: Reach | None = None) -> tuple[m.SearchResponse, list[Place]]:
-    """What the request's cursor says of the whole, and the places that are left.
+    """Return the totals in the request's cursor, and the remaining places.
 
     Raises:
-        EngineError: `page_not_found`, the cursor is none, another request's, or that of another reach.
+        EngineError: `page_not_found`, the cursor is invalid, or is that of another request or access scope.
     """
     cursor = request.cursor or ""
     try:
@@ -126,7 +129,7 @@ def opened(request: m.SearchRequest, reach: Reach | None = None) -> tuple[m.Sear
 
 
 def results_at(places: Sequence[Place], found: Mapping[int, m.SearchResult]) -> list[m.SearchResult]:
-    """The results of those places whose chunks were found, by their ids, as the ranking had them."""
+    """Return the results of the places whose chunks still exist (`found`, by id), as in the ranking."""
     return [
         msgspec.structs.replace(
             found[place.chunk_id],

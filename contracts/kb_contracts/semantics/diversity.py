@@ -1,8 +1,8 @@
-"""A page that says many things: near duplicates become one result, as do neighbours; no document fills it.
+"""Diversity of a page: near duplicates are collapsed, neighbours merged, and results of one document limited.
 
-This works on the candidates of one search alone, in their order, so that it costs the same in a base of any
-size. Two texts are near duplicates where they share most of their runs of words, and have the same figures: a
-report of another month says something else.
+It works only on the candidates of one search, in their order, so that its cost is independent of the size of
+the base. Two texts are near duplicates if they share most of their word sequences, and have the same numbers:
+the report of another month is a different text.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from kb_contracts.semantics import cursors
 POOL = 30
 POOL_A_RESULT = 3
 
-_OTHER = 5  # one in so many of the runs of both may be in one of them alone
+_OTHER = 5  # at most 1/5 of the sequences of two near duplicates are in one of them only
 _RUN = 3
-_LONG_WORD = 20  # characters a word on average; above, the text has no blanks between its words
+_LONG_WORD = 20  # average characters of a word; above, the text has no spaces between its words
 _FIGURE = re.compile(r"\d+")
-_HOLDERS = 8  # texts that are remembered for a run; what more have in common tells none apart
+_HOLDERS = 8  # texts stored for a sequence; a sequence common to more texts distinguishes none
 _COMPARED = 3
 _COMPARABLE = 0.5
 
 Run = int
-"""A number for words in a row, within this process the same for the same words."""
+"""Hash of consecutive words; equal words have equal hashes within this process."""
 
 
 def pool_for(request: m.SearchRequest) -> int:
-    """How many candidates a page is chosen from."""
+    """Return the number of candidates that a page is chosen from."""
     pages = cursors.POOL if request.pages else request.top
     if not request.collapse and request.per_document is None:
         return pages
@@ -42,14 +42,15 @@ def pool_for(request: m.SearchRequest) -> int:
 
 
 def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:
-    """The candidates in the order in which pages give them, `top` a page; best first within each page."""
+    """Return the candidates in the order of the pages, `top` on each; best first within each page."""
     return in_pages(collapse_duplicates(results) if request.collapse else results, request)
 
 
 def in_pages(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:
-    """As `diverse`, of results among which are no near duplicates, such as those that a cursor holds.
+    """Return results without near duplicates, such as those of a cursor, in the order of the pages.
 
-    They come in the order of their pages, which one that was cut has made another one for what is left.
+    As `diverse`, but without the search for duplicates. The order is computed again, since a page that was
+    cut leaves other results for the next ones.
     """
     ordered = sorted(results, key=lambda result: -result.score)
     if request.collapse:
@@ -60,7 +61,7 @@ def in_pages(results: Sequence[m.SearchResult], request: m.SearchRequest) -> lis
 
 
 def collapse_duplicates(results: Sequence[m.SearchResult]) -> list[m.SearchResult]:
-    """The results without near duplicates of better ones, which name them."""
+    """Return the results without near duplicates of better ones, which list them."""
     of_figures: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, result in enumerate(results):
         of_figures[tuple(sorted(_FIGURE.findall(result.chunk.text)))].append(place)
@@ -80,10 +81,10 @@ def collapse_duplicates(results: Sequence[m.SearchResult]) -> list[m.SearchResul
 
 
 def _twins(texts: Mapping[int, frozenset[Run]]) -> dict[int, int]:
-    """Of the texts those that are near duplicates of an earlier one, and of which.
+    """Return the near duplicates of earlier texts, each with that text.
 
-    In the order of their numbers, two near duplicates have one of the first fifth of their runs in common:
-    at the most a fifth of the runs of either is the other's alone. So no more than these are looked up.
+    Two near duplicates share one of the first fifth of their sequences, in the order of the hashes, since at
+    most a fifth of the sequences of either is missing in the other. So only these are looked up.
     """
     twins: dict[int, int] = {}
     holders: dict[Run, list[int]] = defaultdict(list)
@@ -107,7 +108,9 @@ def _alike(runs: frozenset[Run], others: frozenset[Run]) -> bool:
 
 
 def runs_of(text: str) -> frozenset[Run]:
-    """Three words in a row each, in any case; three characters where there are no blanks between words."""
+    """Return the hashes of all three consecutive words, in any case; of characters, if words are not
+    separated.
+    """
     units: Sequence[str] = (folded := text.casefold()).split()
     if len(units) * _LONG_WORD < len(folded):
         units = "".join(units)
@@ -117,9 +120,9 @@ def runs_of(text: str) -> frozenset[Run]:
 
 
 def merge_neighbors(results: Sequence[m.SearchResult], top: int) -> list[m.SearchResult]:
-    """Of the first `top`, chunks that stand beside a better one go into its `before` and `after`.
+    """Return the results with chunks next to a better one moved into its `before` and `after`.
 
-    Only what would have been on the page is merged, so that a page does not grow by what answers less.
+    Only results among the first `top` are merged, so that a page does not gain chunks of lower relevance.
     """
     beside = {(result.document.id, result.chunk.index): result for result in results[:top]}
     merged = []
@@ -142,7 +145,7 @@ def merge_neighbors(results: Sequence[m.SearchResult], top: int) -> list[m.Searc
 def _taken(
     beside: dict[tuple[int, int], m.SearchResult], result: m.SearchResult, step: int
 ) -> Iterator[m.SearchResult]:
-    """The unbroken row of results on one side of this one, taken out of those that are left."""
+    """Take the adjacent results on one side of this one out of `beside`, up to the first gap."""
     index = result.chunk.index
     for place in range(1, m.MAX_NEIGHBORS + 1):
         other = beside.pop((result.document.id, index + step * place), None)
@@ -152,10 +155,10 @@ def _taken(
 
 
 def limit_documents(results: Sequence[m.SearchResult], top: int, per_document: int) -> list[m.SearchResult]:
-    """The results page by page, on each at most so many of one document.
+    """Return the results page by page, on each page at most `per_document` of one document.
 
-    What scores less than half of the page's best does not drive out what scores more: where nothing else
-    compares, one document does fill the page.
+    A result with less than half the score of the page's best does not displace a better one: without
+    comparable results, one document may fill the page.
     """
     ordered: list[m.SearchResult] = []
     left = list(results)

@@ -1,4 +1,4 @@
-"""Documents: what is refused before anything is queued or changed, and how they are titled and tagged."""
+"""Documents: refusals before a request has an effect, and the rules for titles and tags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
 
 def check_note_text(text: str) -> None:
-    """Raises EngineError: `invalid_parameter`, where a note holds nothing to find."""
+    """Raises EngineError: `invalid_parameter`, if a note has no visible text."""
     if not text.strip():
         raise EngineError(
             "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
@@ -36,7 +36,7 @@ def check_note_text(text: str) -> None:
 
 
 def check_original_kept(document: Document) -> None:
-    """Raises EngineError: `original_not_kept`, which says why."""
+    """Raises EngineError: `original_not_kept`, with the reason."""
     if document.original is True:
         return
     if document.doc_type == "note":
@@ -50,7 +50,7 @@ def check_original_kept(document: Document) -> None:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Refuse metadata that is too large or too deep to travel with every result.
+    """Refuse metadata that is too large or too deeply nested to be part of every result.
 
     Raises:
         EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
@@ -71,7 +71,7 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def check_patch(patch: NotePatch) -> None:
-    """Raises EngineError: `missing_parameter` for a patch of nothing, else as `check_note_text`."""
+    """Raises EngineError: `missing_parameter` for an empty patch, otherwise as `check_note_text`."""
     if patch.text is None and patch.title is None:
         raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
     if patch.text is not None:
@@ -79,7 +79,7 @@ def check_patch(patch: NotePatch) -> None:
 
 
 def check_ocr(fields: FileFields, form: Format) -> None:
-    """Raises EngineError: `invalid_parameter`, where OCR is forced on what has no pages to look at."""
+    """Raises EngineError: `invalid_parameter`, if OCR is forced on a format without pages or pixels."""
     if fields.force_ocr and not form.takes_ocr:
         raise EngineError(
             "invalid_parameter",
@@ -100,7 +100,7 @@ def check_confirmed(confirm: bool) -> None:
 
 
 def check_version(version: int, *expected: int | None) -> None:
-    """Raises EngineError: `version_conflict`, where a document has another `version` than one `expected`."""
+    """Raises EngineError: `version_conflict`, if a document's `version` differs from one `expected`."""
     for each in expected:
         if each not in (None, version):
             raise EngineError(
@@ -111,7 +111,7 @@ def check_version(version: int, *expected: int | None) -> None:
 
 
 def document_key(text: str) -> int | str:
-    """The number or the uid that a path names a document by.
+    """Return the number or the uid of the document in a path.
 
     Raises:
         EngineError: `document_not_found` for a number beyond any document's.
@@ -124,7 +124,7 @@ def document_key(text: str) -> int | str:
 
 
 def text_digest(text: str) -> tuple[str, int]:
-    """SHA-256 and size in bytes of a note's text in UTF-8."""
+    """Return SHA-256 and size in bytes of a note's text in UTF-8."""
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest(), len(data)
 
@@ -133,17 +133,19 @@ WHITE_SPACE = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
     "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""The characters that a note may end in without being another note."""
+"""Trailing characters that do not distinguish two notes."""
 
 
 def note_hash(text: str) -> str:
-    """What notes of the same content have in common: the SHA-256 of the text without trailing white space."""
+    """Return the content hash of a note: the SHA-256 of its text without trailing white space."""
     return text_digest(text.rstrip(WHITE_SPACE))[0]
 
 
 def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
-    """Which tags a further submission adds to the document that is there, in their order: no second
-    collection, no tag twice, and none beyond as many as one submission may have."""
+    """Return the tags that a further submission adds to the existing document, in their order.
+
+    A document gets no second collection, no tag twice, and at most `MAX_TAGS` tags.
+    """
     united = list(present)
     for tag in further:
         second = tag.startswith(PREFIX) and any(known.startswith(PREFIX) for known in united)
@@ -153,7 +155,7 @@ def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
 
 
 def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
-    """Raises EngineError: `invalid_parameter`, where a document would have more tags than it may."""
+    """Raises EngineError: `invalid_parameter`, if a document would have more than `MAX_TAGS` tags."""
     added = set(further).difference(present)
     if added and len(present) + len(added) > MAX_TAGS:
         raise EngineError(
@@ -165,7 +167,7 @@ def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
 
 
 def note_title(text: str) -> str:
-    """The first line that is not blank, white space collapsed, cut to 80 characters."""
+    """Return the first line that is not blank, white space collapsed, cut to 80 characters."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     title = " ".join(first.split())
     return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
@@ -183,7 +185,9 @@ def similar_notes(found: Sequence[SearchResult], document_id: int, limit: int) -
 
 
 def title_after_update(title: str, old_text: str, text: str) -> str:
-    """The title of a note whose text changes: one taken from the old text goes with it, a given one stays."""
+    """Return the title of a note after a change of its text: a derived title is derived anew, a given one
+    stays.
+    """
     return note_title(text) if title == note_title(old_text) else title
 
 

@@ -1,15 +1,16 @@
-"""What voices say of a document, and the score that it makes.
+"""Feedback on documents, and the score that results from it.
 
-A voice is a caller: the credential of a request, with the user on whose behalf it came. It counts once a
-document, however often it is heard: its last rating stands, and what it has opened stays opened.
+A voice is a caller: the credential of a request, with the user on whose behalf it came. It counts once for
+each document, regardless of the number of its signals: its last rating counts, and an opened document remains
+opened.
 
-    click_rate = clicked / (voices + PRIOR)                     PRIOR voices are added, that neither opened
-    rating_avg = (useful + PRIOR / 2) / (ratings + PRIOR)       nor rated it, so that a few move little
+    click_rate = clicked / (voices + PRIOR)                     PRIOR neutral voices are added, so that
+    rating_avg = (useful + PRIOR / 2) / (ratings + PRIOR)       few signals change the score little
     feedback   = click_rate * 0.5 + rating_avg * 0.5
 
-A document of which nobody has said anything has 0.25. One voice takes it to 0.40 or to 0.20; with the default
-weight of feedback that moves a final score by less than a hundredth. Found useful counts as opened too: else
-a good word would lower the rate of a document that everybody opens.
+A document without feedback has 0.25. One voice changes it to 0.40 or to 0.20; with the default weight of
+feedback this changes a final score by less than a hundredth. A useful rating counts as a click too: otherwise
+a good rating would lower the click rate of a document that every voice opens.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What one voice has said of one document; `rating` is 1 for useful, -1 for not useful, 0 for none."""
+    """The feedback of one voice on one document; `rating` is 1 for useful, -1 for not useful, otherwise 0."""
 
     opened: bool = False
     rating: int = 0
@@ -36,7 +37,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What all voices have said of one document. `clicked`: opened it, or found it useful."""
+    """The feedback of all voices on one document. `clicked`: opened it, or found it useful."""
 
     voices: int = 0
     clicked: int = 0
@@ -48,7 +49,7 @@ NO_VOTES = Votes()
 
 
 def voted(standing: Vote | None, signal: m.Signal) -> Vote:
-    """What a voice has said, after one more signal; the same again changes nothing."""
+    """Return a voice's feedback after one more signal; a repeated signal changes nothing."""
     vote = standing or Vote()
     if signal == "clicked":
         return replace(vote, opened=True)
@@ -56,7 +57,7 @@ def voted(standing: Vote | None, signal: m.Signal) -> Vote:
 
 
 def tally(votes: Iterable[Vote]) -> Votes:
-    """All votes for one document, counted."""
+    """Return the totals of all votes for one document."""
     given = list(votes)
     return Votes(
         voices=len(given),
@@ -67,14 +68,14 @@ def tally(votes: Iterable[Vote]) -> Votes:
 
 
 def feedback_score(votes: Votes) -> float:
-    """From 0 to 1."""
+    """Return the feedback score, from 0 to 1."""
     click_rate = votes.clicked / (votes.voices + PRIOR)
     rating_avg = (votes.useful + PRIOR / 2) / (votes.useful + votes.not_useful + PRIOR)
     return round(click_rate * CLICK_SHARE + rating_avg * RATING_SHARE, _DECIMALS)
 
 
 def feedback_of(document_id: int, votes: Votes) -> m.Feedback:
-    """The answer of `giveFeedback`."""
+    """Return the response of `giveFeedback`."""
     return m.Feedback(
         document_id=document_id,
         voices=votes.voices,

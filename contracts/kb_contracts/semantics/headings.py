@@ -1,7 +1,7 @@
-"""Which lines of a Markdown text are headings: what chunks are titled by, and what a section of a note is.
+"""Headings of a Markdown text: they are the titles of chunks, and delimit the sections of a note.
 
-As CommonMark has it, but for underlines: below a paragraph of several lines, or one that begins with emphasis
-or code, it is taken for the rule that its author mostly means.
+The rules are CommonMark's except for underlines: below a paragraph of several lines, or one that begins with
+emphasis or code, an underline is read as a thematic break, which is the usual intention.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 _LONGEST_UNDERLINED = 200
 
-# Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
-# many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
+# Only lines that could open a fence, be a heading, or underline one are examined, so that a text of many
+# megabytes is scanned by the expression and not line by line in Python. It never backtracks.
 _LINE = re.compile(
     r"^(?P<indent>[ \t]*)(?:"
     r"(?P<item>(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
@@ -30,19 +30,19 @@ _PARAGRAPH = re.compile(r" {0,3}[^\s#>|`~=*+-]")
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """One heading and where its line or lines lie, in code points."""
+    """One heading with the offsets of its line or lines, in code points."""
 
     level: int
     """1 to 6."""
     title: str
-    """What stands between its marks, or above its underline; may be empty."""
+    """The text between its marks, or above its underline; may be empty."""
     start: int
     end: int
     """After the last character of its line, the line break not included."""
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """The headings in order, `#` and underlined ones; what stands in a fence or front matter is none.
+    """Yield the headings in order, `#` and underlined ones, except within fences and front matter.
 
     Linear in the length of the text.
     """
@@ -51,7 +51,7 @@ def headings(text: str) -> Iterator[Heading]:
     last_end = front_matter.end() if front_matter else 0
     for line in _LINE.finditer(text, last_end):
         mark, indent = line["fence"], _columns(line["indent"])
-        if indent < inside:  # the item of a list has ended, and a fence in its first line with it
+        if indent < inside:  # the list item has ended, and with it a fence in its first line
             fence, inside = "", 0
         if fence:
             closes = mark and mark.startswith(fence) and not line["item"] and not line["info"].strip()
@@ -80,10 +80,10 @@ def _columns(lead: str) -> int:
 
 
 def _line_above(text: str, start: int, after: int) -> tuple[int, str] | None:
-    """Where the line before `start` begins, and what it says, if an underline makes it a heading.
+    """Return offset and text of the line before `start`, if an underline makes it a heading.
 
-    The line before that one must be blank. `after` is the end of the heading before, which must not be
-    used twice.
+    The line before that one must be blank. `after` is the end of the previous heading, which must not be used
+    twice.
     """
     line_start = text.rfind("\n", after, start - 1) + 1 or after
     line = text[line_start : start - 1]

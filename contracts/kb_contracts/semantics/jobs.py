@@ -1,4 +1,4 @@
-"""The life of a job, as a table, in which a store looks up the states that an event may leave; and refusals.
+"""The states of a job as a table, in which a store looks up the states that an event may leave; and refusals.
 
 queued --take--> running --complete--> completed
   |  ^ ^            | |-----fail-----> failed
@@ -19,7 +19,7 @@ _QUEUE_RETRY_SECONDS = 5.0
 
 
 class Event(StrEnum):
-    """What can happen to a job; `RELEASE` is what an engine does that stops or has lost its lease."""
+    """An event of a job; `RELEASE` is caused by an engine that stops or has lost its lease."""
 
     TAKE = "take"
     RELEASE = "release"
@@ -38,23 +38,25 @@ TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
     ("running", Event.CANCEL): "cancelled",
     ("failed", Event.RETRY): "queued",
 }
-"""Every transition there is."""
+"""All transitions."""
 
 
 def sources(event: Event) -> tuple[JobStatus, ...]:
-    """The states that the event may leave."""
+    """Return the states that the event may leave."""
     return tuple(status for status, happening in TRANSITIONS if happening is event)
 
 
 def target(event: Event) -> JobStatus:
-    """The state that the event leads to, from wherever it is allowed."""
+    """Return the state that the event leads to; it is the same from every state."""
     (status,) = {reached for (_, happening), reached in TRANSITIONS.items() if happening is event}
     return status
 
 
 def may_succeed_again(code: str, expected_version: int | None) -> bool:
-    """Whether a job that failed with this error is worth a retry: not one that expected a version of its note
-    which is past, for versions only rise."""
+    """True if a retry of a job that failed with this error may succeed.
+
+    A job that expected a past version of its note cannot, since versions only increase.
+    """
     return code != "version_conflict" or expected_version is None
 
 
@@ -77,7 +79,7 @@ def job_not_retryable(status: JobStatus) -> EngineError:
 
 
 def check_queue_room(waiting: int, max_waiting: int) -> None:
-    """Raises EngineError: `queue_full`, where so many jobs wait already."""
+    """Raises EngineError: `queue_full`, if `max_waiting` jobs wait."""
     if waiting >= max_waiting:
         raise EngineError(
             "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_QUEUE_RETRY_SECONDS

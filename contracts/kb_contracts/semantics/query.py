@@ -2,19 +2,19 @@
 
     "connection reset by peer"      only passages that hold it
     -docker  -"docker compose"      only passages that do not hold it
-    everything else                 words, by which passages are ranked; those of phrases count among them
+    all other text                  words for the ranking of passages, including the words of phrases
 
-A passage holds a phrase where its words stand in text, heading or title in this order, with nothing but white
-space and punctuation between them. They are compared without case, compatibility forms and diacritics, and
-are not stemmed. In scripts without spaces between words each character counts as a word, so that a phrase is
-found inside a sentence.
+A passage holds a phrase if its words are in text, heading or title in this order, with only white space and
+punctuation between them. They are compared without case, compatibility forms and diacritics, and are not
+stemmed. In scripts without spaces between words each character counts as a word, so that a phrase is found
+inside a sentence.
 
-What agents paste must not exclude by accident. A minus excludes a word of three letters and digits or more,
-of nothing else, that begins with a letter; where options such as `-v` or `--all` stand in the query it is a
-command line, and no word is excluded. A query of several lines, which may be a diff, excludes nothing. A
-straight quotation mark behind a letter or digit begins no phrase: it is that of inches.
+Pasted text must not exclude words by accident. A minus excludes a word only if it consists of at least three
+letters and digits, begins with a letter, and has no other characters; a query with options such as `-v` or
+`--all` is a command line, and excludes no word. A query of several lines, which may be a diff, excludes
+nothing. A straight quotation mark behind a letter or digit begins no phrase: it is an inch mark.
 
-All of this takes a time in proportion to the text, whatever it is.
+All of this takes linear time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from itertools import chain
 from kb_contracts.api.errors import EngineError
 
 _CLOSING = {'"': '"', "“": "”“", "”": "”", "„": "“”", "«": "»"}
-"""What ends a phrase, by what begins it."""
+"""The closing quotation marks by opening mark."""
 _OPENING = re.compile(f"[{''.join(_CLOSING)}]")
 SYNTAX = re.compile(f"[-{''.join(_CLOSING)}]")
-"""Stands in every query that has a phrase or an exclusion."""
+"""Matches every query that has a phrase or an exclusion."""
 _MINUS = re.compile(r"(?<!\S)-\S+")
 _SHORTEST = 3
-"""Letters and digits of a word that a minus excludes: shorter ones are options."""
+"""Minimum length of an excluded word, in letters and digits: shorter ones are options."""
 _BEHIND_A_WORD = ".,;:!?)"
 
 _NOT_COMPARED = re.compile(
@@ -43,26 +43,28 @@ _NOT_COMPARED = re.compile(
     "\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
     "\u00ad\u200c\u200d\u2060\ufeff]"
 )
-"""Accents, the points of Hebrew and Arabic, and what nobody sees: soft hyphens and joiners."""
+"""Ignored characters: accents, the points of Hebrew and Arabic, soft hyphens and invisible joiners."""
 _UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e50-\u0e59\u0e81-\u0edf\u1000-\u1049\u1050-\u109d\u1780-\u17d3\u17e0-\u17e9"
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3100-\u312f\u31a0-\u31bf"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, Han, kana, bopomofo, and Hangul, whose particles grow on to the words."""
+"""Scripts compared by character: Thai, Lao, Burmese, Khmer, Han, kana, bopomofo, and Hangul, whose particles
+are attached to words.
+"""
 _SIGNS = "".join(
     chr(code)
     for code in chain(range(0x0900, 0x1000), range(0x1700, 0x1CD0))
     if unicodedata.category(chr(code)) in {"Mn", "Mc"}
 )
-"""Vowel signs, of Indic scripts above all, which are no letters to `re`."""
+"""Vowel signs, mainly of Indic scripts, which `re` does not match as letters."""
 _SPACES = {code: " " for code in range(128) if not chr(code).isalnum()}
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[\w{_SIGNS}]+")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text as they are compared, in their order."""
+    """Return the words of a text in their order, normalised for comparison."""
     if text.isascii():
         return text.lower().translate(_SPACES).split()
     spaced = _UNSPACED_RUN.sub(lambda run: f" {' '.join(run[0])} ", _folded(text))
@@ -75,7 +77,7 @@ def _folded(text: str) -> str:
 
 
 class Wording:
-    """What a passage has to hold, and what it must not hold: phrases and words, as they were written."""
+    """The phrases that a passage must hold, and the phrases and words that it must not hold, as written."""
 
     def __init__(self, phrases: Iterable[str] = (), excluded: Iterable[str] = ()) -> None:
         self.phrases, self.excluded = tuple(phrases), tuple(excluded)
@@ -85,11 +87,11 @@ class Wording:
 
     @property
     def effort(self) -> int:
-        """By how many passes over a passage it is judged."""
+        """Number of scans of a passage."""
         return 1 + len(self._rows) + len(self._no_rows)
 
     def passes(self, title: str, heading: str | None, text: str) -> bool:
-        """Whether a passage may answer."""
+        """True if a passage holds all phrases and no exclusion."""
         parts = [words_of(part) for part in (title, heading or "", text)]
         if self._rows or self._no_rows:
             whole = "\n".join(map(_in_a_row, parts))
@@ -100,7 +102,7 @@ class Wording:
 
 
 def _divided(phrases: Iterable[str]) -> tuple[set[str], list[str]]:
-    """Those of one word, and those of several in a row."""
+    """Return the phrases of one word, and the phrases of several words."""
     found = [words_of(phrase) for phrase in phrases]
     rows = dict.fromkeys(_in_a_row(words) for words in found if len(words) > 1)
     return {words[0] for words in found if len(words) == 1}, list(rows)
@@ -112,9 +114,9 @@ def _in_a_row(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """`text` is what passages are ranked by, the query itself where it has neither phrase nor exclusion.
+    """A parsed query. `text` ranks the passages; without phrases and exclusions it is the query itself.
 
-    `wording` None: any passage may answer.
+    `wording` None: every passage passes.
     """
 
     text: str
@@ -123,7 +125,7 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A phrase or a word that is excluded, at `query[start:end]`."""
+    """A phrase or an excluded word, at `query[start:end]`."""
 
     start: int
     end: int
@@ -132,10 +134,10 @@ class _Part:
 
 
 def parse_query(query: str) -> ParsedQuery:
-    """What a query asks for.
+    """Return the parsed query.
 
     Raises:
-        EngineError: `invalid_parameter` where it excludes, and says nothing else.
+        EngineError: `invalid_parameter` if it consists of exclusions only.
     """
     spans = list(_phrases(query))
     excludes = len(query.strip().splitlines()) == 1
@@ -165,7 +167,7 @@ def parse_query(query: str) -> ParsedQuery:
 
 
 def _phrases(query: str) -> Iterator[tuple[int, int]]:
-    """Where the phrases stand, from mark to mark. A pair of marks around no word is passed over."""
+    """Yield start and end of each phrase, with its marks. A pair of marks without a word is ignored."""
     beyond = 0
     for mark in _OPENING.finditer(query):
         start = mark.start()
@@ -187,7 +189,7 @@ def _phrase(query: str, start: int, end: int, excludes: bool) -> _Part:
 
 
 def _excluded_words(query: str, phrases: Sequence[tuple[int, int]]) -> list[_Part]:
-    """Those outside of phrases; none in a command line."""
+    """Return the excluded words outside of phrases; in a command line there are no exclusions."""
     starts, found = [start for start, _ in phrases], []
     for behind in _MINUS.finditer(query):
         start = behind.start()

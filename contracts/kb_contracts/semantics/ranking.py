@@ -1,13 +1,13 @@
-"""The final score: how well a passage answers, how recent and how reputed its document is, what voices say.
+"""The final score: relevance of a passage, recency and reputation of its document, and feedback.
 
     final_score = w1 * semantic + w2 * recency + w3 * reputation + w4 * feedback      the weights add up to 1
     recency     = exp(-decay_rate * days_since_update)
     reputation  = source_type_weight[source_type]
     feedback    = click_rate * 0.5 + rating_avg * 0.5                                 (`feedback.py`)
 
-The formula is RAGler's. It comes in its phases: what does not pass the filters is never scored, the semantic
-score decides which passages are candidates at all, and the other parts order these. It is off unless a
-request or the engine's settings ask for it. Which weights count may depend on what kind of query it is.
+The formula is RAGler's, and is applied in its phases: passages that do not pass the filters are not scored,
+the semantic score selects the candidates, and the other parts only order these. It is off unless a request or
+the engine's settings enable it. The weights may depend on the kind of the query.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from kb_contracts.api.ragler import DEFAULT_SOURCE_TYPE
 from kb_contracts.semantics.feedback import NO_VOTES, Votes, feedback_score
 
 NO_RERANKER = "This engine has no reranker."
-"""Why nothing is reranked where there is none."""
+"""Failure message of an engine without a reranker."""
 
 DEFAULT_WEIGHTS = m.RankingWeights(semantic=0.7, recency=0.15, reputation=0.10, feedback=0.05)
 DECAY_RATE = 0.01
-"""Per day."""
+"""Default decay rate, per day."""
 SOURCE_TYPE_WEIGHT: Mapping[str, float] = {"confluence": 1.0, "web": 0.7, "manual": 0.4}
 
 POOL = 100
 POOL_A_RESULT = 3
 
-_DECIMALS = 6  # of a score, as everywhere
-_TOLERANCE = 1e-6  # in a sum of weights: 0.7 + 0.15 + 0.1 + 0.05 is not 1 in binary
+_DECIMALS = 6  # decimals of every score
+_TOLERANCE = 1e-6  # tolerance of a sum of weights: 0.7 + 0.15 + 0.1 + 0.05 is not 1 in binary
 _SECONDS_A_DAY = 86_400
-_LONG = 6  # words that make a question
-# These read a query once, whatever is in it: each part begins where the one before must end.
+_LONG = 6  # minimum number of words of a question
+# These expressions read a query once, whatever its content: each part begins where the previous one must end.
 _PHRASE = re.compile(r'"[^"\w]*\w[^"]*"|“[^“”\w]*\w[^“”]*”')
 # A word with a digit among its letters, or with a sign inside: E1234, max_chars, a.b.c, kb::search, src/app.
 _IDENTIFIER = re.compile(r"\b(?:(?=\w*\d)(?=\w*[^\W\d_])|(?=\w*?[^\W_]_)|(?=\w+(?:[./\\#@$]|::|->)\w))\w+")
@@ -50,23 +50,23 @@ _QUESTION_MARKS = ("?", "？", "؟", "՞", "፧")
 
 @dataclass(frozen=True, slots=True)
 class RankingDefaults:
-    """How an engine is set: what counts where a request does not say."""
+    """An engine's settings for requests that omit parts of the ranking."""
 
     for_all: m.Ranking | None = None
-    """The ranking of requests that name none; None: they are not ranked."""
+    """The ranking of requests without one; None: their results have no final score."""
     weights: Mapping[m.QueryKind, m.RankingWeights] = field(default_factory=dict)
-    """Those that are not named are DEFAULT_WEIGHTS."""
+    """Missing kinds have DEFAULT_WEIGHTS."""
     decay_rate: float = DECAY_RATE
     source_type_weight: Mapping[str, float] = field(default_factory=lambda: SOURCE_TYPE_WEIGHT)
 
 
 PLAIN = RankingDefaults()
-"""An engine whose settings are the contract's own."""
+"""The defaults of the contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankingPlan:
-    """How the results of one search are ordered."""
+    """The ranking of one search, with all defaults filled in."""
 
     kind: m.QueryKind
     weights: m.RankingWeights
@@ -75,10 +75,10 @@ class RankingPlan:
 
 
 def ranking_plan(query: str, ranking: m.Ranking, defaults: RankingDefaults) -> RankingPlan:
-    """How the results of a query are ordered.
+    """Return the ranking of a query's results.
 
     Raises:
-        EngineError: `invalid_parameter` where the weights that are asked for do not add up to 1.
+        EngineError: `invalid_parameter` if the requested weights do not add up to 1.
     """
     kind = query_kind(query)
     weights = ranking.ranking_weights
@@ -99,16 +99,16 @@ def ranking_plan(query: str, ranking: m.Ranking, defaults: RankingDefaults) -> R
 
 
 def misfit(weights: m.RankingWeights) -> str | None:
-    """What is wrong with weights; None where they add up to 1."""
+    """Return the fault of the weights, or None if they add up to 1."""
     total = math.fsum(msgspec.structs.astuple(weights))
     return None if abs(total - 1) <= _TOLERANCE else f"add up to {total:g}, not to 1"
 
 
 def query_kind(query: str) -> m.QueryKind:
-    """What a query is by its form, in whatever language: no list of words is asked.
+    """Return the kind of a query by its form, without a list of words, so that it works in every language.
 
     `exact` has a phrase in quotation marks, or a word with a digit or a sign inside; `question` ends in a
-    question mark or has six words; the others are `keywords`.
+    question mark or has six words; all remaining queries are `keywords`.
     """
     if _PHRASE.search(query) or _IDENTIFIER.search(query):
         return "exact"
@@ -118,18 +118,20 @@ def query_kind(query: str) -> m.QueryKind:
 
 
 def pool_size(top: int) -> int:
-    """How many of the best by `semantic` are ordered: a passage behind these does not rise."""
+    """Return the number of best results by `semantic` that are ordered: passages after these never rise."""
     return max(POOL, POOL_A_RESULT * top)
 
 
 def recency_score(updated_at: str, now: datetime, decay_rate: float) -> float:
-    """1 for what changed today, in whole days (so that a score stands still for a day); `now` is aware."""
+    """Return 1 for a document changed today, in whole days (so that a score is constant for a day); `now` is
+    aware.
+    """
     days = (now - datetime.fromisoformat(updated_at)).total_seconds() // _SECONDS_A_DAY
     return math.exp(-decay_rate * max(0.0, days))
 
 
 def reputation_score(metadata: Mapping[str, Any], source_type_weight: Mapping[str, float]) -> float:
-    """That of the metadata's `source_type`; what names none, or none that is known, counts as manual."""
+    """Return the reputation of the metadata's `source_type`; without a known one, that of `manual`."""
     source_type = metadata.get("source_type")
     known = source_type if isinstance(source_type, str) and source_type in source_type_weight else None
     return source_type_weight.get(known or DEFAULT_SOURCE_TYPE, 0.0)
@@ -138,7 +140,7 @@ def reputation_score(metadata: Mapping[str, Any], source_type_weight: Mapping[st
 def in_order_of_relevance(
     results: Sequence[m.SearchResult], relevances: Sequence[float]
 ) -> list[m.SearchResult]:
-    """The results with a reranker's scores, best first, equals as they came."""
+    """Return the results with a reranker's scores, best first; ties keep their order."""
     reranked = []
     for result, relevance in zip(results, relevances, strict=True):
         score, explain = round(relevance, _DECIMALS), result.explain
@@ -151,9 +153,9 @@ def in_order_of_relevance(
 def in_final_order(
     results: Sequence[m.SearchResult], votes: Mapping[int, Votes], plan: RankingPlan, now: datetime
 ) -> list[m.SearchResult]:
-    """The results with their final scores, best first, equals as they came; `votes` are by document id.
+    """Return the results with their final scores, best first; ties keep their order.
 
-    Those with an explanation get the parts of the score into it.
+    `votes` are by document id. Explanations, where present, get the parts of the score.
     """
     scored = [_scored(result, votes.get(result.document.id, NO_VOTES), plan, now) for result in results]
     return sorted(scored, key=lambda result: -result.score)
@@ -176,7 +178,7 @@ def _scored(result: m.SearchResult, votes: Votes, plan: RankingPlan, now: dateti
 
 
 def final_score(parts: m.RankingParts) -> float:
-    """The parts by their weights, from 0 to 1."""
+    """Return the weighted sum of the parts, from 0 to 1."""
     weights = parts.weights
     total = (
         weights.semantic * parts.semantic

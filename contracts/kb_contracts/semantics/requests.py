@@ -1,7 +1,7 @@
-"""What an engine keeps of requests: how a retry is recognised, and how often one user has called.
+"""Records of requests: recognition of retries, and rate limits of users.
 
-A mutation is recognised when it is retried, and two of one key never run at once. Of RAGler's operations one
-user may call each so often in a fixed window.
+A retry of a mutation is recognised by its idempotency key, and two requests of one key never run at once.
+RAGler's operations have rate limits for each user, in fixed windows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kb_contracts.api.models import FileFields
 from kb_contracts.api.ragler import LIMITS, WINDOW_SECONDS
 
 KEPT_SECONDS = 24 * 3600
-"""How long the answer of a mutation is kept for its retries."""
+"""Retention of a mutation's response for its retries, in seconds."""
 
 _RETRY_SECONDS = 1.0
 MAX_WINDOWS = 20_000
-"""Windows kept at the most, some 10 MB: beyond it the oldest is forgotten early."""
+"""Maximum number of windows, about 10 MB: beyond it the oldest is dropped early."""
 
 _WINDOW = WINDOW_SECONDS * 1_000_000
 
@@ -37,7 +37,7 @@ def request_fingerprint(
     if_match: int | None,
     file: tuple[str, str, FileFields] | None = None,
 ) -> str:
-    """SHA-256 over a request's parameters; of a `file` its name, its SHA-256 and the fields beside it.
+    """Return the SHA-256 of a request's parameters; of a `file`, of its name, its SHA-256 and its fields.
 
     White space and the order of members in a JSON body do not count.
     """
@@ -52,7 +52,7 @@ def request_fingerprint(
 
 
 def check_same_request(key: str, fingerprint: str, kept: str) -> None:
-    """Raises EngineError: `idempotency_mismatch`, where the key was used for another request."""
+    """Raises EngineError: `idempotency_mismatch`, if the key was used for another request."""
     if fingerprint != kept:
         raise EngineError(
             "idempotency_mismatch",
@@ -61,14 +61,14 @@ def check_same_request(key: str, fingerprint: str, kept: str) -> None:
 
 
 class KeysInUse:
-    """The idempotency keys whose requests are being answered."""
+    """The idempotency keys of the requests in progress."""
 
     def __init__(self) -> None:
         self._held: set[tuple[str, str, str]] = set()
 
     @contextmanager
     def hold(self, credential: str, operation: str, key: str | None) -> Iterator[None]:
-        """Keep a second request with the same key out while the first one runs; without a key, nothing.
+        """Refuse a second request with the same key while the first one runs; do nothing without a key.
 
         Raises:
             EngineError: `in_progress`.
@@ -103,29 +103,28 @@ class _Window:
 class RateWindows:
     """Counts calls before they are carried out; a refused call does not count.
 
-    `clock` gives microseconds: whole numbers, so that a caller who waits exactly `retry_after` is
-    let through.
+    `clock` returns microseconds as integers, so that a caller who waits exactly `retry_after` is accepted.
     """
 
     def __init__(self, clock: Callable[[], int] = _monotonic, max_windows: int = MAX_WINDOWS) -> None:
         self._clock = clock
         self._max_windows = max_windows
-        # All windows are equally long, so that they end in the order in which they started.
+        # All windows have the same length, so they end in the order in which they started.
         self._windows: dict[tuple[str, str, str], _Window] = {}
 
     def __len__(self) -> int:
         return len(self._windows)
 
     def count(self, operation: str, user: str | None, credential: str) -> None:
-        """Count one call of `user`, or of the credential where it names no user.
+        """Count one call of `user`, or of the credential if there is no user.
 
         Raises:
-            EngineError: `rate_limited`, with the seconds that are left.
+            EngineError: `rate_limited`, with the remaining seconds.
         """
         now = self._clock()
         while self._windows and now - self._windows[oldest := next(iter(self._windows))].start >= _WINDOW:
             del self._windows[oldest]
-        # Two kinds, so that no user's name is taken for a credential.
+        # The kind is part of the key, so that a user's name cannot equal a credential.
         key = (operation, *(("credential", credential) if user is None else ("user", user)))
         if (window := self._windows.get(key)) is None:
             if len(self._windows) >= self._max_windows:

@@ -1,7 +1,7 @@
-"""What a search asks for and how its answer is made up: modes, dates, bounds on its text, RAGler's form.
+"""Rules of search requests and responses: modes, dates, bounds on the text, and RAGler's form of results.
 
-`mode` and `fts_only` are two ways to ask for one thing. Dates come as RFC 3339 and become moments in UTC.
-`max_chars` and `max_tokens` bound the text of an answer; `detail` may leave it out.
+`mode` and `fts_only` are two ways to select the mode. Dates are RFC 3339 and are converted to UTC.
+`max_chars` and `max_tokens` bound the text of a response; `detail` may omit it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kb_contracts.semantics.query import SYNTAX, ParsedQuery, parse_query
 
 T = TypeVar("T")
 CountTokens = Callable[[str], int]
-"""How many tokens a text has, by itself."""
+"""Returns the number of tokens of a text by itself."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
 def mode_of(request: SearchRequest) -> Mode:
-    """The mode that `mode` and `fts_only` ask for together.
+    """Return the mode that `mode` and `fts_only` select together.
 
     Raises:
         EngineError: `contradiction`.
@@ -46,7 +46,7 @@ def mode_of(request: SearchRequest) -> Mode:
 
 
 def query_of(query: str) -> ParsedQuery:
-    """What a query asks for; most have no syntax to be read.
+    """Return the parsed query; most queries have no syntax to parse.
 
     Raises:
         EngineError: as `parse_query`.
@@ -55,15 +55,16 @@ def query_of(query: str) -> ParsedQuery:
 
 
 def mode_and_query(request: SearchRequest) -> tuple[Mode, ParsedQuery]:
-    """How to look, and for what. Raises EngineError: as `mode_of` and `query_of`."""
+    """Return the mode and the parsed query. Raises EngineError: as `mode_of` and `query_of`."""
     return mode_of(request), query_of(request.query)
 
 
 def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:
-    """The first and the last moment, both inclusive; a date as the end means the whole UTC day.
+    """Return the first and the last moment, both inclusive; a date as the end means the whole UTC day.
 
     Raises:
-        EngineError: `invalid_parameter` with the member's name; `contradiction` where the end comes first.
+        EngineError: `invalid_parameter` with the member's name; `contradiction` if the end is before the
+        start.
     """
     start = _moment(filters.date_from, "filters.date_from", time.min)
     end = _moment(filters.date_to, "filters.date_to", time.max)
@@ -85,7 +86,7 @@ def _moment(text: str | None, parameter: str, hour: time) -> datetime | None:
             return datetime.combine(date.fromisoformat(text), hour, UTC)
         if _TIME.fullmatch(text):
             return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError) as error:  # the thirtieth of February, or a time before the year 1
+    except (ValueError, OverflowError) as error:  # 30 February, or a time before the year 1
         cause = error
     raise EngineError(
         "invalid_parameter",
@@ -95,7 +96,7 @@ def _moment(text: str | None, parameter: str, hour: time) -> datetime | None:
 
 
 def longest_prefix(items: Sequence[T], size: Callable[[T], int], budget: int) -> list[T]:
-    """The first items, as many as fit together; none where the first does not fit."""
+    """Return the longest prefix of the items whose total size is within the budget."""
     left = budget
     for count, item in enumerate(items):
         left -= size(item)
@@ -107,9 +108,9 @@ def longest_prefix(items: Sequence[T], size: Callable[[T], int], budget: int) ->
 def presented(
     results: Sequence[SearchResult], request: SearchRequest, count_tokens: CountTokens = len
 ) -> tuple[list[SearchResult], int]:
-    """The results with as much of their text as is wanted, and how many texts were left out for that.
+    """Return the results with the requested amount of text, and the number of texts that were omitted for it.
 
-    `count_tokens` is called only where `max_tokens` bounds texts.
+    `count_tokens` is called only if `max_tokens` bounds texts.
     """
     cite = with_citations if request.citations else list
     if request.detail == "locations":
@@ -124,11 +125,11 @@ def within_budget(
     max_tokens: int | None = None,
     count_tokens: CountTokens = len,
 ) -> tuple[list[SearchResult], int]:
-    """The results whose text fits into both bounds, and how many were left out; None: no such bound.
+    """Return the results whose text fits into both bounds, and the number of omitted ones.
 
-    The best come first and take what they need. One that does not fit whole loses its neighbours, which are
-    counted as left out, then the end of its text, and is marked as truncated; when no room is left, the rest
-    is left out. `count_tokens` is called only where there is a bound on tokens.
+    The best come first and take the room that they need. A result that does not fit completely loses its
+    neighbours, which count as omitted, then the end of its text, and is marked as truncated; once no room is
+    left, the rest is omitted. `count_tokens` is called only if there is a bound on tokens.
     """
     bounds = [(len, max_chars), (count_tokens, max_tokens)]
     measures = [(measure, most) for measure, most in bounds if most is not None]
@@ -159,14 +160,14 @@ def _sizes(result: SearchResult, measures: Iterable[tuple[CountTokens, int]]) ->
 
 
 def _beginning(text: str, measure: CountTokens, room: int) -> str:
-    """The longest beginning that fits; measures grow with the text, or the beginning is a shorter one."""
+    """Return the longest prefix that fits, or a shorter one if the measure does not grow with the text."""
     if measure(text) <= room:
         return text
     return text[: max(0, bisect_right(range(len(text)), room, key=lambda end: measure(text[:end])) - 1)]
 
 
 def without_text(results: Iterable[SearchResult]) -> list[SearchResult]:
-    """The results as `locations`, with those of what was merged into them."""
+    """Return the results without any text, including the text of merged neighbours."""
     return [
         msgspec.structs.replace(
             result,
@@ -183,19 +184,21 @@ def _place(chunk: Chunk) -> Chunk:
 
 
 def source_types(wanted: r.SourceType | None) -> tuple[str | None, ...]:
-    """The values of the metadata's `source_type` that pass the filter; None: the document has none."""
+    """Return the values of the metadata's `source_type` that pass the filter; None: the document has no
+    value.
+    """
     if wanted is None:
         return ()
     return (wanted, None) if wanted == r.DEFAULT_SOURCE_TYPE else (wanted,)
 
 
 def first_collections(results: Iterable[SearchResult]) -> list[str]:
-    """The names of the collections that the results are in; of each result, of the first one."""
+    """Return the names of the results' collections, the first one of each result."""
     return [name for result in results for name in r.names_in(result.tags)[:1]]
 
 
 def vector_result(result: SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
-    """A passage as RAGler's clients read it; `ids` are those of collections, by name."""
+    """Return a passage in the form of RAGler's clients; `ids` are the ids of collections by name."""
     document, chunk = result.document, result.chunk
     metadata = document.metadata
     source_type = metadata.get("source_type")
@@ -219,7 +222,7 @@ def vector_result(result: SearchResult, ids: Mapping[str, str]) -> r.VectorResul
 
 
 def _text(metadata: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these members that is a text and not blank."""
+    """Return the first of these members that is a text and not blank."""
     for name in names:
         if isinstance(value := metadata.get(name), str) and value.strip():
             return value

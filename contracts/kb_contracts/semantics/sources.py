@@ -1,8 +1,9 @@
-"""Sources: which document a submission under a source path leads to, and what becomes of the one before.
+"""Sources: the document of a submission under a source path, and the effect on the previous document.
 
 A source is a collection and a path, and points to one document; several may point to the same. A document
-that was also submitted without a source path is nobody's to replace: it stays when its last source leaves. A
-note that was submitted in no other way belongs to the first path under which the same text is submitted.
+that was also submitted without a source path cannot be replaced by a source: it stays when its last source
+leaves. A note that was only submitted without a source path belongs to the first path under which the same
+text is submitted.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from kb_contracts.api.ragler import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A document that a source points to. `unsourced`: it was submitted without a source path, too."""
+    """A document that a source points to. `unsourced`: it was also submitted without a source path."""
 
     id: int
     source_paths: Sequence[str]
     unsourced: bool
 
     def goes_with(self, path: str) -> bool:
-        """Whether nothing but this source holds it."""
+        """True if this source is its only holder."""
         return not self.unsourced and list(self.source_paths) == [path]
 
 
@@ -36,10 +37,10 @@ def takes_over(kind: str, source_paths: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a submission does. `target` is the document that it leads to, None: a new one.
+    """The effect of a submission. `target` is its document; None: a new one.
 
-    `swaps`: the content of the target is replaced by the submitted one, else it is the same.
-    The source leaves the documents `detached`, and those `removed` go with it.
+    `swaps`: the content of the target is replaced; otherwise it is the same already. The source leaves the
+    documents `detached`, and the documents `removed` are removed with it.
     """
 
     outcome: SourceOutcome
@@ -50,16 +51,16 @@ class Plan:
 
     @property
     def documents(self) -> frozenset[int]:
-        """All that stand already and that it is about."""
+        """The existing documents that are affected."""
         target = () if self.target is None else (self.target,)
         return frozenset((*target, *self.detached, *self.removed))
 
 
 def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
-    """What becomes of a submission under `path`.
+    """Return the effect of a submission under `path`.
 
-    `twin` is the document that has the same content; `holders` are those that the source points to, the
-    oldest first. There are several where one was moved into the collection of another.
+    `twin` is the document with the same content; `holders` are the documents that the source points to, the
+    oldest first. There are several if one was moved into the collection of another.
     """
     if path is None:
         return Plan("created" if twin is None else "unchanged", twin)
@@ -80,7 +81,7 @@ def plan(path: str | None, twin: int | None, holders: Sequence[Holder]) -> Plan:
 
 
 def what_stays(job: Job, document: Document | None) -> str:
-    """What of the text that a source led to before may still be found, if it got another one; else empty.
+    """Return a remark on the earlier document of a source that got another text, or an empty string.
 
     `document` is that of the completed job, None if it is not known.
     """
@@ -88,7 +89,7 @@ def what_stays(job: Job, document: Document | None) -> str:
         return ""
     if job.deduplicated:
         return "what its source_path led to before is removed, unless it was also added in another way"
-    if document.version == 1:  # a new document, since the earlier one is not this source's alone
+    if document.version == 1:  # a new document, since the earlier one has further holders
         return "what its source_path led to before stays as a document, for it was also added in another way"
     return ""
 
@@ -98,17 +99,17 @@ def source_not_found(path: str) -> EngineError:
 
 
 def source_scope(tags: Sequence[str], dedup_scope: str) -> str:
-    """Where a source path has its one document: the collection (the last named), else the `dedup_scope`."""
+    """Return the scope in which a source path is unique: the last named collection, or the `dedup_scope`."""
     return next((tag for tag in reversed(tags) if tag.startswith(PREFIX)), dedup_scope)
 
 
 def scope_after_tags(dedup_scope: str, added: Sequence[str]) -> str:
-    """The `dedup_scope` of a document that these tags were added to: a collection's follows its moves."""
+    """Return the `dedup_scope` of a document after adding these tags: a collection's scope follows moves."""
     return source_scope(added, dedup_scope) if dedup_scope.startswith(PREFIX) else dedup_scope
 
 
 def scope_after_removal(dedup_scope: str, removed: str, left: Sequence[str]) -> str:
-    """The `dedup_scope` of a document that a tag was removed from: a collection it is still in, if any."""
+    """Return the `dedup_scope` of a document after removing a tag: a remaining collection, if any."""
     is_left = dedup_scope == removed and removed.startswith(PREFIX)
     return source_scope(left, dedup_scope) if is_left else dedup_scope
 
@@ -116,8 +117,10 @@ def scope_after_removal(dedup_scope: str, removed: str, left: Sequence[str]) -> 
 def left_out(
     document: Document, title: str | None, tags: Sequence[str], metadata: Mapping[str, Any]
 ) -> list[LeftOut]:
-    """What of a submission its document did not take, because it has its own. `title` is None where none
-    was given, and no metadata are none that could be missed."""
+    """Return the parts of a submission that its document did not take, because it has its own.
+
+    `title` is None if it was not sent. Empty metadata are never reported.
+    """
     left: list[LeftOut] = []
     if title not in (None, document.title):
         left.append("title")

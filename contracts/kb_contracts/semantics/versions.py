@@ -1,4 +1,4 @@
-"""What is kept of documents as they were: how much, and what is said where nothing is."""
+"""Retention of earlier versions of documents: the defaults, and the refusal if a version is not kept."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from kb_contracts.api.errors import EngineError
 
 KEPT_VERSIONS = 20
-"""Of one document, unless an engine is set otherwise: the oldest go first."""
+"""Default number of kept versions of one document; the oldest are removed first."""
 KEPT_DAYS = 30.0
-"""Of every version, likewise."""
+"""Default retention of a version, in days."""
 
 
 def check_version_kept(version: int, kept: Sequence[int]) -> None:
-    """Raises EngineError: `version_not_found`, where `version` is none of those that are `kept`."""
+    """Raises EngineError: `version_not_found`, if `version` is not among `kept`."""
     if version in kept:
         return
     numbers = ", ".join(map(str, sorted(kept, reverse=True))) or "none"

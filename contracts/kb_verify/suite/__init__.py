@@ -1,1 +1,1 @@
-"""The promises of the engine API, one test a promise. Run it through `kb verify` or the plugin beside it."""
+"""The promises of the engine API, one test each. Run it through `kb verify` or the plugin beside it."""

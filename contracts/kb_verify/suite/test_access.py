@@ -1,4 +1,4 @@
-"""What is promised of callers who may not do everything, or reach not every document (`X-KB-Access`)."""
+"""Promises on callers with limited rights or a limited access scope (`X-KB-Access`)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ VALUES = {"document_id": "1", "job_id": ABSENT, "version": "1", "tag": "a", "col
 
 
 def sent(kb: Client, operation: ops.AnyOperation, headers: dict[str, str]) -> httpx.Response:
-    """The response to an operation on what is not there, whose body does not fit."""
+    """Return the response to an operation on missing resources, with an invalid body."""
     body: dict[str, Any] = {} if operation.body is None else {"json": {}}
     path = [VALUES[name] for name in operation.path_parameters]
     return kb.request(operation, *path, headers=headers, **body)
 
 
 def on_a_document(caller: Client, number: int, uid: str) -> list[Problem]:
-    """What each operation on a document answers, by number and by uid."""
+    """Return the response of each operation on a document, by number and by uid."""
     answers = []
     for key in (number, uid):
         for operation, path, request in (
@@ -61,7 +61,7 @@ def on_a_document(caller: Client, number: int, uid: str) -> list[Problem]:
 
 
 def details(found: list[Problem], *names: object) -> list[str]:
-    """Their texts, without the names that were sent."""
+    """Return the details of the problems, without the names in the requests."""
     texts = []
     for each in found:
         text = each.detail
@@ -73,7 +73,7 @@ def details(found: list[Problem], *names: object) -> list[str]:
 
 @each_protected
 def test_a_right_that_is_missing_is_refused(caller_of: CallerOf, operation: ops.AnyOperation) -> None:
-    """Before anything of the request is looked at; with it the request is judged by what it says."""
+    """The right is checked before the rest of the request; with it the request is validated as usual."""
     others: frozenset[Right] = RIGHTS - {operation.right}
     problem(sent(caller_of(Access(rights=others)), operation, {}), "forbidden")
     allowed = sent(caller_of(Access(rights=frozenset([operation.right]))), operation, {})
@@ -85,7 +85,7 @@ def test_a_right_that_is_missing_is_refused(caller_of: CallerOf, operation: ops.
 def test_the_role_service_reads_and_no_more(
     kb: Client, caller_of: CallerOf, operation: ops.AnyOperation
 ) -> None:
-    """On every route, in any spelling; it takes away what a key may do, and gives nothing."""
+    """On every route, in any spelling; the role reduces the rights of a key, and never extends them."""
     for role in ("service", "Service", "editor, SERVICE"):
         response = sent(kb, operation, {r.USER_ROLE: role})
         if operation.right == "read":
@@ -105,7 +105,7 @@ def test_a_header_that_does_not_fit_is_refused(kb: Client, value: str) -> None:
 
 @pytest.mark.usefixtures("caller_of")
 def test_a_header_that_comes_twice_is_refused(kb: Client) -> None:
-    """Neither of two counts, whichever would reach further."""
+    """A repeated header is refused, regardless of the order of a narrow and a wide access."""
     narrow = access_header(Access("a", reach=REACH))
     for two in ([narrow, "{}"], ["{}", narrow], [f"{narrow}, {{}}"]):
         response = kb.http.get(ops.LIST_DOCUMENTS.path, headers=[(ACCESS, each) for each in two])
@@ -114,7 +114,7 @@ def test_a_header_that_comes_twice_is_refused(kb: Client) -> None:
 
 @each_reach
 def test_a_document_out_of_reach_is_not_there(kb: Client, caller_of: CallerOf, reach: Reach) -> None:
-    """By number and uid, for every operation, as one that never was; nothing happens to it."""
+    """Operations respond as for an id that never existed, by number and uid, and have no effect."""
     hidden = kb.stored_note("granite quarry", tags=[THEIRS], source_path="a")
     kb.patched(hidden.id, text="granite quarries")
     before = kb.call(ops.GET_DOCUMENT, hidden.id)
@@ -137,7 +137,7 @@ def test_a_removed_document_out_of_reach_is_not_there(kb: Client, caller_of: Cal
 
 
 def test_what_was_kept_of_another_collection_stays_out_of_reach(kb: Client, caller_of: CallerOf) -> None:
-    """A document that comes into reach brings nothing of what it was before."""
+    """A document that is moved into the scope hides its versions from outside the scope."""
     document = kb.note("first", tags=[THEIRS])
     kb.patched(document, text="second")
     kb.call(ops.REMOVE_TAG, document, THEIRS)
@@ -182,7 +182,7 @@ def test_what_is_listed_and_counted_is_within_reach(kb: Client, caller_of: Calle
 def test_a_search_knows_nothing_of_what_is_out_of_reach(
     kb: Client, caller_of: CallerOf, reach: Reach, mode: m.Mode
 ) -> None:
-    """What it finds, how it is scored, how much it counts: as if there were nothing else."""
+    """Results, scores and totals are those of a base without the documents outside the scope."""
     kb.note("granite quarry in the north", tags=[MINE])
     kb.note("granite of the south, and a longer passage about rivers", tags=[MINE])
     caller = caller_of(Access("a", reach=reach))
@@ -203,7 +203,7 @@ def test_a_search_knows_nothing_of_what_is_out_of_reach(
 @pytest.mark.usefixtures("ragler")
 @pytest.mark.requirement("R47")
 def test_collections_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf) -> None:
-    """In use or described; searched, listed, got and described."""
+    """In use or described; in searches, lists, reads and descriptions."""
     kb.note("granite", tags=[MINE])
     kb.note("granite too", tags=[THEIRS])
     theirs, empty = r.collection_id("theirs"), r.collection_id("empty")
@@ -224,7 +224,7 @@ def test_collections_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf)
 
 @pytest.mark.usefixtures("ragler")
 def test_an_id_does_not_show_whether_it_is_taken(kb: Client, caller_of: CallerOf) -> None:
-    """With a reach a collection is described under its own id alone, whoever else has the other."""
+    """A limited scope permits only a name's default id; the refusal is the same for all others."""
     free, taken = "5ae2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11", "6be2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11"
     kb.saved_collection(taken, "theirs")
     caller = caller_of(Access("a", reach=REACH))
@@ -247,7 +247,7 @@ def test_a_submission_needs_a_tag_within_reach(kb: Client, caller_of: CallerOf) 
 
 @pytest.mark.parametrize("scope", ["", "free", THEIRS])
 def test_nothing_out_of_reach_is_a_duplicate(kb: Client, caller_of: CallerOf, scope: str) -> None:
-    """Whatever the scope is called."""
+    """Independent of the `dedup_scope`."""
     theirs = kb.note("granite", tags=[THEIRS], dedup_scope=scope)
     caller = caller_of(Access("a", reach=REACH))
     job = caller.ended(caller.submit("granite", tags=[MINE], dedup_scope=scope))
@@ -266,7 +266,7 @@ def test_notes_out_of_reach_are_not_similar(kb: Client, caller_of: CallerOf) -> 
 
 
 def test_nothing_out_of_reach_is_replaced(kb: Client, caller_of: CallerOf) -> None:
-    """Under the same source path, in the same scope."""
+    """The same source path and the same `dedup_scope` do not suffice."""
     team, teams = Reach(frozenset(["team"])), ["teams"]
     theirs = kb.note("granite", tags=teams, source_path="a.md", dedup_scope="free")
     caller = caller_of(Access("a", reach=team))
@@ -286,7 +286,7 @@ def test_jobs_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf) -> Non
 
 
 def test_the_job_of_a_document_goes_where_that_goes(kb: Client, caller_of: CallerOf) -> None:
-    """Whoever does not reach the document does not see by its job that it is there."""
+    """The job of a document outside the scope does not reveal the document."""
     job = kb.ended(kb.submit("granite", tags=[MINE]))
     caller = caller_of(Access("a", reach=REACH))
     assert caller.call(ops.GET_JOB, job.id).document_id == job.document_id
@@ -297,7 +297,7 @@ def test_the_job_of_a_document_goes_where_that_goes(kb: Client, caller_of: Calle
 
 
 def test_collections_are_given_and_taken_within_reach(kb: Client, caller_of: CallerOf) -> None:
-    """Other tags are free; a document stays where its caller sees it."""
+    """Other tags can be changed freely; a document cannot be moved out of the caller's scope."""
     document = kb.note("granite", tags=[MINE, "old"])
     caller = caller_of(Access("a", reach=REACH))
     problem(caller.request(ops.ADD_TAGS, document, json={"tags": ["new", THEIRS]}), "forbidden")
@@ -310,7 +310,7 @@ def test_collections_are_given_and_taken_within_reach(kb: Client, caller_of: Cal
 
 
 def test_a_document_is_moved_by_who_reaches_both_ends(kb: Client, caller_of: CallerOf) -> None:
-    """Off and on are two changes, in this order, of which none is seen alone."""
+    """Removing the old tag and adding the new one are two changes; the state between is never visible."""
     before = kb.stored_note("granite", tags=[MINE, "kept"], dedup_scope=MINE, source_path="a.md")
     mover = caller_of(Access("a", reach=Reach(frozenset([MINE, THEIRS]))))
     moved = mover.call(ops.REMOVE_TAG, before.id, MINE, params={"add": THEIRS})
@@ -330,7 +330,7 @@ def test_whoever_reaches_a_part_does_not_clear_the_whole(kb: Client, caller_of: 
 
 
 def test_an_idempotency_key_is_one_callers(kb: Client, caller_of: CallerOf) -> None:
-    """Nobody is answered what another was, nor learns that there was one."""
+    """A caller neither gets another caller's response under the same key, nor learns of its request."""
     key, body = fresh_key(), {"text": "granite", "tags": [MINE]}
     callers = [
         kb,
@@ -379,7 +379,7 @@ def test_a_citation_out_of_reach_is_gone(kb: Client, caller_of: CallerOf) -> Non
 
 
 def test_feedback_is_each_callers_own(kb: Client, caller_of: CallerOf) -> None:
-    """Two keys are two voices, whatever user they name."""
+    """Two keys are two voices, even with the same user."""
     document = kb.note("granite", tags=[MINE])
     user = {r.USER_ID: "same"}
     for name in ("a", "b", "a"):

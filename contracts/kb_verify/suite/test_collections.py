@@ -1,4 +1,4 @@
-"""What RAGler's collections promise: listed, described, read by whom and how often."""
+"""Promises on RAGler's collections: lists, descriptions, roles and rate limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVICE = {r.USER_ROLE: r.SERVICE}
 
 @pytest.mark.requirement("R75", "R16", "R17", "R18")
 def test_every_collection_is_listed_by_name(kb: Client) -> None:
-    """Those in use and those that are described, each once, with chunks, creator and time of creation."""
+    """Collections in use and described ones, each once, with chunks, creator and time of creation."""
     assert kb.collections() == {}
     first = kb.stored_note("granite", tags=["collection:stones", "x"])
     kb.note("basalt", tags=["collection:stones"])
@@ -63,20 +63,20 @@ def test_more_text_is_more_tokens(kb: Client) -> None:
 
 @pytest.mark.parametrize("id_", ["00000000-0000-4000-8000-000000000000", r.collection_id("stones")])
 def test_an_unknown_collection_is_not_found(kb: Client, id_: str) -> None:
-    """Also under the id that a name would have, if it were in use."""
+    """Also under the default id of a name that is not in use."""
     kb.note("granite", tags=["collection:guides", "stones"])
     problem(kb.request(ops.GET_COLLECTION, id_), "collection_not_found")
 
 
 @pytest.mark.parametrize("id_", ["guides", "1", GUIDES.upper()])
 def test_what_is_no_id_is_refused_by_name(kb: Client, id_: str) -> None:
-    """A UUID in lower case is one."""
+    """Only a UUID in lower case is an id."""
     response = kb.request(ops.GET_COLLECTION, id_)
     assert problem(response, "invalid_parameter").parameter == "collection_id"
 
 
 def test_a_collection_follows_its_documents(kb: Client) -> None:
-    """It is there with the first and gone with the last, whichever way they come and go."""
+    """It appears with the first document and disappears with the last, by any operation."""
     one, two = kb.note("granite", tags=["collection:guides"]), kb.note("basalt")
     assert kb.collections()["guides"].chunk_count == 1
     kb.request(ops.ADD_TAGS, two, json={"tags": ["collection:guides"]})
@@ -90,7 +90,7 @@ def test_a_collection_follows_its_documents(kb: Client) -> None:
 
 @pytest.mark.requirement("R21", "R22")
 def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
-    """Its documents stay in it, its id and time of creation stay, and it was changed just now."""
+    """Its documents, id and time of creation remain, and its time of change is updated."""
     kb.note("granite", tags=["collection:guides"])
     before = kb.call(ops.GET_COLLECTION, GUIDES)
     after = kb.saved_collection(
@@ -111,7 +111,7 @@ def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
 
 @pytest.mark.requirement("R22")
 def test_what_nobody_has_said_is_absent(kb: Client) -> None:
-    """Neither null nor an empty list; a list that was sent empty is one."""
+    """The members are neither null nor an empty list; a list that was sent empty is returned."""
     kb.saved_collection(GUIDES, "guides")
     body = kb.request(ops.GET_COLLECTION, GUIDES).json()
     assert not {"target_audience", "usage_scenarios"} & body.keys()
@@ -120,7 +120,7 @@ def test_what_nobody_has_said_is_absent(kb: Client) -> None:
 
 
 def test_what_is_left_out_is_said_no_more(kb: Client) -> None:
-    """But for the creator, who stays who it was."""
+    """Except the creator, which keeps its value."""
     kb.saved_collection(
         GUIDES, "guides", description="a", created_by="ann@example.com", usage_scenarios=["b"]
     )
@@ -139,7 +139,7 @@ def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
 
 
 def test_a_described_collection_stands_without_documents(kb: Client) -> None:
-    """Empty before the first and after the last, or when all are removed, until it is to go too."""
+    """It is empty before the first document, after the last and after clearing, until it is cleared too."""
     id_ = str(uuid4())
     empty = kb.saved_collection(id_, "guides", description="a")
     assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)
@@ -156,7 +156,7 @@ def test_a_described_collection_stands_without_documents(kb: Client) -> None:
 
 
 def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> None:
-    """Documents that come later are in it, and no other id is its."""
+    """Later documents belong to it, and no other id leads to it."""
     id_ = str(uuid4())
     kb.saved_collection(id_, "guides")
     kb.note("granite", tags=["collection:guides"])
@@ -165,7 +165,7 @@ def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> 
 
 
 def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
-    """Neither changes, and the error names what belongs together."""
+    """The pairing never changes, and the error names the valid one."""
     id_ = str(uuid4())
     kb.saved_collection(id_, "guides", description="a")
     kb.note("granite", tags=["collection:stones"])
@@ -183,7 +183,7 @@ def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
 
 
 def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
-    """Whatever a tag can carry after `collection:`."""
+    """Any text that a tag can carry after `collection:`."""
     for name in ("API Documentation", "größe & co", "日本語", "x" * 189):
         assert kb.saved_collection(r.collection_id(name), name).name == name
         document = kb.note("granite", tags=[f"collection:{name}"])
@@ -212,7 +212,7 @@ def test_a_description_that_does_not_fit_is_refused_by_name(
 
 
 def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
-    """Although another one came in between, which stays; another request under its key is a mismatch."""
+    """A description in between is not overwritten; a different request under the key is a mismatch."""
     key = fresh_key()
     first = decode(kb.put_collection(GUIDES, "guides", key, description="a"), r.CollectionDetail)
     later = kb.saved_collection(GUIDES, "guides", description="b")
@@ -237,7 +237,7 @@ def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
 @pytest.mark.requirement("R49")
 @pytest.mark.parametrize("role", ["service", "Service", "SERVICE", "editor, service"])
 def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> None:
-    """In any spelling, and beside any other; other roles may."""
+    """In any spelling, and in combination with other roles; other roles may."""
     headers = {r.USER_ROLE: role}
     problem(kb.put_collection(GUIDES, "guides", headers), "forbidden")
     assert kb.collections() == {}
@@ -248,7 +248,7 @@ def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> Non
 
 
 def limited(kb: Client, operation_id: str, headers: dict[str, str]) -> Any:
-    """The response to a request that is in order."""
+    """Return the response to a valid request."""
     body = {"json": {"query": "granite"}} if operation_id == "vectorSearch" else {}
     path = [GUIDES] if operation_id == "getCollection" else []
     return kb.request(ops.BY_ID[operation_id], *path, headers=headers, **body)
@@ -257,7 +257,7 @@ def limited(kb: Client, operation_id: str, headers: dict[str, str]) -> Any:
 @pytest.mark.requirement("R50", "R51", "R52", "R53")
 @pytest.mark.parametrize(("operation_id", "limit"), r.LIMITS.items())
 def test_a_user_may_ask_so_often_a_minute(kb: Client, operation_id: str, limit: int) -> None:
-    """The next call is refused with the seconds to wait; another user and other operations are not."""
+    """The next call is refused with the seconds to wait; another user and other operations are unaffected."""
     kb.note("granite", tags=["collection:guides"])
     user = fresh_user()
     send = partial(limited, kb, operation_id)
@@ -275,7 +275,7 @@ def test_a_user_may_ask_so_often_a_minute(kb: Client, operation_id: str, limit: 
 
 @pytest.mark.requirement("R53")
 def test_without_a_user_the_credential_counts(kb: Client) -> None:
-    """Whoever names none is one with all who name none; who names one is not counted among them."""
+    """All callers without a user share one limit; a named user is not counted in it."""
     responses = [kb.http.get("/collections") for _ in range(r.LIMITS["listCollections"] + 1)]
     problem(responses[-1], "rate_limited")
     assert kb.collections() == {}

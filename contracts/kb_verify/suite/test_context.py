@@ -1,4 +1,4 @@
-"""What answers made for a context promise: citations and what has become of them, and pages that say much."""
+"""Promises on responses for a model's context: citations and their checks, and diverse pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = "\n\n".join(
 
 
 def cited(kb: Client, query: str = "pensions revalued", **body: Any) -> m.Citation:
-    """The citation of the best result."""
+    """Return the citation of the best result."""
     citation = kb.search(query, mode="fts", top=1, citations=True, **body).results[0].citation
     assert isinstance(citation, m.Citation)
     return citation
@@ -32,7 +32,7 @@ def checked(kb: Client, citation: m.Citation, **changes: Any) -> m.CitationCheck
 
 
 def test_a_citation_names_document_place_and_quote(kb: Client) -> None:
-    """The hash is half of the SHA-256 of exactly the text that was answered."""
+    """The hash is the first half of the SHA-256 of exactly the text in the response."""
     kb.note(LONG)
     (result,) = kb.search("ledger entry", mode="fts", top=1, citations=True).results
     chunk, citation = result.chunk, result.citation
@@ -50,7 +50,7 @@ def test_nothing_is_cited_unasked(kb: Client) -> None:
 
 
 def test_what_is_cited_is_what_was_answered(kb: Client) -> None:
-    """Of a text that was cut, what is left; of a location, the whole passage."""
+    """For a text that was cut, the remaining text; for a location, the whole passage."""
     kb.note(LONG)
     whole = cited(kb, "ledger entry")
     cut = cited(kb, "ledger entry", max_chars=100)
@@ -60,7 +60,7 @@ def test_what_is_cited_is_what_was_answered(kb: Client) -> None:
 
 
 def test_a_quote_is_there_until_it_is_changed(kb: Client) -> None:
-    """Also where the document has changed elsewhere, which its version says."""
+    """Also if the document has changed elsewhere, as its version shows."""
     document = kb.stored_note(QUOTE)
     citation = cited(kb)
     check = checked(kb, citation)
@@ -74,7 +74,7 @@ def test_a_quote_is_there_until_it_is_changed(kb: Client) -> None:
 
 
 def test_a_quote_that_has_moved_is_found_in_its_new_place(kb: Client) -> None:
-    """And can be cited by that from then on."""
+    """The new place can be cited from then on."""
     document = kb.note(QUOTE)
     citation = cited(kb)
     before = "Pensions are paid each month. "
@@ -163,7 +163,7 @@ REPORT = (
 
 
 def test_a_near_duplicate_becomes_part_of_the_better_result(kb: Client) -> None:
-    """Which names it; without being asked for, both are results."""
+    """The better result lists the duplicate; without `collapse`, both are results."""
     notes = {kb.note(REPORT), kb.note(f"{REPORT} It is there.")}
     other = kb.note("Granite is found in the quarry.")
     assert set(kb.found("granite quarry")) == {*notes, other}
@@ -185,7 +185,7 @@ def test_another_figure_makes_no_duplicate(kb: Client) -> None:
 
 
 def test_neighbouring_results_become_one(kb: Client) -> None:
-    """The better one, with the others before and after it: nothing that was found is lost."""
+    """The better one gets the others before and after it, and no result is lost."""
     kb.note(LONG)
     plain = kb.search("ledger entry archivist", mode="fts", top=5)
     merged = kb.search("ledger entry archivist", mode="fts", top=5, collapse=True)
@@ -201,7 +201,7 @@ def test_neighbouring_results_become_one(kb: Client) -> None:
 
 
 def test_locations_name_what_was_merged(kb: Client) -> None:
-    """Without its text, and without neighbours that nobody searched for."""
+    """Without text, and without neighbours that were not found by the search."""
     kb.note(LONG)
     body = {"mode": "fts", "top": 5, "collapse": True}
     merged = kb.search("ledger entry archivist", **body).results
@@ -239,7 +239,7 @@ def test_one_document_does_not_fill_a_page_while_others_compare(kb: Client) -> N
 
 
 def test_one_document_fills_a_page_where_nothing_else_compares(kb: Client) -> None:
-    """Rather than leave room, or give it to what says little."""
+    """Instead of leaving room, or filling it with results of low relevance."""
     kb.note(LONG)
     plain = kb.search("ledger entry archivist", mode="fts", top=5)
     assert kb.search("ledger entry archivist", mode="fts", top=5, per_document=1).results == plain.results

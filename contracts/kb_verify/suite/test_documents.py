@@ -1,4 +1,4 @@
-"""What documents promise: read, listed, changed in place, tagged, removed."""
+"""Promises on documents: read, listed, changed in place, tagged, removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Client) -> Non
 
 
 def test_chunks_come_slice_by_slice(kb: Client) -> None:
-    """In order, without a gap; their offsets cut the text out of the note."""
+    """In order, without a gap; their offsets match the text of the note."""
     document = kb.note(GRANITE)
     whole = kb.call(ops.GET_DOCUMENT, document, params={"chunk_limit": 1000})
     assert len(whole.chunks) == whole.chunk_count > 3
@@ -35,13 +35,13 @@ def test_chunks_come_slice_by_slice(kb: Client) -> None:
 
 
 def test_a_document_is_read_without_chunks(kb: Client) -> None:
-    """`chunks=false` spares them; their number is still told."""
+    """`chunks=false` omits them; their number is still in the response."""
     document = kb.call(ops.GET_DOCUMENT, kb.note("granite"), params={"chunks": "false"})
     assert (document.chunks, document.chunk_count) == ([], 1)
 
 
 def test_a_note_is_read_as_it_was_sent(kb: Client) -> None:
-    """Where `text` is asked for: with the white space that no chunk has, and as it is after a change."""
+    """If `text` is requested: with the white space that chunks omit, and current after a change."""
     sent = f"\n  granite\n\n\n{GRANITE}\r\n\tbasalt \n"
     note, file = kb.note(sent), kb.file("b.md", b"# Basalt")
     params = {"text": "true", "chunk_limit": 1}
@@ -106,7 +106,7 @@ def test_documents_are_filtered(kb: Client) -> None:
 
 
 def test_documents_are_sorted(kb: Client) -> None:
-    """By title and size in both directions; newest first where nothing is asked."""
+    """By title and size in both directions; newest first by default."""
     ids = [kb.note(text, title=title) for text, title in (("aaa", "b"), ("aa", "c"), ("a", "a"))]
     by_title = kb.call(ops.LIST_DOCUMENTS, params={"sort_by": "title", "sort_order": "asc"}).documents
     assert [document.title for document in by_title] == ["a", "b", "c"]
@@ -117,7 +117,7 @@ def test_documents_are_sorted(kb: Client) -> None:
 
 
 def test_documents_are_sorted_by_filename(kb: Client) -> None:
-    """A note, which has none, stands among the files by its title."""
+    """A note has no filename and is sorted among the files by its title."""
     last, first = kb.file("c.md", b"# Basalt"), kb.file("a.md", b"# Granite", title="z")
     note = kb.note("slate", title="b")
     assert kb.listed(sort_by="filename", sort_order="asc") == [first, note, last]
@@ -125,7 +125,7 @@ def test_documents_are_sorted_by_filename(kb: Client) -> None:
 
 
 def test_documents_are_listed_by_several_tags(kb: Client) -> None:
-    """Between commas, all of them: so also by a tag within a collection."""
+    """Separated by commas, all must match; so also by a tag within a collection."""
     both = kb.note("granite one", tags=["collection:memory", "stone"])
     kb.note("granite two", tags=["collection:memory"])
     kb.note("granite three", tags=["stone"])
@@ -135,7 +135,7 @@ def test_documents_are_listed_by_several_tags(kb: Client) -> None:
 
 
 def test_documents_come_page_by_page(kb: Client) -> None:
-    """`total` counts all on every page, and no page repeats another."""
+    """`total` counts all on every page, and no page repeats a document of another."""
     ids = [kb.note(f"granite {number}") for number in range(3)]
     first = kb.call(ops.LIST_DOCUMENTS, params={"sort_by": "created_at", "sort_order": "asc", "limit": 2})
     rest = kb.call(
@@ -164,7 +164,7 @@ def test_a_list_refuses_what_does_not_fit(kb: Client, query: dict[str, Any], par
 
 
 def test_a_removed_document_is_gone(kb: Client) -> None:
-    """From the list and from every search; the answer counts what went."""
+    """From the list and from every search; the response counts the removed documents."""
     document = kb.note("granite")
     removed = kb.call(ops.DELETE_DOCUMENT, document)
     assert (removed.documents, removed.chunks, removed.bytes) == (1, 1, 7)
@@ -191,7 +191,7 @@ def test_a_removal_honours_if_match(kb: Client) -> None:
 
 @pytest.mark.parametrize("name", ["id", "uid"])
 def test_a_removal_names_its_document(kb: Client, name: str) -> None:
-    """By number and uid, whichever it was addressed by; an earlier engine names it by neither."""
+    """By number and uid, for both kinds of address; an earlier engine omits both."""
     one, other = kb.stored_note("granite"), kb.stored_note("basalt", source_path="a.md")
     path = {"source_path": "a.md"}
     for document, removed in (
@@ -210,7 +210,7 @@ def test_clearing_wants_to_be_confirmed(kb: Client) -> None:
 
 
 def test_clearing_removes_all(kb: Client) -> None:
-    """The answer counts what went; what comes afterwards is taken in."""
+    """The response counts the removed documents; later submissions are accepted."""
     kb.note("granite")
     kb.note("basalt quarry")
     removed = kb.clear()
@@ -221,7 +221,7 @@ def test_clearing_removes_all(kb: Client) -> None:
 
 
 def test_clearing_cancels_what_was_accepted_before(kb: Client) -> None:
-    """No document comes of a job that was accepted before and had not ended."""
+    """A job that was accepted before and had not ended makes no document."""
     jobs = [kb.submit(long_note(number)) for number in range(3)]
     removed = kb.clear()
     states = [kb.ended(job).status for job in jobs]
@@ -259,7 +259,7 @@ def test_a_patched_note_renews_updated_at_and_its_version(kb: Client) -> None:
 
 @pytest.mark.requirement("E17")
 def test_a_patched_note_is_found_by_its_new_text_alone(kb: Client) -> None:
-    """Chunked and embedded again, at once; what is read is what is found."""
+    """The new text is chunked and embedded at once; reading and searching agree."""
     document = kb.note("granite quarry")
     kb.patched(document, text="basalt columns")
     assert kb.found("basalt") == [document]
@@ -283,7 +283,7 @@ def test_only_notes_are_patched(kb: Client) -> None:
 
 
 def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
-    """It names the current one, with which it goes."""
+    """The error has the current version, and a patch with that version succeeds."""
     document = kb.stored_note("granite")
     stale = kb.patch(document.id, text="basalt", expected_version=document.version + 5)
     assert problem(stale, "version_conflict").current_version == document.version
@@ -292,7 +292,7 @@ def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
 
 
 def test_a_patch_honours_if_match(kb: Client) -> None:
-    """As it does `expected_version`; where both are sent, either of them refuses it."""
+    """`If-Match` works like `expected_version`; if both are sent, both must match."""
     document = kb.stored_note("granite")
     stale, current = document.version + 1, document.version
     for if_match, body in (
@@ -340,7 +340,7 @@ def test_a_patch_that_does_not_fit_is_refused(kb: Client, body: dict[str, Any], 
 
 
 def test_every_document_comes_with_its_version_as_etag(kb: Client) -> None:
-    """Read, patched, tagged: the header can be sent back as If-Match."""
+    """After reading, patching and tagging the header can be sent back as If-Match."""
     document = kb.note("granite", tags=["a"])
     for response in (
         kb.request(ops.GET_DOCUMENT, document),
@@ -352,7 +352,7 @@ def test_every_document_comes_with_its_version_as_etag(kb: Client) -> None:
 
 
 def test_metadata_are_replaced_whole(kb: Client) -> None:
-    """A change raises the version, filters follow, and the same metadata change nothing."""
+    """A change raises the version and affects filters; the same metadata change nothing."""
     document = kb.stored_note("granite", metadata={"source_type": "wiki", "author": "a"})
     changed = kb.call(
         ops.SET_METADATA, document.id, json={"metadata": {"source_type": "mail", "n": [1, None]}}
@@ -384,7 +384,7 @@ def test_metadata_are_replaced_in_the_version_that_was_read(kb: Client) -> None:
 
 
 def test_tags_are_added_and_taken_off(kb: Client) -> None:
-    """Each change raises the version, and searches follow."""
+    """Each change raises the version and affects searches."""
     document = kb.stored_note("granite", tags=["a"])
     added = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["b", "collection:memory"]})
     assert sorted(added.tags) == ["a", "b", "collection:memory"]
@@ -402,7 +402,7 @@ def test_adding_tags_that_stand_changes_nothing(kb: Client) -> None:
 
 
 def test_a_document_has_as_many_tags_as_it_may(kb: Client) -> None:
-    """What would be too many is refused whole; one may still take another's place."""
+    """A request with too many tags adds none of them; a request that fits is accepted."""
     tags = [f"t{number}" for number in range(m.MAX_TAGS - 1)]
     document = kb.stored_note("granite", tags=tags)
     refused = kb.request(ops.ADD_TAGS, document.id, json={"tags": ["one", "two"]})
@@ -441,7 +441,7 @@ def test_an_if_match_that_is_no_version_is_refused(kb: Client, value: str) -> No
 
 
 def test_of_moves_at_once_with_if_match_one_wins(kb: Client) -> None:
-    """Two moves cannot leave two collections."""
+    """Two concurrent moves cannot leave a document in two collections."""
     document = kb.stored_note("granite")
     headers = {"If-Match": str(document.version)}
     move = [

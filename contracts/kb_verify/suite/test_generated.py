@@ -1,16 +1,16 @@
-"""What the contract's document promises, held against requests that are generated from it.
+"""Promises of the contract's document, tested with requests that are generated from it.
 
-Every answer has a status, a content type, headers and a body that the document describes; what does not fit
-is refused; what fits is taken; without the key nothing is; what was removed is gone.
+Every response has a status, a content type, headers and a body that the document describes; invalid requests
+are refused; valid ones are accepted; requests without the key are refused; removed resources are gone.
 
 The requests are made by schemathesis, each phase under the target's seed and within its bounds. No document
 can express these rules:
 
-- `tags` and `metadata` of a form are JSON texts: what they hold is generated, not any text.
-- Each request of one of RAGler's operations comes from a new user, so that no limit hides a response.
-- Of a search's two dates the start does not come after the end.
+- `tags` and `metadata` of a form are JSON texts: their content is generated, not any text.
+- Each request of one of RAGler's operations comes from a new user, so that no rate limit hides a response.
+- The start of a search's dates is not after the end.
 - The weights of a ranking add up to 1.
-- To delete a job is to cancel it: it can still be read.
+- Deleting a job cancels it: it can still be read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_PRINTED = 5
 
 
 class Phase(StrEnum):
-    """What requests are made of."""
+    """The phases of generated requests."""
 
     EXAMPLES = "examples"
     COVERAGE = "coverage"
@@ -53,9 +53,10 @@ class Phase(StrEnum):
 
 @pytest.fixture
 def contract(target: Target, served: Served, kb: Client, silent: Mapping[str, str]) -> dict[str, Any]:
-    """The contract's document, as it is for this engine: one without a key asks for none.
+    """The contract's document, adapted to this engine: without a key it requires none.
 
-    Of an engine that left requests without a response nothing is asked here: each more would wait as long.
+    It fails for an engine that did not respond to earlier requests, since each further request would take the
+    time-out.
     """
     assert not silent, f"nothing was generated: {'; '.join(silent.values())}"
     contract = document(served.operations)
@@ -67,11 +68,11 @@ def contract(target: Target, served: Served, kb: Client, silent: Mapping[str, st
     for name, part in fields.items():
         if "contentSchema" in part:
             part["format"] = _JSON_FORMAT.format(name=name)
-    # Of the JSON in a header no schema speaks that is enforced: the one that takes nothing away is sent. To
-    # engines that do not announce that they enforce it, it is one of the headers that they do not know.
+    # No schema validates the JSON in a header: only a value that takes nothing away is sent. For engines that
+    # do not announce that they enforce it, it is an unknown header with any value.
     if (header := contract["components"]["parameters"].get(ACCESS)) is not None:
         header["schema"] = {"type": "string", "enum": ["{}"]} if kb.enforces_access else {"type": "string"}
-    # The files that are sent are texts, of which OCR is not forced: no schema can say that.
+    # The generated files are texts, for which OCR cannot be forced; no schema can express that.
     fields["force_ocr"]["enum"] = ["false"]
     return contract
 
@@ -86,9 +87,9 @@ schemathesis.openapi.format(
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
-    """Another user and weights that add up, where the request is one to be taken.
+    """Set a new user, and weights that add up to 1, in requests that are to be accepted.
 
-    What is refused is not counted.
+    Refused requests are not counted by rate limits.
     """
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return
@@ -102,7 +103,7 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def filter_body(_context: Any, body: Any) -> bool:
-    """Whether the end of a search's dates does not come before their start."""
+    """True if the end of a search's dates is not before their start."""
     filters = body.get("filters") if isinstance(body, dict) else None
     dates: list[Any] = (
         [filters.get(name) for name in ("date_from", "date_to")] if isinstance(filters, dict) else []
@@ -118,9 +119,9 @@ def filter_body(_context: Any, body: Any) -> bool:
 
 
 def send(phase: Phase, target: Target, tally: Tally, contract: dict[str, Any]) -> None:
-    """Send one phase's requests, and fail with what its checks found: once an operation and check."""
+    """Send the requests of one phase, and fail with the failed checks, one for each operation and check."""
     phases: dict[str, Any] = {each.value: {"enabled": each is phase} for each in Phase}
-    # Links that are guessed from names lead to places where this contract has none.
+    # Links inferred from names would lead to places that this contract does not link to.
     phases[Phase.STATEFUL.value]["inference"] = {"algorithms": []}
     config = schemathesis.Config.from_dict(
         {
@@ -166,7 +167,7 @@ def send(phase: Phase, target: Target, tally: Tally, contract: dict[str, Any]) -
 
 
 def count(recorder: ScenarioRecorder, tally: Tally) -> int:
-    """Count the responses of a scenario, and the links that it followed; how many responses there were."""
+    """Count the responses of a scenario and the links that it followed; return the number of responses."""
     for case_id, interaction in recorder.interactions.items():
         node = recorder.cases[case_id]
         status = interaction.response.status_code if interaction.response else 0
@@ -187,7 +188,7 @@ def test_the_examples_of_the_document_are_answered(
 def test_values_at_and_beyond_every_edge_are_answered(
     target: Target, tally: Tally, contract: dict[str, Any]
 ) -> None:
-    """Taken within, refused beyond; other methods are refused, and so is whoever has no key."""
+    """Accepted within limits, refused beyond; other methods and requests without the key are refused."""
     send(Phase.COVERAGE, target, tally, contract)
 
 
@@ -198,5 +199,5 @@ def test_random_values_are_answered(target: Target, tally: Tally, contract: dict
 def test_random_walks_along_the_links_are_answered(
     target: Target, tally: Tally, contract: dict[str, Any]
 ) -> None:
-    """What was made is there, what was removed is gone."""
+    """A created resource exists, and a removed one is gone."""
     send(Phase.STATEFUL, target, tally, contract)

@@ -1,4 +1,4 @@
-"""What `Idempotency-Key` promises: a retried mutation happens once and answers as it did."""
+"""Promises on `Idempotency-Key`: a retried mutation has one effect and the same response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kb_verify.files import pdf
 
 
 def test_a_retried_note_is_the_same_job(kb: Client) -> None:
-    """Also when its JSON is written differently."""
+    """Even if its JSON is formatted differently."""
     key = fresh_key()
     with kb.adding_jobs(1):
         first = kb.call(ops.CREATE_JOB, json={"text": "granite", "tags": ["a"]}, headers=key)
@@ -70,7 +70,7 @@ def test_a_key_belongs_to_its_operation(kb: Client) -> None:
 
 
 def test_a_retried_removal_answers_as_it_did(kb: Client) -> None:
-    """Although the document is gone by then."""
+    """Even though the document no longer exists."""
     document, key = kb.note("granite"), fresh_key()
     first = kb.call(ops.DELETE_DOCUMENT, document, headers=key)
     assert kb.call(ops.DELETE_DOCUMENT, document, headers=key) == first
@@ -86,7 +86,7 @@ def test_a_retried_clearing_removes_nothing_more(kb: Client) -> None:
 
 
 def test_a_retried_cancel_answers_as_it_did(kb: Client) -> None:
-    """Although a job that has ended cannot be cancelled."""
+    """Even though an ended job cannot be cancelled."""
     cancelled(kb)
     key, job_id = fresh_key(), kb.submit(long_note(99)).id
     first = kb.request(ops.CANCEL_JOB, job_id, headers=key)
@@ -96,7 +96,7 @@ def test_a_retried_cancel_answers_as_it_did(kb: Client) -> None:
 
 
 def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
-    """Although a job that waits cannot be tried again."""
+    """Even though a waiting job cannot be retried."""
     key, failed = fresh_key(), kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
     first = kb.call(ops.RETRY_JOB, failed.id, headers=key)
     kb.ended(first)
@@ -106,7 +106,7 @@ def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
 
 
 def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
-    """Although the version it expected has been raised, by itself."""
+    """Even though the request itself has raised the expected version."""
     document, key = kb.stored_note("granite"), fresh_key()
     body = {"text": "basalt", "expected_version": document.version}
     first = decode(kb.patch(document.id, key, **body), m.Document)
@@ -115,7 +115,7 @@ def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
 
 
 def test_retried_tag_changes_answer_as_they_did(kb: Client) -> None:
-    """Also with `If-Match`, whose version they have raised."""
+    """Also with `If-Match`, although they have raised that version."""
     document, key = kb.stored_note("granite"), fresh_key()
     headers = {**key, "If-Match": str(document.version)}
     first = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers)
@@ -131,7 +131,7 @@ def test_a_refused_request_spends_no_key(kb: Client) -> None:
 
 
 def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
-    """Each is answered with the job, or told that it is still running."""
+    """Each gets the job, or the error that the request is still running."""
     key = fresh_key()
     with kb.adding_jobs(1):
         send = partial(kb.request, ops.CREATE_JOB, json={"text": "granite"}, headers=key)

@@ -1,4 +1,4 @@
-"""What jobs promise: taken in, followed, cancelled, deduplicated."""
+"""Promises on jobs: accepted, followed, cancelled, deduplicated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_job_tells_its_times_in_order(kb: Client) -> None:
 
 
 def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
-    """Title, tags once each, metadata, source path; the text whole in its chunks."""
+    """Title, tags once each, metadata, source path; the chunks contain the whole text."""
     fields = {"title": "Stone", "metadata": {"n": {"m": [1]}}, "source_path": "m/x.md"}
     document = kb.stored_note("granite", tags=["b", "a", "b"], **fields)
     assert (document.title, document.doc_type, document.source_path) == ("Stone", "note", "m/x.md")
@@ -79,7 +79,7 @@ def test_a_note_that_does_not_fit_is_refused_by_name(
     "content", [b'{"text": "\xed\xa0\x80"}', b'{"text": "\\ud800"}', b'{"text": "\xff"}']
 )
 def test_a_text_that_is_no_unicode_is_refused(kb: Client, content: bytes) -> None:
-    """Half of a surrogate pair is no character."""
+    """Half of a surrogate pair is not a character."""
     response = kb.request(ops.CREATE_JOB, content=content, headers={"Content-Type": "application/json"})
     problem(response, "invalid_request")
 
@@ -93,7 +93,7 @@ def test_waiting_answers_when_the_job_ends(kb: Client) -> None:
 
 
 def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
-    """A long note is not taken in within a hundredth of a second; its job is answered all the same."""
+    """A long note is not ingested within a hundredth of a second; the response is its job nevertheless."""
     job = kb.call(ops.GET_JOB, kb.submit(long_note(0)).id, params={"wait": 0.01})
     if job.status == "completed":
         pytest.skip("a long note was taken in within a hundredth of a second")
@@ -145,7 +145,7 @@ def test_jobs_are_filtered_by_status(kb: Client) -> None:
 
 
 def test_a_cancelled_job_leaves_nothing(kb: Client) -> None:
-    """It is cancelled for good, and can still be read."""
+    """The cancellation is final, and the job can still be read."""
     job = cancelled(kb)
     assert (job.status, job.document_id) == ("cancelled", None)
     assert job.finished_at is not None
@@ -169,7 +169,7 @@ def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
 
 
 def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
-    """Under its id, with what was sent for it: the bytes are at fault here, and it fails as it did."""
+    """It keeps its id and input; here the bytes are invalid, so it fails with the same error."""
     failed = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
     assert (failed.status, failed.retryable) == ("failed", True)
     again = kb.call(ops.RETRY_JOB, failed.id)
@@ -191,7 +191,7 @@ def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
 
 
 def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
-    """From its start to its end, by one clock; then nothing remains to be estimated."""
+    """From its start to its end, by one clock; afterwards no remaining time is estimated."""
     ended = kb.ended(kb.submit("granite"))
     assert ended.started_at is not None
     assert ended.finished_at is not None
@@ -201,7 +201,7 @@ def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
 
 
 def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
-    """Tags are united and the further source path is kept."""
+    """Tags are merged and the further source path is added."""
     first = kb.note("granite", tags=["a"], source_path="one", dedup_scope="s")
     again = kb.ended(kb.submit("granite", tags=["b"], source_path="two", dedup_scope="s"))
     assert (again.deduplicated, again.document_id) == (True, first)
@@ -212,7 +212,7 @@ def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
 
 
 def test_trailing_white_space_makes_no_other_note(kb: Client) -> None:
-    """The text and its SHA-256 stay as they were sent at first; leading white space counts."""
+    """Text and SHA-256 remain those of the first submission; leading white space is significant."""
     text = "granite\n"
     first = kb.note(text)
     again = [kb.ended(kb.submit(each)) for each in ("granite", text, "granite \t\u3000\r\n")]
@@ -230,7 +230,7 @@ def test_an_updated_note_is_known_without_its_trailing_white_space(kb: Client) -
 
 
 def test_the_same_text_in_another_scope_is_another_document(kb: Client) -> None:
-    """Nothing is taken from anybody's collection."""
+    """Deduplication never crosses the borders of a scope."""
     one = kb.note("granite", dedup_scope="s")
     two = kb.ended(kb.submit("granite", dedup_scope="t"))
     assert two.deduplicated is False
@@ -243,7 +243,7 @@ def test_a_note_and_a_file_of_the_same_text_are_two(kb: Client) -> None:
 
 
 def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None:
-    """Decided when it is stored, not when it is accepted."""
+    """Duplicates are detected when they are stored, not when they are accepted."""
     submit = [partial(kb.submit, "granite", tags=[f"t{number}"]) for number in range(8)]
     documents = {kb.completed(job) for job in together(*submit)}
     (only,) = documents

@@ -1,4 +1,4 @@
-"""What an engine promises of the files that it keeps; of one that keeps none, that it says so."""
+"""Promises on kept files; an engine that keeps no files must say so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "grä'nite; x=.txt"
 
 @pytest.fixture
 def keeping(kb: Client) -> Client:
-    """An engine that keeps files; the test is skipped on another one."""
+    """An engine that keeps files; skips the test for an engine that does not."""
     if not kb.keeps_originals:
         pytest.skip("the engine keeps no files: its status has no kept_originals_bytes")
     return kb
@@ -36,7 +36,7 @@ def test_a_file_comes_back_as_it_was_sent(keeping: Client) -> None:
 
 
 def test_it_is_to_be_saved_under_its_name_and_never_run(keeping: Client) -> None:
-    """Whatever is in it and however it is called: a browser neither shows it nor guesses what it is."""
+    """For any content and name: a browser neither displays the file nor guesses its type."""
     data = b"<script>alert(1)</script>"
     response = keeping.request(ops.GET_ORIGINAL, keeping.file("page.html", data))
     assert response.headers["Content-Disposition"].startswith('attachment; filename="page.html"')

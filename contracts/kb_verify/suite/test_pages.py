@@ -1,4 +1,4 @@
-"""What pages promise: page two is page two, whatever happened after page one."""
+"""Promises on pages: page two continues page one, regardless of changes after page one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = [" ".join(["granite"] * (number + 1) + ["quarry"] * 12) for number in ra
 
 
 def pages(kb: Client, query: str, **body: Any) -> list[m.SearchResponse]:
-    """All of them, the first one first."""
+    """Return all pages, the first one first."""
     body = {"mode": "fts", "pages": True, **body}
     answers = [kb.search(query, **body)]
     while (cursor := answers[-1].next_cursor) is not UNSET:
@@ -25,7 +25,7 @@ def pages(kb: Client, query: str, **body: Any) -> list[m.SearchResponse]:
 
 
 def chunks(answers: list[m.SearchResponse]) -> list[int]:
-    """Of all results with what was merged into them, in the order of the pages."""
+    """Return the chunks of all results and of the results merged into them, in the order of the pages."""
     results = [result for answer in answers for result in answer.results]
     return [chunk.id for one in results for chunk in (*one.before, one.chunk, *one.after)]
 
@@ -43,7 +43,7 @@ def test_pages_have_each_result_once_in_the_order_of_one_ranking(kb: Client) -> 
 
 
 def test_the_next_page_is_of_the_same_ranking_whatever_happened_since(kb: Client) -> None:
-    """What came is on no page; what was removed or changed is left out; a page can be asked for again."""
+    """New documents are on no page; removed or changed ones are left out; a page can be requested again."""
     for text in TEXTS:
         kb.note(text)
     body = {"mode": "fts", "pages": True, "top": 4}
@@ -82,7 +82,7 @@ def test_what_had_no_room_on_a_page_is_on_the_next(kb: Client) -> None:
 
 
 def test_what_had_no_room_beside_a_result_is_on_a_later_page(kb: Client) -> None:
-    """A passage that was merged is found as well, and a result that lost it alone is not cut."""
+    """A merged passage is found too, and a result that lost only its neighbours is not truncated."""
     kb.note("\n\n".join(f"Granite ledger {number} was copied by the archivist." for number in range(90)))
     texts = {
         result.chunk.id: result.chunk.text for result in kb.search("granite", mode="fts", top=100).results
@@ -95,7 +95,7 @@ def test_what_had_no_room_beside_a_result_is_on_a_later_page(kb: Client) -> None
 
 
 def test_documents_share_pages_that_were_cut(kb: Client) -> None:
-    """What had no room on a page is ranked with the rest: each is best first, and no document fills one."""
+    """Results without room on a page are ranked with the rest, and no document fills a page."""
     for often in (1, 2, 3):
         stone = " ".join(often * ["granite"])
         kb.note("\n\n".join(f"{stone} {number} was cut in the quarry by the river." for number in range(90)))
@@ -111,7 +111,7 @@ def test_documents_share_pages_that_were_cut(kb: Client) -> None:
 
 
 def test_pages_say_much_each(kb: Client) -> None:
-    """Near duplicates are results on no page, and one document has so much of each."""
+    """Near duplicates are on no page, and the results of one document are limited on each."""
     report = (
         "The granite quarry by the frozen river was closed when the carts could no longer pass the bridge."
     )

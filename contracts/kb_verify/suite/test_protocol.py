@@ -1,4 +1,4 @@
-"""What every operation promises: keys, routes, fields, sizes, and never a 500 for what a caller sends."""
+"""Promises on every operation: keys, routes, fields, sizes, and never a 500 caused by a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(kb: Client, operation: ops.AnyOperation, **request: Any) -> httpx.Respo
 def test_with_a_key_set_only_its_bearer_is_served(
     keyless: httpx.Client, target: Target, operation: ops.AnyOperation
 ) -> None:
-    """Every operation but the probes; nothing else is looked at before."""
+    """Every operation except the probes; the key is checked before the rest of the request."""
     for form in WRONG_KEYS:
         headers = {} if form is None else {"Authorization": form.format(key=target.api_key)}
         response = keyless.request(operation.method, path_of(operation), content=b"{", headers=headers)
@@ -48,14 +48,14 @@ def test_the_right_key_is_served(keyless: httpx.Client, target: Target, scheme: 
 
 @pytest.mark.parametrize("twice", ["Authorization", "Origin"])
 def test_a_header_that_tells_who_asks_stands_once(keyless: httpx.Client, target: Target, twice: str) -> None:
-    """A proxy in front may have looked at the other one; the right key does not help."""
+    """A proxy in front may have read the other value; a valid key does not help."""
     headers = [("Authorization", f"Bearer {target.api_key}"), ("Origin", "http://localhost")]
     headers += [header for header in headers if header[0] == twice]
     problem(keyless.get("/api/v1/status", headers=headers), "unauthorized")
 
 
 def test_an_unknown_path_wants_the_key_too(keyless: httpx.Client) -> None:
-    """What exists is not told to strangers."""
+    """Existing paths are not revealed without the key."""
     problem(keyless.get("/api/v1/nothing"), "unauthorized")
 
 
@@ -81,7 +81,7 @@ def test_a_query_parameter_twice_is_refused(kb: Client) -> None:
 
 
 def test_raglers_operations_are_served_whole_or_not_at_all(served: Served) -> None:
-    """Whoever finds one of them goes on to the others."""
+    """A client that finds one of them relies on the others."""
     assert not (served.ragler and served.missing), f"served but for {', '.join(sorted(served.missing))}"
 
 
@@ -106,7 +106,7 @@ def test_a_body_that_is_no_object_is_refused(kb: Client, served: Served, content
 
 
 def test_a_giant_json_body_is_refused(kb: Client) -> None:
-    """Unread, or because its query is too long."""
+    """Without being read, or because its query is too long."""
     content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
     response = kb.request(ops.SEARCH, content=content, headers=JSON)
     problem(response, "payload_too_large" if response.status_code == 413 else "invalid_parameter")
@@ -116,7 +116,7 @@ def test_a_giant_json_body_is_refused(kb: Client) -> None:
     "content_type", ["text/plain", "application/xml", "", "application/x-www-form-urlencoded"]
 )
 def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
-    """Before the body is looked at."""
+    """Before the body is read."""
     response = kb.request(ops.SEARCH, content=b"{}", headers={"Content-Type": content_type})
     problem(response, "unsupported_media_type")
 
@@ -135,7 +135,7 @@ def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
     ids=["big integer", "infinite", "tiny", "NUL", "deep", "deeper", "surrogate"],
 )
 def test_odd_json_is_taken_in_or_refused(kb: Client, metadata: str) -> None:
-    """Taken in, it comes back in documents, lists and searches; it is never a fault of the engine."""
+    """If accepted, they come back in documents, lists and searches; they never cause an internal error."""
     content = f'{{"text": "granite", "metadata": {metadata}}}'.encode()
     response = kb.request(ops.CREATE_JOB, content=content, headers=JSON)
     if response.status_code == 202:

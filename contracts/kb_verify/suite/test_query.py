@@ -1,4 +1,4 @@
-"""What the syntax of a query promises: phrases in quotation marks, and exclusions behind a minus."""
+"""Promises on the syntax of a query: phrases in quotation marks, and exclusions behind a minus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def searched(kb: Client, query: str, mode: str = "hybrid") -> set[int]:
 
 @MODES
 def test_only_what_holds_the_phrase_is_a_result(kb: Client, mode: str) -> None:
-    """Its words alone do not do, however often they stand there."""
+    """The separate words do not suffice, regardless of their number."""
     wanted = kb.note("Errno 104: connection reset by peer, said the log.", title="Log")
     kb.note(RESET, title="Sockets")
     assert searched(kb, '"connection reset by peer"', mode) == {wanted}
@@ -50,7 +50,7 @@ def test_words_of_a_phrase_stand_in_its_order_side_by_side_and_whole(kb: Client,
 
 
 def test_a_phrase_may_stand_in_the_title_or_in_a_heading(kb: Client) -> None:
-    """And in each by itself: one does not begin in the title and end in the text."""
+    """In either by itself: a phrase does not begin in the title and end in the text."""
     titled = kb.note("Slate was carried uphill.", title="The granite quarry")
     headed = kb.file("a.md", b"# The granite quarry\n\nSlate was carried downhill.", title="Slate")
     kb.note("quarry of slate", title="Granite")
@@ -87,7 +87,7 @@ def test_a_phrase_is_found_inside_a_sentence_without_spaces(kb: Client) -> None:
 
 @MODES
 def test_what_holds_an_excluded_word_is_no_result(kb: Client, mode: str) -> None:
-    """Whole, and not stemmed."""
+    """Whole words are compared, without stemming."""
     kb.note("granite for a lantern", title="Copper")
     kb.note("a granite lantern, and copper", title="Metal")
     left = {
@@ -115,7 +115,7 @@ def test_what_holds_an_excluded_phrase_is_no_result(kb: Client) -> None:
     ],
 )  # fmt: skip
 def test_a_minus_of_another_kind_excludes_nothing(kb: Client, query: str) -> None:
-    """Options, numbers, lists, differences: what agents paste is looked for."""
+    """Options, numbers, lists, diffs: pasted text is searched for."""
     wanted = kb.note("granite with copper, 104 tons of it: the quarry", title="Stone")
     if '"' not in query:
         assert searched(kb, query, "fts") == {wanted}
@@ -124,7 +124,7 @@ def test_a_minus_of_another_kind_excludes_nothing(kb: Client, query: str) -> Non
 
 @MODES
 def test_words_of_phrases_count_and_excluded_words_do_not(kb: Client, mode: str) -> None:
-    """A score is that of the same words without marks, or without the exclusion."""
+    """Scores are those of the same words without quotation marks, or without the exclusion."""
     document = kb.note("granite quarry by the river", title="Stone")
 
     def score(query: str) -> float:
@@ -195,6 +195,6 @@ HOSTILE = [
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_a_hostile_query_is_answered(kb: Client, number: int) -> None:
-    """Thousands of marks, phrases and exclusions are read and compared as others are."""
+    """Thousands of marks, phrases and exclusions are parsed and compared like any query."""
     kb.note("granite " * 300, title="Stone")
     assert kb.search(HOSTILE[number]).took_ms < 10_000

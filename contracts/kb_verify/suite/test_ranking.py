@@ -1,4 +1,4 @@
-"""What a final score promises, and feedback: RAGler's ranking, where a search asks for it."""
+"""Promises on final scores and feedback: RAGler's ranking, if a search requests it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_final_score_is_its_parts_by_their_weights(kb: Client, mode: str) -> N
 
 @pytest.mark.requirement("R28")
 def test_the_semantic_part_is_the_cosine_of_a_search_by_meaning(kb: Client) -> None:
-    """And a document of today has the recency 1, whatever the rate of decay."""
+    """A document changed today has the recency 1, for any decay rate."""
     kb.note("granite quarry")
     ranking = {"decay_rate": 10.0}
     (result,) = kb.search("granite quarry", mode="vector", ranking=ranking, explain=True).results
@@ -70,7 +70,7 @@ def test_the_semantic_part_is_the_cosine_of_a_search_by_meaning(kb: Client) -> N
 
 @pytest.mark.requirement("R29")
 def test_confluence_is_reputed_over_the_web_and_that_over_manual(kb: Client) -> None:
-    """What names no source type, or one that nobody knows, counts as manual."""
+    """A document without a known source type counts as manual."""
     names = ("mail", None, "manual", "web", "confluence")
     metadata = [{} if name is None else {"source_type": name} for name in names]
     notes = [kb.note("granite quarry", metadata=each, dedup_scope=str(each)) for each in metadata]
@@ -86,7 +86,7 @@ def test_confluence_is_reputed_over_the_web_and_that_over_manual(kb: Client) -> 
 
 @pytest.mark.requirement("R26")
 def test_without_being_asked_for_nothing_is_ranked(kb: Client) -> None:
-    """The first phase is the default, and all the weight on `semantic` leaves it as it is."""
+    """No final score is the default, and a weight of 1 on `semantic` does not change the order."""
     kb.note("granite quarry")
     kb.note("granite among other words", metadata={"source_type": "confluence"})
     plain = kb.search("granite quarry", explain=True)
@@ -98,7 +98,7 @@ def test_without_being_asked_for_nothing_is_ranked(kb: Client) -> None:
 
 @pytest.mark.requirement("R26")
 def test_filters_come_before_scores(kb: Client) -> None:
-    """No reputation brings back what a filter has left out."""
+    """A reputation does not bring back a document that a filter has excluded."""
     kept = kb.note("granite quarry", tags=["a"])
     kb.note("granite quarry two", metadata={"source_type": "confluence"})
     assert ranked(kb, "granite quarry", REPUTATION, tags=["a"]) == [kept]
@@ -118,14 +118,14 @@ def test_filters_come_before_scores(kb: Client) -> None:
     ],
 )
 def test_a_query_is_of_a_kind_by_its_form(kb: Client, query: str, kind: str) -> None:
-    """By which an engine may be set to other weights."""
+    """An engine may have different weights for each kind."""
     kb.note("granite quarry")
     (result,) = kb.search(query, ranking={}, explain=True).results
     assert parts_of(result).kind == kind
 
 
 def test_a_passage_from_below_the_first_results_can_rise(kb: Client) -> None:
-    """The order is made over more candidates than are answered."""
+    """More candidates are ordered than are returned."""
     for number in range(12):
         kb.note(f"granite quarry {number}")
     far = "granite stood beside many other words that say little about it"
@@ -148,11 +148,11 @@ def test_weights_that_do_not_add_up_are_refused(kb: Client, ranking: dict[str, A
     assert problem(response, "invalid_parameter").parameter == parameter
 
 
-# --- a second look ------------------------------------------------------------------------------------
+# --- reranking ----------------------------------------------------------------------------------------
 
 
 def test_a_second_look_is_taken_or_its_lack_explained(kb: Client) -> None:
-    """By a reranker that gives scores from 0 to 1; where none could, order and scores are the first ones."""
+    """A reranker gives scores from 0 to 1; without one, order and scores are the first ones."""
     for number in range(3):
         kb.note(f"granite quarry report {number}")
     first, answer = (kb.search("granite quarry", rerank=rerank) for rerank in (False, True))
@@ -180,7 +180,7 @@ def test_nobody_has_a_second_look_who_does_not_want_it(kb: Client) -> None:
 
 @pytest.mark.requirement("R29")
 def test_feedback_is_half_clicks_and_half_ratings(kb: Client) -> None:
-    """Four voices that said nothing are counted with those that did."""
+    """Four neutral voices are added to the counts."""
     document = kb.note("granite quarry")
     given(kb, document, "clicked", "ann")
     given(kb, document, "not_useful", "bob")
@@ -224,7 +224,7 @@ def test_who_names_no_user_is_the_voice_of_its_key(kb: Client) -> None:
 
 
 def test_feedback_changes_no_version_and_goes_with_its_document(kb: Client) -> None:
-    """Nor does it make a document look newer than it is."""
+    """It does not make a document look newer either."""
     document = kb.stored_note("granite quarry", dedup_scope="a")
     assert given(kb, document.uid, "useful").document_id == document.id
     assert kb.call(ops.GET_DOCUMENT, document.id) == document

@@ -1,4 +1,4 @@
-"""What a search promises."""
+"""Promises on searches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_same_words_match_well_by_meaning(kb: Client) -> None:
 
 
 def test_a_score_means_the_same_in_a_base_of_one_and_of_forty(kb: Client) -> None:
-    """A passage that answers has more than a half in both, one on another subject less."""
+    """In both, a relevant passage has more than a half, and a passage on another subject less."""
     kb.note("Neural networks learn by adjusting the weights between their neurons.", title="Learning")
     alone = kb.search("neural networks").results[0].score
     for number in range(39):
@@ -92,7 +92,7 @@ def test_top_bounds_the_results_and_not_the_total(kb: Client) -> None:
 
 @pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
 def test_the_total_is_the_same_whatever_top_is(kb: Client, mode: str) -> None:
-    """One note matches and nine are merely the nearest there are, by meaning."""
+    """One note matches; by meaning, nine are only the nearest remaining ones."""
     kb.note("copper lantern in the harbour office")
     for number in range(9):
         kb.note(f"granite quarry report {number}")
@@ -103,7 +103,7 @@ def test_the_total_is_the_same_whatever_top_is(kb: Client, mode: str) -> None:
 
 
 def test_tags_are_all_of(kb: Client) -> None:
-    """A collection's tag therefore never leaks another collection's documents."""
+    """A filter by a collection's tag never leaks documents of another collection."""
     both = kb.note("granite one", tags=["a", "b"])
     only = kb.note("granite two", tags=["a"])
     assert kb.found("granite", tags=["a", "b"]) == [both]
@@ -147,14 +147,14 @@ def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
 
 
 def test_a_moment_is_inclusive_at_both_ends(kb: Client) -> None:
-    """By the note's own time, to the last digit it tells."""
+    """By the note's own time, to its last digit."""
     document = kb.note("granite")
     moment = kb.call(ops.GET_DOCUMENT, document).created_at
     assert kb.found("granite", filters={"date_from": moment, "date_to": moment}) == [document]
 
 
 def test_dates_can_be_those_of_the_last_change(kb: Client) -> None:
-    """`date_field` says which; a change moves the one and not the other."""
+    """`date_field` selects them; a change of the document affects only the time of the last change."""
     document = kb.stored_note("granite")
     changed = kb.patched(document.id, text="granite again").updated_at
     assert kb.found("granite", filters={"date_from": changed, "date_field": "updated_at"}) == [document.id]
@@ -171,13 +171,13 @@ def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) 
 
 
 def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
-    """Rather than an empty answer that looks like there is nothing."""
+    """Instead of an empty response that looks as if no document existed."""
     filters = {"date_from": "2025-02-01", "date_to": "2025-01-31"}
     problem(kb.request(ops.SEARCH, json={"query": "x", "filters": filters}), "contradiction")
 
 
 def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Client) -> None:
-    """Nothing is cut in silence: `truncated` on the one at the edge, `omitted` for the rest."""
+    """Every cut is reported: `truncated` on the last result, `omitted` for the rest."""
     kb.note(LONG)
     whole = kb.search("quartz", mode="fts", top=5)
     lengths = [len(result.chunk.text) for result in whole.results]
@@ -220,7 +220,7 @@ def test_of_two_bounds_the_tighter_one_rules(kb: Client) -> None:
 
 
 def test_locations_are_results_without_text(kb: Client) -> None:
-    """However little text was wanted, and whatever neighbours."""
+    """Regardless of bounds on the text, and of requested neighbours."""
     kb.note(LONG)
     whole = kb.search("quartz", mode="fts", top=5)
     bounds = {"max_chars": 100, "max_tokens": 50, "neighbors": 1}
@@ -256,7 +256,7 @@ def test_explain_gives_the_parts_of_the_score(kb: Client) -> None:
 
 
 def test_nothing_is_explained_unasked(kb: Client) -> None:
-    """`explain` is null, and null is what a part is that had no say."""
+    """`explain` is null, and so is a part of the score that does not count."""
     kb.note("granite quarry")
     assert kb.search("granite quarry").results[0].explain is None
     (by_words,) = kb.search("granite quarry", mode="fts", explain=True).results
@@ -302,6 +302,6 @@ def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any
     "query", ['"', "AND", "NEAR(", "a* OR", "col:x", "-", "()", "\u0000", "🦓", "日本語", "'; DROP TABLE x"]
 )
 def test_no_query_is_taken_for_a_language(kb: Client, query: str) -> None:
-    """Operators, quotes and odd characters are words like any other."""
+    """Operators, quotes and unusual characters are ordinary words."""
     kb.note("granite quarry")
     assert kb.search(query).mode == "hybrid"

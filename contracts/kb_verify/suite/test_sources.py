@@ -1,4 +1,4 @@
-"""What sources promise: a path in a collection has one document, and the text sent last."""
+"""Promises on sources: a path in a collection has one document, with the text sent last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY: dict[str, Any] = {"tags": ["collection:memory"], "dedup_scope": "collect
 
 
 def sent(kb: Client, text: str, path: str | None, **body: Any) -> m.Job:
-    """The completed job of a note in the collection `documents`, unless another is named."""
+    """Return the completed job of a note in the collection `documents`, or in the one that `body` names."""
     ended = kb.ended(kb.submit(text, **{**DOCUMENTS, "source_path": path, **body}))
     assert ended.status == "completed"
     return ended
@@ -27,7 +27,7 @@ def moved(kb: Client, document: int, *, to: str) -> None:
 
 
 def test_a_source_sent_again_is_replaced(kb: Client) -> None:
-    """The same document with another text, one version on; the old text is found by no mode."""
+    """The same document has another text and a higher version; no mode finds the old text."""
     created = sent(kb, "granite quarry", "a.md", title="Old")
     before = kb.call(ops.GET_DOCUMENT, created.document_id)
     replaced = sent(kb, "basalt columns", "a.md")
@@ -53,7 +53,7 @@ def test_a_source_sent_again_as_it_was_is_unchanged(kb: Client) -> None:
 
 
 def test_the_same_path_in_another_collection_is_another_source(kb: Client) -> None:
-    """Also where both are deduplicated in one scope."""
+    """Even if both are deduplicated in one scope."""
     one = sent(kb, "granite", "a.md", dedup_scope="")
     two = sent(kb, "basalt", "a.md", tags=["collection:memory"], dedup_scope="")
     three = sent(kb, "granite", "a.md", tags=["collection:memory"], dedup_scope="")
@@ -63,7 +63,7 @@ def test_the_same_path_in_another_collection_is_another_source(kb: Client) -> No
 
 
 def test_two_sources_of_the_same_text_share_a_document(kb: Client) -> None:
-    """One that gets another text leaves it, with a document of its own; the other stays as it was."""
+    """A source with a new text gets its own document; the other source keeps the shared one unchanged."""
     shared = sent(kb, "granite", "a.md").document_id
     assert sent(kb, "granite", "b.md").document_id == shared
     left = sent(kb, "basalt", "a.md")
@@ -76,7 +76,7 @@ def test_two_sources_of_the_same_text_share_a_document(kb: Client) -> None:
 
 
 def test_a_document_goes_with_its_last_source(kb: Client) -> None:
-    """Where the source comes to share the document of another one."""
+    """Also if its source comes to share the document of another source."""
     goes = sent(kb, "granite", "a.md").document_id
     stays = sent(kb, "basalt", "b.md").document_id
     replaced = sent(kb, "basalt", "a.md")
@@ -88,7 +88,7 @@ def test_a_document_goes_with_its_last_source(kb: Client) -> None:
 
 
 def test_without_a_source_path_nothing_is_replaced(kb: Client) -> None:
-    """Nor is a text that was submitted without one after its source, when the source gets another."""
+    """A text that was also submitted without a source path stays when its source gets another one."""
     plain = sent(kb, "granite", "a.md")
     other = sent(kb, "basalt", None)
     assert (plain.outcome, other.outcome) == ("created", "created")
@@ -101,7 +101,7 @@ def test_without_a_source_path_nothing_is_replaced(kb: Client) -> None:
 
 
 def test_a_source_takes_over_a_note_that_has_none(kb: Client) -> None:
-    """It is replaced from then on, as if it had been submitted under the path at first."""
+    """It can be replaced from then on, like a note first submitted under the path."""
     plain = sent(kb, "granite", None)
     taken = sent(kb, "granite", "a.md")
     assert (taken.outcome, taken.deduplicated, taken.document_id) == ("created", True, plain.document_id)
@@ -112,7 +112,7 @@ def test_a_source_takes_over_a_note_that_has_none(kb: Client) -> None:
 
 
 def test_a_source_moves_with_its_document(kb: Client) -> None:
-    """It is replaced where it is by now, and the same text is not doubled there."""
+    """It is replaced in its new collection, and the same text is not duplicated there."""
     document = sent(kb, "granite", "a.md").document_id
     assert document is not None
     moved(kb, document, to="collection:memory")
@@ -126,7 +126,7 @@ def test_a_source_moves_with_its_document(kb: Client) -> None:
 
 
 def test_a_document_taken_out_of_a_second_collection_is_not_doubled_in_the_first(kb: Client) -> None:
-    """With the tag of the first put on in the same request, or without it."""
+    """With the tag of the first added in the same request, or without it."""
     for text, query in (("granite", {}), ("basalt", {"add": "collection:documents"})):
         document = sent(kb, text, None).document_id
         assert document is not None
@@ -185,7 +185,7 @@ def test_what_was_also_submitted_without_a_source_outlives_the_last(kb: Client) 
 
 
 def test_a_file_that_was_submitted_without_a_source_is_not_taken_over(kb: Client) -> None:
-    """Somebody sent the file for itself, and a folder that holds it too may lose it."""
+    """The file was sent for itself, and remains when a folder that also holds it loses it."""
     fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
     document = kb.ended(kb.send("a.md", b"basalt", None, **fields)).document_id
     assert kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **fields)).document_id == document
@@ -193,7 +193,7 @@ def test_a_file_that_was_submitted_without_a_source_is_not_taken_over(kb: Client
 
 
 def test_a_source_that_cannot_be_taken_off_stays(kb: Client) -> None:
-    """It is none of the document's, or the document has changed since it was read."""
+    """The document does not come from it, or has changed since it was read."""
     document = sent(kb, "granite", "a.md").document_id
     changed = kb.call(ops.ADD_TAGS, document, json={"tags": ["x"]})
     path = {"source_path": "a.md"}
@@ -215,7 +215,7 @@ def test_a_retried_removal_of_a_source_answers_as_it_did(kb: Client) -> None:
 
 
 def test_documents_are_listed_by_how_their_sources_begin(kb: Client) -> None:
-    """Also by a further one; a prefix is no pattern."""
+    """Also by a further source path; a prefix is not a pattern."""
     one = sent(kb, "granite", "x/a.md").document_id
     two = sent(kb, "basalt", "x/b%.md").document_id
     sent(kb, "slate", "y/c.md")
@@ -237,7 +237,7 @@ def test_the_longest_source_path_can_be_listed_and_taken_off(kb: Client) -> None
 
 
 def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
-    """However long each takes: a long one does not overwrite a short one that came later."""
+    """Independent of their durations: a long one does not overwrite a later short one."""
     jobs = [
         kb.submit(text, **DOCUMENTS, source_path="a.md") for text in (long_note(1), long_note(2), "granite")
     ]
@@ -249,7 +249,7 @@ def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
 
 
 def test_what_was_not_taken_is_named(kb: Client) -> None:
-    """A duplicate keeps its own title and metadata, and no more tags than a submission may have."""
+    """A duplicate keeps its own title and metadata, and takes no tags beyond the maximum."""
     tags = [*DOCUMENTS["tags"], *(f"t{number}" for number in range(m.MAX_TAGS - 2))]
     first = sent(kb, "granite", "a.md", title="One", tags=tags, metadata={"k": 1})
     further = [*DOCUMENTS["tags"], "x", "y"]
@@ -262,7 +262,7 @@ def test_what_was_not_taken_is_named(kb: Client) -> None:
 
 
 def test_a_replaced_document_keeps_what_was_not_sent(kb: Client) -> None:
-    """Tags are united; metadata are replaced where there are some."""
+    """Tags are merged; metadata are replaced if the request has any."""
     sent(kb, "granite", "a.md", metadata={"k": 1}, tags=[*DOCUMENTS["tags"], "old"])
     kept = kb.call(ops.GET_DOCUMENT, sent(kb, "basalt", "a.md").document_id)
     assert (sorted(kept.tags), kept.metadata) == (["collection:documents", "old"], {"k": 1})

@@ -1,4 +1,4 @@
-"""What `/status` and the probes promise."""
+"""Promises on `/status` and the probes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kb_verify.client import Client
 
 @pytest.mark.requirement("E33")
 def test_the_version_is_v3_0_0_or_later(kb: Client) -> None:
-    """What the server asks for at least: major, minor and patch after a v."""
+    """The minimum version that the server requires: major, minor and patch after a v."""
     version = kb.call(ops.GET_STATUS).version
     assert version.startswith("v")
     assert tuple(int(part) for part in version[1:].split("-")[0].split(".")) >= (3, 0, 0)
@@ -60,7 +60,7 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
 
 
 def test_status_has_what_holds_of_the_sandbox(kb: Client) -> None:
-    """A part that does not hold says why; an engine that reads no files apart has no such member."""
+    """A missing part has a reason; an engine without a sandbox has no such member."""
     sandbox = kb.call(ops.GET_STATUS).sandbox
     if isinstance(sandbox, msgspec.UnsetType):
         pytest.skip("this engine has no sandbox")

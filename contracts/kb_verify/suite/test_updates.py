@@ -1,4 +1,4 @@
-"""What a note's update promises where it takes longer than its caller waits: a job, one of each, in order."""
+"""Promises on long updates of notes: they become jobs, each runs once, and in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
 
 
 def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
-    """It names its note from the start, stands among the jobs, and ends with the new text."""
+    """It names its note from the start, is listed among the jobs, and ends with the new text."""
     before = kb.stored_note("granite quarry", tags=["a"])
     job = kb.update(before.id, text=note_to_await(1))
     assert (job.kind, job.document_id, job.title, job.tags) == ("update", before.id, before.title, ["a"])
@@ -31,7 +31,7 @@ def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
 
 
 def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
-    """While it runs that is its job, afterwards the note as it was then: it happens once."""
+    """While it runs, the response is its job, afterwards the note of that time: the update has one effect."""
     document, key = kb.stored_note("granite"), fresh_key()
     with kb.adding_jobs(1):
         body: dict[str, Any] = {"text": note_to_await(2)}
@@ -45,7 +45,7 @@ def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
 
 
 def test_a_retry_that_waits_has_the_answer(kb: Client) -> None:
-    """It is not refused because the first request is being answered."""
+    """It is not refused although the first request is still in progress."""
     document, key = kb.note("granite"), fresh_key()
     responses = together(*[partial(kb.patch, document, key, text=note_to_await(3))] * 3)
     ended = {decode(response, m.Document).version for response in responses if response.status_code == 200}
@@ -61,16 +61,17 @@ def test_another_update_under_its_key_is_a_mismatch(kb: Client) -> None:
 
 
 def test_the_same_update_sent_again_joins_it(kb: Client) -> None:
-    """Whoever lost its answer and has no key does not begin it once more."""
+    """A client that lost the response and has no key does not start the update again."""
     document = kb.note("granite")
     first = kb.update(document, text=long_note(5))
     assert kb.update(document, text=long_note(5)).id == first.id
 
 
 def test_updates_at_once_without_a_version_are_all_done(kb: Client) -> None:
-    """Each answers the version that it made, and the last of them stays.
+    """Each response has the version that the update made, and the last update determines the text.
 
-    Four, so that also an engine that takes five seconds for each has done the last before its request ends.
+    Four, so that even an engine that takes five seconds for each finishes the last one before its request
+    ends.
     """
     document = kb.stored_note("granite")
     texts = [f"basalt number {number}" for number in range(4)]
@@ -109,7 +110,7 @@ def test_clearing_cancels_updates(kb: Client) -> None:
 
 
 def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
-    """What came in between makes the job fail for good, and its key is free again."""
+    """A change in between makes the job fail for good, and its key can be used again."""
     document, key = kb.stored_note("granite"), fresh_key()
     job = kb.update(document.id, key, text=note_to_await(9), expected_version=document.version)
     tagged = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["between"]})
@@ -127,7 +128,7 @@ def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
 
 
 def test_an_update_to_what_stands_changes_nothing(kb: Client) -> None:
-    """So that a text that is sent again and again does not push out what is kept of the note."""
+    """Repeated submissions of a text do not displace kept versions of the note."""
     before = kb.stored_note("granite quarry", title="Stone")
     for same in (
         {"text": "granite quarry", "title": "Stone"},
@@ -141,7 +142,7 @@ def test_an_update_to_what_stands_changes_nothing(kb: Client) -> None:
 
 
 def test_what_cannot_be_updated_is_refused_at_once(kb: Client) -> None:
-    """However short the caller waits; no job comes of it."""
+    """Independent of the caller's wait; no job is created."""
     file, before = kb.file("a.txt", b"granite"), kb.call(ops.LIST_JOBS).total
     send: partial[httpx.Response] = partial(
         kb.request, ops.PATCH_NOTE, params={"wait": 0}, json={"text": "basalt"}
@@ -153,7 +154,7 @@ def test_what_cannot_be_updated_is_refused_at_once(kb: Client) -> None:
 
 @pytest.mark.parametrize("wait", [-1, 30.5, "long"])
 def test_a_wait_that_is_none_is_refused(kb: Client, wait: Any) -> None:
-    """It is bounded, so that nothing between caller and engine gives up first."""
+    """The wait is bounded, so that no proxy between caller and engine times out first."""
     response = kb.request(ops.PATCH_NOTE, 1, params={"wait": wait}, json={"text": "x"})
     assert problem(response, "invalid_parameter").parameter == "wait"
     assert 0 < ops.NoteQuery().wait < 30

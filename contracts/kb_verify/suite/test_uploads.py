@@ -1,4 +1,4 @@
-"""What uploads promise: files taken in, and what is sent wrongly refused with nothing left behind."""
+"""Promises on uploads: files are ingested, and invalid requests are refused without an effect."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_same_file_twice_is_one_document(kb: Client) -> None:
 
 @pytest.mark.requirement("N8")
 def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
-    """A PDF with text becomes another document, read by OCR, once; its text is not passed off as that."""
+    """A PDF with text becomes one more document, read by OCR; its embedded text is never used for it."""
     data = pdf(["zircon and feldspar"])
     plain = kb.file("a.pdf", data)
     ended = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
@@ -93,7 +93,7 @@ def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
 
 
 def test_ocr_that_is_not_forced_leaves_the_text(kb: Client) -> None:
-    """`false` is as nothing: the same file is the same document."""
+    """`false` is the default: the same file is the same document."""
     first = kb.file("a.txt", b"granite")
     again = kb.ended(kb.send("a.txt", b"granite", force_ocr="false"))
     assert (again.deduplicated, again.document_id) == (True, first)
@@ -111,7 +111,7 @@ def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(kb: Client, name: str
 
 
 def test_an_empty_file_is_an_empty_document(kb: Client) -> None:
-    """It never reads as success: its status says that nothing can be found, and why."""
+    """It does not look like a success: its status says that no text can be found, with the reason."""
     document = kb.call(ops.GET_DOCUMENT, kb.file("a.txt", b""))
     assert (document.status, document.chunk_count) == ("empty", 0)
     assert document.status_reason
@@ -125,7 +125,7 @@ def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -
 
 @pytest.mark.parametrize("content_type", ["text/plain", "Text/Plain; charset=utf-8"])
 def test_text_of_an_unknown_kind_is_taken_where_its_part_says_so(kb: Client, content_type: str) -> None:
-    """What its name says stands over that; what is no text fails its job."""
+    """The extension of a known format takes precedence; content that is not text fails its job."""
     files = {"file": ("quarry.conf", b"zircon = 1", content_type)}
     document = kb.completed(kb.call(ops.CREATE_JOB, files=files))
     found = kb.call(ops.GET_DOCUMENT, document)
@@ -148,7 +148,7 @@ def test_text_of_an_unknown_kind_is_taken_where_its_part_says_so(kb: Client, con
     ],
 )
 def test_a_file_that_cannot_be_read_fails_its_job(kb: Client, data: bytes, name: str, code: str) -> None:
-    """With a code and words; nothing is stored."""
+    """With a code and a message; no document is stored."""
     ended = kb.ended(kb.send(name, data))
     assert ended.error is not None
     assert (ended.status, ended.error.code, ended.document_id) == ("failed", code, None)
@@ -207,7 +207,7 @@ def test_a_body_that_does_not_fit_is_refused(kb: Client, body: bytes, code: str)
 
 
 def test_many_files_at_once_are_all_taken_in(kb: Client) -> None:
-    """None is mixed up with another."""
+    """Their contents are not mixed up."""
     take = [partial(kb.file, f"{number}.txt", f"word{number} granite".encode()) for number in range(6)]
     for number, document in enumerate(together(*take)):
         assert kb.call(ops.GET_DOCUMENT, document).filename == f"{number}.txt"

@@ -1,4 +1,4 @@
-"""What RAGler's search promises: passages by meaning, over all collections or in one, filtered."""
+"""Promises on RAGler's search: passages by meaning, over all collections or in one, filtered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def contents(kb: Client, **body: Any) -> list[str]:
 
 @pytest.mark.requirement("R70", "R72", "R24")
 def test_without_a_collection_all_are_searched(kb: Client) -> None:
-    """By meaning: six notes in three places, five results, and the best is the note of the query's words."""
+    """By meaning: six notes in three places give five results, the note with the query's words first."""
     for number in range(5):
         kb.note(f"granite quarry report {number}", tags=[f"collection:c{number % 2}"])
     kb.note(QUERY)
@@ -39,7 +39,7 @@ def test_without_a_collection_all_are_searched(kb: Client) -> None:
 
 @pytest.mark.requirement("R12")
 def test_the_answer_counts_what_matches_and_says_how_long_it_took(kb: Client) -> None:
-    """The limit bounds the results and not the total; the query comes back as it was sent."""
+    """The limit bounds the results but not the total; the query is returned as it was sent."""
     for number in range(3):
         kb.note(f"{QUERY} {number}")
     answer = kb.vector(QUERY, limit=2)
@@ -49,7 +49,7 @@ def test_the_answer_counts_what_matches_and_says_how_long_it_took(kb: Client) ->
 
 @pytest.mark.requirement("R12")
 def test_the_total_is_the_same_whatever_the_limit_is(kb: Client) -> None:
-    """One note matches; nine are merely the nearest there are, and the limit lets them in."""
+    """One note matches; nine are only the nearest remaining ones, and the limit admits them."""
     kb.note(QUERY)
     for number in range(9):
         kb.note(f"granite quarry report {number}")
@@ -60,7 +60,7 @@ def test_the_total_is_the_same_whatever_the_limit_is(kb: Client) -> None:
 
 @pytest.mark.requirement("R12", "R24")
 def test_scores_and_total_are_those_of_a_search_by_meaning(kb: Client) -> None:
-    """Mode `vector` of the engine's own search: the cosine, nothing below 0, best first."""
+    """Those of mode `vector` of the engine's own search: the cosine, at least 0, best first."""
     for text in (QUERY, "requests need a key", "granite quarry", "harbour lantern"):
         kb.note(text, tags=["collection:c"])
     for limit in (2, 100):
@@ -93,7 +93,7 @@ def test_the_limit_is_ten_where_none_is_sent(kb: Client) -> None:
 
 @pytest.mark.requirement("R13", "R14", "R15")
 def test_a_result_carries_text_source_score_and_metadata(kb: Client) -> None:
-    """Of the metadata what RAGler's clients read; the collection's tag is not among the tags."""
+    """The metadata are those that RAGler's clients read; the collection's tag is not among the tags."""
     metadata = {
         "source_type": "confluence",
         "source_url": "https://wiki.example/auth",
@@ -143,7 +143,7 @@ def test_what_is_not_known_of_a_document_is_absent_or_the_engines(kb: Client) ->
 def test_a_source_is_told_by_what_is_known_of_it(
     kb: Client, metadata: dict[str, Any], source_path: str | None, expected: str
 ) -> None:
-    """A URL of its metadata, else where it came from, else its filename."""
+    """A URL in its metadata, otherwise its source path, otherwise its filename."""
     fields = {"metadata": json.dumps(metadata), **({"source_path": source_path} if source_path else {})}
     kb.file("d.txt", QUERY.encode(), **fields)
     (result,) = kb.vector(QUERY).results
@@ -152,14 +152,14 @@ def test_a_source_is_told_by_what_is_known_of_it(
 
 @pytest.mark.requirement("R13")
 def test_a_source_without_a_name_is_its_documents_uid(kb: Client) -> None:
-    """As a URN, so that it is a URI like the others."""
+    """The uid is a URN, so that every source is a URI."""
     document = kb.stored_note(QUERY)
     assert kb.vector(QUERY).results[0].source_url == f"urn:uuid:{document.uid}"
 
 
 @pytest.mark.parametrize("value", [None, 7, True, [], ["web"], {"a": 1}, ""])
 def test_metadata_of_any_type_breaks_no_answer(kb: Client, value: Any) -> None:
-    """What is no text counts as absent."""
+    """A value that is not a text counts as absent."""
     names = ("source_type", "source_url", "url", "last_modified_by", "context_breadcrumbs", "tags", "heading")
     kb.note(QUERY, source_path="a.md", metadata=dict.fromkeys(names, value))
     (result,) = kb.vector(QUERY).results
@@ -187,7 +187,7 @@ def test_a_search_in_a_collection_gives_its_passages_alone(kb: Client) -> None:
 
 @pytest.mark.requirement("R73", "R15")
 def test_a_described_collection_is_searched_under_its_own_id(kb: Client) -> None:
-    """Which is then in every result, also where all are searched."""
+    """Every result has that id, also in a search over all collections."""
     id_ = kb.saved_collection(UUID, "guides").id
     kb.note(QUERY, tags=["collection:guides"])
     kb.note("granite", tags=["collection:stones"])
@@ -205,7 +205,7 @@ def test_an_empty_collection_answers_nothing(kb: Client) -> None:
 
 @pytest.mark.parametrize("chosen", [{"collectionName": "nothing"}, {"collectionId": UUID}])
 def test_an_unknown_collection_is_not_found(kb: Client, chosen: dict[str, str]) -> None:
-    """Rather than an empty answer that looks as if it held nothing."""
+    """Instead of an empty response that looks as if the collection were empty."""
     kb.note(QUERY, tags=["collection:guides"])
     problem(response_to(kb, **chosen), "collection_not_found")
 
@@ -232,7 +232,7 @@ def test_source_type_and_tags_both_hold(kb: Client) -> None:
 
 @pytest.mark.requirement("R25")
 def test_what_names_no_source_type_is_manual(kb: Client) -> None:
-    """In the filter as in the answer; also where the metadata name one that is no text."""
+    """In the filter and in the response; also if the metadata have a source type that is not a text."""
     kb.note(f"{QUERY} 1")
     kb.note(f"{QUERY} 2", metadata={"source_type": ["web"]})
     kb.note(f"{QUERY} 3", metadata={"source_type": "manual"})
@@ -254,7 +254,7 @@ def test_of_several_tags_one_is_enough(kb: Client) -> None:
 
 @pytest.mark.requirement("R25")
 def test_dates_are_those_of_the_last_change(kb: Client) -> None:
-    """Inclusive at both ends: to the last digit of a moment, and a last day counts whole."""
+    """Inclusive at both ends: to the last digit of a time, and a last day counts whole."""
     created = kb.stored_note("granite")
     changed = kb.patched(created.id, text=QUERY).updated_at
     day = changed[:10]
@@ -282,7 +282,7 @@ def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
 
 @pytest.mark.requirement("R46")
 def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
-    """There are no drafts to be seen: neither its passages nor its collection."""
+    """Neither its passages nor its collection are visible before the job has completed."""
     failed = kb.ended(kb.send("a.pdf", b"no PDF", tags='["collection:drafts"]'))
     assert failed.status == "failed"
     job = kb.submit(long_note(1), tags=["collection:drafts"])
@@ -332,6 +332,6 @@ def test_a_missing_query_is_told(kb: Client) -> None:
 
 
 def test_marks_are_text_to_it(kb: Client) -> None:
-    """Its document knows no phrases and no exclusions: as a question is written it is compared."""
+    """This search has no phrases and no exclusions: the query is compared as it is written."""
     kb.note(QUERY)
     assert len(kb.vector(f'"{QUERY} granite" -bearer').results) == 1

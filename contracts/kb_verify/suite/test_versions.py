@@ -1,4 +1,4 @@
-"""What is promised of documents as they were: kept when replaced or removed, looked at, restored, purged."""
+"""Promises on earlier versions: kept when replaced or removed, read, restored, purged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text_of(kb: Client, key: int) -> str:
 
 
 def test_a_replaced_text_is_kept(kb: Client) -> None:
-    """With all that was said of it, under the version that it had; other changes keep nothing."""
+    """With all its properties, under its version; other changes keep no version."""
     before = kb.stored_note("granite  quarry\n\n", title="Stone", tags=["a"], metadata={"n": 1})
     kb.call(ops.ADD_TAGS, before.id, json={"tags": ["b"]})
     assert kb.call(ops.LIST_VERSIONS, before.id).total == 0
@@ -54,7 +54,7 @@ def test_a_part_of_a_version_is_read(kb: Client) -> None:
 
 
 def test_a_version_is_restored_in_its_document(kb: Client) -> None:
-    """Text and title, found again by every mode; id, tags and metadata stay, and what stood there is kept."""
+    """Text and title, found in every mode; id, tags and metadata remain, and the replaced text is kept."""
     before = kb.stored_note("granite quarry", title="Stone")
     kb.patched(before.id, text="basalt columns", title="Lava")
     kb.call(ops.ADD_TAGS, before.id, json={"tags": ["later"]})
@@ -81,7 +81,7 @@ def test_what_stands_already_is_not_restored_again(kb: Client) -> None:
 
 
 def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
-    """Its passages, with headings and places, without the file being sent again."""
+    """Its passages, with headings and offsets, without sending the file again."""
     source = {
         "source_path": "a.md",
         "tags": '["collection:documents"]',
@@ -118,7 +118,7 @@ def test_a_note_that_became_a_file_of_the_same_bytes_is_a_note_again(kb: Client)
 
 
 def test_a_removed_document_is_brought_back(kb: Client) -> None:
-    """Under its number and uid, with its tags, metadata and source; until then it is found by nothing."""
+    """Under its number and uid, with its tags, metadata and source; until then no search finds it."""
     note = {**SOURCE, "source_path": "a.md", "metadata": {"n": 1}}
     before = kb.stored_note("granite quarry", title="Stone", **note)
     kb.call(ops.DELETE_DOCUMENT, before.id)
@@ -144,7 +144,7 @@ def test_a_removed_document_is_brought_back(kb: Client) -> None:
 
 
 def test_an_earlier_version_of_a_removed_document_is_brought_back(kb: Client) -> None:
-    """With collection, tags and metadata of the removal, which stays as a version, not as trash."""
+    """With collection, tags and metadata at the removal; the removed state becomes a version, not trash."""
     source = {**SOURCE, "source_path": "a.md"}
     before = kb.stored_note("granite", title="Stone", metadata={"n": 1}, **source)
     kb.patched(before.id, text="basalt", title="Lava")
@@ -190,7 +190,7 @@ def test_the_trash_has_what_was_removed_last_first(kb: Client) -> None:
 
 
 def test_what_is_purged_cannot_be_restored(kb: Client) -> None:
-    """By itself, with the document that is removed, and with all of them."""
+    """A single version, the versions of a removed document, or all of them."""
     document = kb.stored_note("granite")
     kb.patched(document.id, text="basalt")
     assert kb.call(ops.PURGE_VERSIONS, document.id).versions == 1
@@ -213,7 +213,7 @@ def test_what_is_purged_cannot_be_restored(kb: Client) -> None:
 
 
 def test_an_unknown_version_is_an_error(kb: Client) -> None:
-    """That names those which are kept."""
+    """The error names the kept versions."""
     before = kb.stored_note("granite")
     kb.patched(before.id, text="basalt")
     for operation in (ops.GET_VERSION, ops.RESTORE_VERSION):

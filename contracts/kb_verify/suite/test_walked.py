@@ -1,4 +1,4 @@
-"""Every link of the contract leads on, and in the whole run every operation has answered with a success."""
+"""Promises on links: every link of the contract works, and every operation succeeds once in a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kb_verify.client import Client, Served, cancelled, problem
 from kb_verify.results import Tally
 
 LINKS = tuple((operation.id, link) for operation in ops.OPERATIONS for link in operation.links)
-"""Every link of the contract with the operation that it starts at."""
+"""Every link of the contract with the operation whose response has it."""
 
 
 def value_at(answer: Any, pointer: str) -> Any:
-    """What stands at a pointer (RFC 6901)."""
+    """Return the value at a pointer (RFC 6901)."""
     value = answer
     for step in pointer.removeprefix("/").split("/"):
         value = value[int(step)] if isinstance(value, list) else value[step]
@@ -27,7 +27,7 @@ def value_at(answer: Any, pointer: str) -> Any:
 
 
 def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
-    """A success of the operation on what was made for it; its body is the contract's example."""
+    """Return a successful response of the operation on prepared data; its body is the contract's example."""
     match operation.id:
         case "createJob":
             return kb.request(operation, json={"text": "granite quarry"})
@@ -62,7 +62,7 @@ def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
     ("source", "link"), LINKS, ids=[f"{source}-{link.operation}" for source, link in LINKS]
 )
 def test_every_link_leads_on(kb: Client, source: str, link: ops.Link) -> None:
-    """From an answer, by what it says, to a success; a job that has ended by then cannot be cancelled."""
+    """With values from a response, to a success; a job that has already ended cannot be cancelled."""
     start = answer_of(kb, ops.BY_ID[source])
     assert start.is_success, f"{source} answers {start.status_code} {start.text[:300]}"
     target = ops.BY_ID[link.operation]
@@ -79,7 +79,7 @@ def test_every_link_leads_on(kb: Client, source: str, link: ops.Link) -> None:
 
 
 def test_every_operation_has_succeeded(kb: Client, tally: Tally, served: Served) -> None:
-    """Each that is served at least once in this run."""
+    """Each served operation, at least once in this run."""
     for operation_id in ("getStatus", "getHealth", "getReadiness", "listTags"):
         kb.request(ops.BY_ID[operation_id])
     served_ids = {operation.id for operation in served.operations}

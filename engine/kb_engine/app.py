@@ -64,15 +64,15 @@ from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.api.versions import VersionsApi
 from kb_engine.care.scan import Pace, Scan
+from kb_engine.composition import index_from, reranker_from
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.port import Index, index_from
+from kb_engine.index.port import Index
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.keys import key_ring
-from kb_engine.rerank.settings import reranker_from
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store.port import Bounds, EmbedderIdentity

@@ -18,7 +18,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation
-from kb_contracts.http import mount
+from kb_contracts.http import decoding, mount
 from kb_contracts.http.mount import Answering, Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
@@ -258,7 +258,7 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
 
-whole_query, whole_body = mount.convert_query, mount.decode_body
+whole_query, whole_body = decoding.convert_query, decoding.decode_body
 """Bound before a mutant takes their places."""
 
 

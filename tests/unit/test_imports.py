@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 from kb_load.processes import clean_environment
@@ -49,6 +51,14 @@ for name in sys.argv[1:]:
     changed += [f"{name}: {part}" for part in after if after[part] != before[part]]
 print(json.dumps([imported, changed]))
 """
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    """Imports for type checking count as well."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    graph = grimp.build_graph(*project["root_packages"], cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    TopologicalSorter(imports).prepare()
 
 
 def test_no_module_does_anything_when_it_is_imported() -> None:

@@ -15,12 +15,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from kb_contracts.api.operations import AnyOperation
+from kb_contracts.http.decoding import decode_body
 from kb_contracts.http.mount import (
     ANSWERING,
     JSON_BODY_BYTES,
     Sent,
     body_too_large,
-    decode_body,
     failure_response,
 )
 from kb_contracts.http.multipart import SentFile

@@ -17,7 +17,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import FileFields
-from kb_contracts.http.mount import misfit
+from kb_contracts.http.decoding import misfit
 
 _FIELD_BYTES = 262_144
 _FILENAME_CHARS = 255

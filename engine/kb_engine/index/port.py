@@ -21,11 +21,10 @@ same `Candidates`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
@@ -33,8 +32,6 @@ from kb_contracts.api import models as m
 if TYPE_CHECKING:  # the settings, which every command reads, import this module and no numpy
     import numpy as np
     from numpy.typing import NDArray
-
-    from kb_engine.settings import EngineSettings
 
 Ids: TypeAlias = "NDArray[np.int64]"
 Vector: TypeAlias = "NDArray[np.float32]"
@@ -249,23 +246,10 @@ class Index(Protocol):
         """Let go of what is held outside this process."""
 
 
-def _module(name: str) -> Callable[[EngineSettings], Index]:
-    """The `index_from` of a module, which is imported when it is wanted: its client is an extra."""
-    return lambda settings: cast("Index", import_module(name).index_from(settings))
+INDEXES = {"qdrant": "kb_engine.index.qdrant"}
+"""The indexes that keep their own data: their module by the value of `VECTOR_DB_TYPE`.
 
-
-INDEXES: dict[str, Callable[[EngineSettings], Index]] = {"qdrant": _module("kb_engine.index.qdrant")}
-"""The indexes that keep their data for themselves, by the value of `VECTOR_DB_TYPE`.
-
-An index is one module that keeps the protocol above, and one entry here, under the name of the extra that has
-its client; its settings go into `EngineSettings`. Unset, searches are answered by the index in the base.
+An index is one module that keeps the protocol above, its function `index_from(settings)`, and one entry here,
+under the name of the extra that has its client; its settings go into `EngineSettings`. Unset, searches are
+answered by the store's own index.
 """
-
-
-def index_from(settings: EngineSettings) -> Index | None:
-    """The index that the settings name; None for the one in the base. Nothing is called yet.
-
-    Raises:
-        ModuleNotFoundError: its client is not installed.
-    """
-    return INDEXES[settings.index](settings) if settings.index else None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_engine.endpoint.settings import check_key, check_url, key_warnings
-
-if TYPE_CHECKING:  # every command reads the settings, and few need the client
-    from kb_engine.rerank.port import Reranker
 
 TEI, JINA, COHERE = "tei", "jina", "cohere"
 _EXAMPLE = "http://127.0.0.1:8080/rerank"
@@ -69,12 +66,3 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
     def warnings(self) -> Iterator[str]:
         """What is wrong with these settings without being refused."""
         yield from key_warnings("KB_RERANK_URL", self.url, "KB_RERANK_KEY", self.key)
-
-
-def reranker_from(settings: RerankSettings) -> Reranker | None:
-    """The reranker that the settings name; None where they name none. Nothing is called yet."""
-    if not settings.url:
-        return None
-    from kb_engine.rerank.endpoint import EndpointReranker
-
-    return EndpointReranker(settings)

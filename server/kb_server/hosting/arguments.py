@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.inspect import Metadata, StructType, Type, UnionType, type_info
 
+from kb_contracts.semantics.validation import Mismatch, mismatch_of
 from kb_server.schema import Schema, input_schema
 from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, MISSING, WORDS, ToolError
 from mcp_aiohttp.protocol import jsonrpc
@@ -45,9 +46,6 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Parameters under names that other servers give them."""
 
-_PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
-_MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
-_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,15})?")
 _BOOLEANS = {"true": True, "false": False}
@@ -194,7 +192,7 @@ def _read_one_by_one(given: Mapping[str, Any], model: type[A], parameters: Mappi
         try:
             read = _read(value, parameter)
         except msgspec.ValidationError as error:
-            problems.append(_refusal(str(error), name, value, parameter.schema))
+            problems.append(_refusal(mismatch_of(error), name, value, parameter.schema))
         else:
             if read is not _LEFT_OUT:
                 values[parameter.attribute] = read
@@ -334,11 +332,9 @@ def _unknown(name: str, given: Mapping[str, Any], known: Mapping[str, Any], plac
     return ToolError(INVALID, f"There is no parameter `{name}`. {hint}", parameter=name)
 
 
-def _refusal(words: str, name: str, raw: Any, schema: Mapping[str, Any]) -> ToolError:
-    """Turn msgspec's message on the parameter `name` into ours; its place is a path such as `$.tags[0]`."""
-    found = _PLACE.search(words)
-    place = found["place"] if found else ""
-    for step in _STEP.finditer(place):
+def _refusal(mismatch: Mismatch, name: str, raw: Any, schema: Mapping[str, Any]) -> ToolError:
+    """Return the error for a mismatch within the value of the parameter `name`."""
+    for step in _STEP.finditer(mismatch.place):
         if step["name"] is not None:
             schema = schema.get("properties", {}).get(step["name"], {})
         else:
@@ -347,13 +343,12 @@ def _refusal(words: str, name: str, raw: Any, schema: Mapping[str, Any]) -> Tool
             raw = raw[step["name"] if step["name"] is not None else int(step["index"])]
         except (KeyError, IndexError, TypeError, ValueError):
             raw = _UNKNOWN  # behind a `[...]`: msgspec does not say which key of a mapping
-    words, name = _PLACE.sub("", words), name + place
+    name += mismatch.place
     properties = schema.get("properties", {})
-    if missing := _MISSING_FIELD.match(words):
-        field = missing["field"]
+    if (field := mismatch.missing) is not None:
         return _missing(f"{name}.{field}", properties.get(field, {}))
-    if unknown := _UNKNOWN_FIELD.match(words):
-        return _unknown(unknown["field"], raw if isinstance(raw, dict) else {}, properties, name)
+    if mismatch.unknown is not None:
+        return _unknown(mismatch.unknown, raw if isinstance(raw, dict) else {}, properties, name)
     words = f"The parameter `{name}` takes {takes(schema)}; got {_quoted(raw)}."
     return ToolError(INVALID, words, parameter=name)
 

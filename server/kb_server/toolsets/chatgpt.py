@@ -17,8 +17,8 @@ from kb_server.collection_tags import split_tags
 from kb_server.services import SERVER_VERSION, Services, http_base
 from kb_server.tool import WORDS, A, Annotations, Call, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
-from kb_server.toolsets.kb import ENGINE_WORDS
 from kb_server.toolsets.kb.completion import BaseCompleter
+from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS
 from kb_server.toolsets.kb.resources import DocumentResources, uri_of
 
 _PASSAGES, _DOCUMENTS = 30, 10

@@ -37,8 +37,8 @@ from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, A, Annotations, Call, R, ToolError, Toolset
 from kb_server.toolsets import ServiceTool, quoted, tools_in
-from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
 from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
+from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
 from kb_server.toolsets.kb.state import JobView, job_view
 from kb_server.toolsets.kb.submissions import (
     KbUpdateNoteArguments,

@@ -28,7 +28,7 @@ from kb_server.engine_client.errors import EngineFailed, EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.tool import ToolError
-from kb_server.toolsets.kb import ENGINE_WORDS
+from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS
 from kb_server.waiting import Clock
 from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock

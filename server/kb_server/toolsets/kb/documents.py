@@ -21,8 +21,8 @@ from kb_contracts.semantics.search import longest_prefix
 from kb_server import collection_moves, collection_tags
 from kb_server.offers import ResourceLink
 from kb_server.tool import Annotations, Call, ToolError
-from kb_server.toolsets.kb import DocumentId, KbTool, MaxChars
 from kb_server.toolsets.kb.collections import unknown_collection
+from kb_server.toolsets.kb.kb_tool import DocumentId, KbTool, MaxChars
 from kb_server.toolsets.kb.resources import link_to
 
 S = TypeVar("S", bound=msgspec.Struct)

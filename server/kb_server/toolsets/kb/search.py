@@ -16,8 +16,8 @@ from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
 from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import WORDS, Annotations, Call, ToolError
-from kb_server.toolsets.kb import KbTool, MaxChars
 from kb_server.toolsets.kb.collections import unknown_collection
+from kb_server.toolsets.kb.kb_tool import KbTool, MaxChars
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000

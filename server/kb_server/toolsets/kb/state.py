@@ -24,9 +24,9 @@ from kb_server.engine_client.errors import EngineFault, EngineTooOld
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets.kb import JobId, KbTool, WaitSeconds
 from kb_server.toolsets.kb.collections import collections_of
 from kb_server.toolsets.kb.documents import fitting
+from kb_server.toolsets.kb.kb_tool import JobId, KbTool, WaitSeconds
 
 _PAGE, _PAGE_BYTES = 10, 1_500
 """Of a list whose length nobody asked for: how many jobs, and how much of JSON. An answer holds it twice, as

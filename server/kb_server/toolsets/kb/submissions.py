@@ -34,7 +34,8 @@ from kb_server.job_tasks import JobTasks, task_of
 from kb_server.offers import ResourceLink
 from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, ToolError
-from kb_server.toolsets.kb import (
+from kb_server.toolsets.kb.documents import DocumentView, document_members
+from kb_server.toolsets.kb.kb_tool import (
     ENGINE_WORDS,
     Collection,
     DocumentId,
@@ -47,7 +48,6 @@ from kb_server.toolsets.kb import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload

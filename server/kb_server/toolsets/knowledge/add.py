@@ -20,8 +20,8 @@ from kb_server.engine_client.errors import EngineFault
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge import ENGINE_WORDS, KnowledgeTool, Success, name_of
 from kb_server.toolsets.knowledge.files import TAKE_OCR, format_of, open_below, source, unreadable
+from kb_server.toolsets.knowledge.knowledge_tool import ENGINE_WORDS, KnowledgeTool, Success, name_of
 from kb_server.toolsets.knowledge.status import CANCELLED, document_of, seconds_between
 
 SYNC_SECONDS = 600.0

@@ -23,7 +23,8 @@ from kb_contracts.api.operations import (
 )
 from kb_server.tool import EXACT, INVALID, MISSING, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets import quoted
-from kb_server.toolsets.knowledge import (
+from kb_server.toolsets.knowledge.files import known
+from kb_server.toolsets.knowledge.knowledge_tool import (
     DOCUMENT_NOT_FOUND,
     KnowledgeTool,
     Success,
@@ -32,7 +33,6 @@ from kb_server.toolsets.knowledge import (
     megabytes,
     name_of,
 )
-from kb_server.toolsets.knowledge.files import known
 
 CONFIRM = "confirmation_required"
 PHRASE = "DELETE ALL"

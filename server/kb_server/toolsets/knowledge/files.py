@@ -18,7 +18,7 @@ from typing import BinaryIO
 from kb_contracts.api import formats
 from kb_server.engine_client.port import FileSource
 from kb_server.tool import INVALID, ToolError
-from kb_server.toolsets.knowledge import megabytes
+from kb_server.toolsets.knowledge.knowledge_tool import megabytes
 from kb_server.uploads.upload import MEBIBYTE
 from kb_server.waiting import to_its_end
 

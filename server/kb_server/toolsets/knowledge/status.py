@@ -19,7 +19,14 @@ from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, NoArguments, ToolError
-from kb_server.toolsets.knowledge import ENGINE_WORDS, KnowledgeTool, Success, is_uuid, megabytes, name_of
+from kb_server.toolsets.knowledge.knowledge_tool import (
+    ENGINE_WORDS,
+    KnowledgeTool,
+    Success,
+    is_uuid,
+    megabytes,
+    name_of,
+)
 
 NAME = "default"
 CANCELLED = "The task was cancelled; nothing was added"

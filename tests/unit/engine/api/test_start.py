@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import ModuleType
 
 import aiohttp
 import pytest
@@ -171,7 +172,10 @@ async def test_a_registered_index_is_kept_in_step_by_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
-    monkeypatch.setitem(INDEXES, "remote", lambda _: RemoteIndex(server))
+    remote = ModuleType("remote_index")
+    remote.index_from = lambda _: RemoteIndex(server)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, remote.__name__, remote)
+    monkeypatch.setitem(INDEXES, "remote", remote.__name__)
     settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
     runner = web.AppRunner(await create_app(settings))
     await runner.setup()

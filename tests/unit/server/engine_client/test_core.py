@@ -31,7 +31,7 @@ from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
 from kb_server.engine_client.problems import fault_of
 from kb_server.engine_client.transport import Breaker, Circuit, RetryPolicy
 from kb_server.engine_faults import tool_error
-from kb_server.toolsets.kb import ENGINE_WORDS
+from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

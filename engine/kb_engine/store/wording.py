@@ -5,13 +5,13 @@ until enough pass:
 
     query to the index                      texts checked
     the best candidates                     256
-    with phrases: those with their words    8,192 at any rank; then the best of those that passed
+    with phrases: chunks with their words   8,192 at any rank; then the best of those that passed
     otherwise: the best candidates          4,096
 
 An index matches stems, by the rules of the document's language, with accents. It can miss a passage that
 spells the words of a phrase differently, so the first query is sent without the phrase condition: if that
 exhausts the base, nothing is missed. Listing the chunks that contain given words is cheap for an index,
-whatever their number; ranking as many by meaning would cost more than reading the texts.
+however many there are; ranking as many by meaning would cost more than reading the texts.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Content:
 
 
 async def note_text(read: Read, document_id: int) -> str | None:
-    """Return the text of a note, as it was sent; None for a file."""
+    """Return the text of a note, as it was sent. A file has no text."""
     text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
     return None if text is None else str(text)
 
@@ -132,7 +132,7 @@ async def ids_after(read: Read, document_id: int, limit: int) -> list[int]:
 
 
 async def content(read: Read, document_id: int) -> Content | None:
-    """Return the content of a document; None if the document is gone."""
+    """Return the content of a document, or None."""
     columns = "id, title, sha256, chunk_count, extraction_method, pages, status_reason, language"
     row = await read.row(f"SELECT {columns} FROM documents WHERE id = ?", (document_id,))  # noqa: S608
     if row is None:

@@ -283,7 +283,7 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
 async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
     """Close a job whose document already exists, without extraction and embedding.
 
-    Return None, with nothing changed, if there is no such document or the lease is void.
+    Return None and change nothing if there is no such document or the lease is void.
     """
     write.reach = leased.job.reach
     await write.hold_base()
@@ -296,7 +296,7 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 
 
 async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Job | None:
-    """Carry out the plan of a job and close it. Return None if that requires content and `prepared` is None."""
+    """Carry out the plan of a job and close it. Return None if content is needed but not `prepared`."""
     plan = await sources.hold_plan(write, job)
     if prepared is None and (plan.swaps or plan.target is None):
         return None

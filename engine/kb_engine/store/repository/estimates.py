@@ -195,7 +195,7 @@ class _Queue:
         return self._before / max(1, len(self.left)) + seconds
 
     def _seconds_for(self, name: str, jobs: int, size: float) -> float | None:
-        """Estimate from the measurements of this kind of work, or else from all kinds."""
+        """Estimate from the measurements of this kind of work, or failing that of all kinds."""
         for measures in (self._known.get(name), self._all):
             if measures is not None and (seconds := measures.seconds_for(jobs, size)) is not None:
                 return seconds

@@ -122,7 +122,7 @@ async def cancel(write: Write, job_id: str) -> m.Job:
 
 
 async def cancel_all(write: Write) -> int:
-    """Cancel all jobs accepted so far and drop the bytes of failed ones. Return the number of cancelled jobs."""
+    """Cancel all accepted jobs, drop the bytes of failed ones, and return the number of cancelled jobs."""
     write.notify("cleared")
     await let_go(write, [one.id for one in await kept(write)])
     return await _end(write, Event.CANCEL, "true", ())
@@ -279,7 +279,7 @@ async def retry(write: Write, job_id: str) -> m.Job:
 
 
 async def kept(read: Read) -> list[KeptJob]:
-    """Return the failed jobs whose bytes are kept, the oldest failure first."""
+    """Return the failed jobs with kept bytes, the oldest failure first."""
     sql = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDER BY finished_at, seq"
     return [KeptJob(*found) for found in await read.rows(sql)]
 
@@ -310,7 +310,7 @@ async def release(write: Write) -> int:
 
 
 def rests_until(crashes: int, now: str) -> str | None:
-    """The earliest time of the next attempt after `crashes` consecutive engine deaths; None is immediately.
+    """The earliest time of the next attempt after `crashes` consecutive engine deaths (None: immediately).
 
     An engine's death is not the job's fault and costs it no attempt. But a job running at the third death in
     a row may be the cause, so it lets the remaining jobs go first: ten seconds, doubled each time, at most an
@@ -342,7 +342,7 @@ async def spooled(read: Read) -> set[str]:
 
 
 async def _prune(write: Write) -> None:
-    """Delete the oldest ended jobs over the limit, except jobs whose bytes are kept."""
+    """Delete the oldest ended jobs over the limit, except jobs with kept bytes."""
     oldest = write.selected.format(
         "SELECT seq FROM jobs WHERE seq <= ("  # noqa: S608
         "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "

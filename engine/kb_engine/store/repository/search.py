@@ -97,7 +97,7 @@ async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set
 async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     """Return the results of a query by descending score, ties by chunk id.
 
-    Candidates whose chunk is gone are left out: a separate index may lag behind.
+    Candidates without an existing chunk are left out: a separate index may lag behind.
     """
     ranked, weak = rank(candidates, query)
     ranked = ranked[: query.top]
@@ -157,7 +157,7 @@ async def at(
 
 
 async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:
-    """Add up to `count` chunks before and after each result, or as many as it already has if these are more."""
+    """Add up to `count` chunks before and after each result, or as many as it already has if more."""
     for result in results:
         index = result.chunk.index
         first, last = index - max(count, len(result.before)), index + max(count, len(result.after))

@@ -88,7 +88,7 @@ class Read(ABC):
     lacking_words: ClassVar[str]
     """Statement for whether the base has fewer word entries of a document than it counted."""
     last_document: ClassVar[str]
-    """Statement for the highest document id ever assigned; 0 if none was."""
+    """Statement for the highest document id ever assigned; 0 in a new base."""
     vector: ClassVar[str]
     """Column expression: the vector `v.vector`, as the driver returns it."""
     vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]
@@ -102,7 +102,7 @@ class Read(ABC):
     db: Any
     clock: Clock
     reach: Reach | None = field(default=None, init=False)
-    """The access scope of the transaction; None is unrestricted. Documents outside do not exist for it."""
+    """The access scope of the transaction (None: unrestricted). Documents outside do not exist for it."""
 
     @cached_property
     def now(self) -> str:
@@ -196,7 +196,7 @@ class Write(Read):
 
     @abstractmethod
     async def continue_from(self, last_document: int, generation: int) -> None:
-        """Let the numbers of documents and changes continue after those of another base."""
+        """Let the numbers of documents and changes continue after the highest ones of another base."""
 
     @abstractmethod
     async def touch_base(self, document_id: int | None) -> None:
@@ -206,7 +206,7 @@ class Write(Read):
 
     @abstractmethod
     async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
-        """Store the chunks of a document that has none."""
+        """Store the chunks of a document, which must have no chunks."""
 
     @abstractmethod
     async def remove_content(self, document_id: int) -> None:
@@ -231,7 +231,7 @@ class Write(Read):
         """
 
     async def hold_document(self, document_id: int) -> bool:  # noqa: ARG002
-        """Lock a document against other changes, waiting for those in progress.
+        """Lock a document against other changes, waiting for changes in progress.
 
         Return True if data read before may be out of date.
         """
@@ -367,7 +367,7 @@ async def keep_answer(
 
 
 async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> None:
-    """Store the outcome of a job under the keys waiting for it. If it failed (None), free the keys.
+    """Store the outcome of a job under the keys waiting for it. If the job failed (None), free the keys.
 
     The row of the job is locked, so that no further request can join it.
     """

@@ -88,7 +88,7 @@ async def document_ids(read: Read) -> list[int]:
 
 
 async def record(read: Read, document_id: int) -> Record | None:
-    """Return the record of a document; None if it is gone."""
+    """Return the record of a document, or None."""
     sql = f"SELECT {', '.join(DOCUMENT)}, {read.sources}, {read.tags} FROM documents d WHERE d.id = ?"  # noqa: S608
     row = await read.row(sql, (document_id,))
     whole = await content(read, document_id)
@@ -146,7 +146,7 @@ async def end(write: Write) -> None:
 
 
 async def continue_from(write: Write, last: int, generation: int) -> None:
-    """Let new documents and changes have higher numbers than those of the source base."""
+    """Let new documents and changes have higher numbers than the source base has given."""
     await write.hold_base()
     await write.continue_from(last, generation)
 

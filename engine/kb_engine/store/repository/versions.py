@@ -307,7 +307,7 @@ async def drop(write: Write, document_id: int) -> int:
 
 
 async def brought_back(write: Write, past: Past) -> None:
-    """Update the versions of a restored document: none is marked as removed any more."""
+    """Update the versions of a restored document: clear the mark of removal."""
     if past.removed:
         gone = "DELETE FROM versions WHERE document_id = ? AND version = ?"
         await write.rows(gone, (past.document_id, past.version))

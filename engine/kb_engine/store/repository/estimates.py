@@ -26,7 +26,7 @@ from kb_contracts.api import models as m
 from kb_engine.store.repository.transaction import Read, Row, Write, seconds_between
 
 _WEIGHT_OF_OLDER = 0.9
-_SPREAD = 0.1  # relative variance of the sizes under which they count as alike
+_SPREAD = 0.1  # variance of the sizes over their mean square; below this they count as alike
 _REACH = 8  # a size more than this many times the large measured ones has no estimate
 
 _JOB = (

@@ -24,7 +24,7 @@ DOCUMENT = (
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
     "note_hash",
 )  # fmt: skip
-"""The columns of a document that every layout has."""
+"""The columns of a document, the same on every database."""
 TABLES: Mapping[str, Sequence[str]] = {
     "collections": (
         "id", "name", "description", "created_by", "target_audience", "usage_scenarios", "created_at",

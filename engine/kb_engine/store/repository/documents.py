@@ -411,7 +411,7 @@ async def delete(
 
 @makes_room
 async def remove_source(write: Write, key: int | str, path: str, if_match: int | None) -> m.Removed:
-    """Remove a source from a document, and the document with its last source.
+    """Remove a source from a document; remove the document if no submission of it is left.
 
     Raises `document_not_found`, `source_not_found` or `version_conflict`.
     """

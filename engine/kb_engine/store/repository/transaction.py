@@ -216,8 +216,8 @@ class Write(Read):
     async def remove_all_content(self) -> None:
         """Remove the chunks of all documents."""
 
-    # The methods below do nothing on SQLite: its writes are serialized, in one process that owns the base and
-    # its files.
+    # Most methods below do nothing on SQLite: its writes are serialized, in one process that owns the base
+    # and its files.
 
     @property
     def lease_end(self) -> tuple[str, Sequence[Any]]:
@@ -330,7 +330,7 @@ async def answer_to(read: Read, idempotency: Idempotency) -> bytes | None:
 
 
 async def answer_or_job(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None] | None:
-    """Return the response under this key, and the id of the unfinished job that will replace it."""
+    """Return the response under this key, and the id of the unfinished job that will replace it, if any."""
     found = await read.row(
         "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",

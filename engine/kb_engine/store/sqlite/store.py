@@ -252,7 +252,7 @@ class SqliteStore(Store):
         group: list[_Waiting[Any]] = []
 
         def works() -> Iterator[Work[Any]]:
-            # Writes that arrive during these wait for the next transaction, so that these are not delayed.
+            # Writes that arrive meanwhile go into the next transaction, so that this one is not delayed.
             for _ in range(min(len(self._waiting), GROUP_WRITES)):
                 one = self._waiting.popleft()
                 if one.outcome.set_running_or_notify_cancel():  # otherwise its caller was cancelled

@@ -1,11 +1,11 @@
-"""The language of a document, and how its words are stemmed.
+"""Language detection for documents, and stemming.
 
-A document has one language, found when it is taken in, which stands in the store: it says by which analyser
-its words were made (`words.py`). None: it is not known, and the words are those of English.
+A document has one language, detected when it is added and recorded in the store: it selects the analyser of
+its words (`words.py`). None: the language is unknown, and the words are analysed as English.
 
-The stems are Snowball's (PyStemmer). The language is found by py3langid, of whose languages those are asked
-for that are stemmed here or that are written in the same letters: an unlikely language is a wrong one more
-often than not, and a wrong one only costs that inflected forms are not found.
+The stems are Snowball's (PyStemmer). The detector is py3langid, restricted to languages that are stemmed here
+or share a script with these: an unlikely language is more often wrong than right, and the only cost of a
+wrong decision is that inflected forms are not found.
 """
 
 from __future__ import annotations
@@ -23,25 +23,31 @@ STEMMERS = {
     "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese",
     "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
 }  # fmt: skip
-"""By ISO 639-1. English is stemmed by FTS5's porter, as all words were before there were others."""
+"""Stemmers by ISO 639-1 code. English is stemmed by FTS5's porter tokenizer, as all words were at first."""
 UNSPACED = {"th": "\u0e00-\u0e7f", "lo": "\u0e80-\u0eff", "km": "\u1780-\u17ff"}
-"""Languages without spaces between the words, by their letters; Chinese and Japanese are in `words.py`."""
+"""Languages without spaces between words, and their character ranges; Chinese and Japanese are in `words.py`.
+"""
 _OTHERS = ("en", "bg", "uk", "zh", "ja", "ko")
-"""Those besides that a text is held against, so that it is not taken for one of the above."""
+"""Further languages that the detector distinguishes, so that their texts are not taken for one of the above.
+"""
 
 SURE = 0.75
-"""Of a language from here on: of fifty short texts in fifteen languages nothing was wrong above it."""
+"""Minimum probability of a detected language: of fifty short texts in fifteen languages no detection above it
+was wrong.
+"""
 PASSAGES, SAMPLE_CHARS = 8, 2_000
-"""So many passages at the beginning of a document, and of these so much, say which language it is in."""
+"""Number of passages at the beginning of a document, and of characters in total, used for the detection."""
 _UNSPACED_SHARE = 0.3
-"""Of the letters of a text in a language without spaces, whose vowel signs are not letters."""
+"""Minimum ratio of characters in the script to letters, for a language without spaces; its vowel signs do not
+count as letters.
+"""
 _LETTERS = re.compile(r"[^\W\d_]")
 _MARKS = re.compile("[\u0300-\u036f\u0610-\u061a\u0640\u064b-\u065f\u0670]")
-"""Accents, and the vowel signs of Arabic, which are written or not."""
+"""Accents, and the optional vowel signs of Arabic."""
 
 
 def language_of(title: str, texts: Sequence[str]) -> str | None:
-    """The language that most of a document is in; None where that is not certain. CPU-bound."""
+    """Return the main language of a document, if it is certain enough. CPU-bound."""
     sample = " ".join(" ".join([title, *texts[:PASSAGES]]).split())[:SAMPLE_CHARS]
     letters = len(_LETTERS.findall(sample))
     if not letters:
@@ -55,11 +61,11 @@ def language_of(title: str, texts: Sequence[str]) -> str | None:
 
 @cache
 def stemmer(language: str) -> Callable[[list[str]], list[str]]:
-    """From words in lower case to stems without accents, one for each. Languages are those of `STEMMERS`."""
-    import Stemmer  # not before the first document in another language
+    """Return a function from lower-case words to stems without accents, one per word. See `STEMMERS`."""
+    import Stemmer  # not before the first document in a language other than English
 
     algorithm = STEMMERS[language]
-    local = threading.local()  # its stemmers are not to be used by two threads at once
+    local = threading.local()  # a Stemmer must not be used by two threads at once
 
     def stems(words: list[str]) -> list[str]:
         if not hasattr(local, "stemmer"):
@@ -71,14 +77,14 @@ def stemmer(language: str) -> Callable[[list[str]], list[str]]:
 
 
 def plain(text: str) -> str:
-    """In lower case and without accents."""
-    # Of what has none nothing is taken apart: a Korean syllable stays one character.
+    """Convert to lower case without accents."""
+    # NFC composes the rest again: a Korean syllable stays one character.
     return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text))).lower()
 
 
 @cache
 def _detector() -> Callable[[str], tuple[str, float]]:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # it reads its model: half a second
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # loading its model takes half a second
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages([*STEMMERS, *UNSPACED, *_OTHERS])

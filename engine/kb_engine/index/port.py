@@ -1,22 +1,22 @@
-"""What a search index is to the rest of the engine: the types and the protocol that every index implements.
+"""The interface of a search index: the types and the protocol that every index implements.
 
-The store is the truth; an index is derived from it and can be rebuilt at any time. A search asks it for
-*candidates* with the two parts of their score, and the engine computes the score from these (`ranking.py`),
-so that scores mean the same whatever index found the candidates.
+The store is authoritative; an index is derived from it and can be rebuilt at any time. A search returns
+*candidates* with the two parts of their score, from which the engine computes the score (`ranking.py`), so
+that scores mean the same with every index.
 
-    apply(changes, generation)    upserts and deletes by document; what was applied last is remembered
-    search(query)                 candidates with cosine and BM25, how many match, and whether that is exact
-    create, drop, stats           for a rebuild, for another embedder, for checks
+    apply(changes, generation)    upserts and deletes by document; remembers the last generation
+    search(query)                 candidates with cosine and BM25, the number of matches, and exactness
+    create, drop, stats           for a rebuild, for a new embedder, for checks
 
-RAGler's vector adapter has its four methods here: `search` is `search`, `upsert` and `deleteByFilter` are
-`apply` (the store knows which documents a filter means), `createCollection` is `create`.
+RAGler's vector adapter maps to these methods: `search` is `search`, `upsert` and `deleteByFilter` are `apply`
+(the store resolves filters to documents), `createCollection` is `create`.
 
-Nothing here gives an index access to the store, its database or its transactions: all that an index may need
-to know of a document is in `IndexedDocument`. How an index is kept in step is in `kb_engine.store.store`.
-`embedded/` and `postgres/` live in the store's own database and take part in its transactions instead: a
-second transaction about doubles what a commit costs (for five chunks in SQLite, which syncs each to the
-disk), and a search reads rows, words and vectors in one state. They answer the same `IndexQuery` with the
-same `Candidates`.
+An index has no access to the store, its database or its transactions: `IndexedDocument` contains everything
+that an index needs. `kb_engine.store.store` keeps an index up to date. In contrast, `embedded/` and
+`postgres/` are part of the store's own database and its transactions: a second transaction would about double
+the cost of a commit (measured with five chunks in SQLite, which syncs each to the disk), and this way a
+search reads rows, words and vectors in one snapshot. They answer the same `IndexQuery` with the same
+`Candidates`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 
-if TYPE_CHECKING:  # the settings, which every command reads, import this module and no numpy
+if TYPE_CHECKING:  # every command reads the settings, which import this module; numpy is not needed there
     import numpy as np
     from numpy.typing import NDArray
 
@@ -47,10 +47,10 @@ or above it, and 4 of 100 other facts in the same field."""
 
 
 class IndexUnavailable(Exception):
-    """The index does not answer, or cannot do this now; the message says why.
+    """The index does not respond or cannot do this now; the message gives the reason.
 
-    The call may be repeated, in `retry_after` seconds where the index has said so. What was to be applied
-    stays in the store until it has been.
+    The call may be repeated, after `retry_after` seconds if the index has given a time. Changes that were not
+    applied stay in the store.
     """
 
     def __init__(self, why: str, *, retry_after: float | None = None) -> None:
@@ -60,12 +60,13 @@ class IndexUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which documents may answer. Times are aware, in UTC, both inclusive.
+    """The filter on documents. Times are timezone-aware, in UTC, both inclusive.
 
-    Among `source_types`, None stands for documents whose metadata name none (or one that is no text).
+    In `source_types`, None matches documents whose metadata have no source type (or one that is not a
+    string).
 
-    `reach` is how far the caller reaches. It is more than a filter: what is outside is not there, so that it
-    counts for nothing, in the statistics of words neither.
+    `reach` is the access scope of the caller. It is more than a filter: documents outside do not exist for
+    the caller, so they do not count in the statistics of words either.
     """
 
     reach: Reach | None = None
@@ -82,19 +83,22 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The constants of the fused score, which belong to the embedder that they were measured with."""
+    """The constants of the fused score. They were measured with one embedder and belong to it."""
 
     weight: float
     """The vector's share, 0 to 1; `w` in settings."""
     saturation: float
-    """Which share of the query's reach (`words.py`) a passage covers whose keyword part is a half, above 0;
-    `k` in settings."""
+    """The fraction of the query's total weight (`words.py`) at which the keyword part is one half, above 0;
+    `k` in settings.
+    """
     floor: float
-    """An answer of mode `hybrid` from thirty passages is weak when its best score is under this; `ranking.py`
-    has what follows for other modes and sizes."""
+    """A `hybrid` result from thirty passages is weak if its best score is below this. `ranking.py` derives
+    the values for the remaining modes and sizes.
+    """
     cosine_floor: float
-    """A vector matches from here on; below lie two texts on different subjects. In mode `vector` the
-    floor."""
+    """Minimum cosine of a match; two texts on different subjects are below. In mode `vector` also the floor
+    for weak results.
+    """
 
     @property
     def similar_floor(self) -> float:
@@ -110,15 +114,15 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """What an index is asked for: the `top` best by the score of `scoring`.
+    """A query for the `top` best chunks by the score of `scoring`.
 
-    `vector` is None in mode `fts`, and while it is being made; `text` has no say in mode `vector`.
-    `languages` are those of the documents in the base, and are filled in by the store.
+    `vector` is None in mode `fts`, and while it is being computed; `text` is ignored in mode `vector`.
+    `languages` are the languages of the documents in the base, filled in by the store.
 
-    `required` are texts. A chunk in which a word of one of them is missing, in each form that the word has in
-    these languages (`words.Analyser.required`), is not found, nor does it count. No score depends on them.
+    `required` are texts. A chunk must contain each of their words in one of its forms in these languages
+    (`words.Analyser.required`), otherwise it is neither found nor counted. Scores do not depend on them.
 
-    `among` are the ids of the chunks that alone may be found; None: all may.
+    `among` restricts the result to chunks with these ids; None: all chunks.
     """
 
     text: str
@@ -135,7 +139,7 @@ class IndexQuery:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that may answer, with the parts of its score; a part that the mode does not ask for is None."""
+    """A chunk with the parts of its score; a part is None if the mode does not use it."""
 
     chunk_id: int
     cosine: float | None
@@ -144,15 +148,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The best, in any order.
+    """The result of a query; `best` is in any order.
 
-    `reach` is that of the query's words in this index (`words.py`). 0: it has none, or the mode asks for
-    none; then no candidate has a BM25, in mode `hybrid` either. `size` is from how many chunks they were
-    chosen: those that the filters leave, or where that is not known all. `total` is how many chunks match:
-    those that hold a word of the query, or whose cosine reaches the floor, with a score of `min_score` at
-    least; where not `total_exact`, there are as many at least. `exact` says that no chunk outside of `best`
-    has a higher score than one inside. `generation` is that of the state that was searched. `lost` are the
-    ids of chunks that have no vector and were left out; some may be gone by now, or not pass the filters.
+    `reach` is the total weight of the query's words in this index (`words.py`). It is 0 if the query has no
+    words or the mode does not use them; then no candidate has a BM25, even in mode `hybrid`. `size` is the
+    number of chunks that pass the filters, or of all chunks if that is not known. `total` is the number of
+    matches: chunks that contain a word of the query or whose cosine reaches the floor, with a score of at
+    least `min_score`; it is a lower bound unless `total_exact`. `exact`: no chunk outside `best` has a higher
+    score than one inside. `generation` is that of the searched state. `lost` are the ids of chunks without a
+    vector, which were left out; some may be deleted by now, or fail the filters.
     """
 
     best: Sequence[Candidate]
@@ -167,9 +171,10 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """A document as an index sees it: what filters ask about, and its chunks, which are found by their ids.
+    """A document as an index stores it: the fields for filters, and its chunks, which are identified by their
+    ids.
 
-    Ids of chunks are never given again. The four sequences of the chunks have the same length.
+    Chunk ids are never reused. The four sequences of the chunks have the same length.
     """
 
     id: int
@@ -190,10 +195,10 @@ class IndexedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of documents since some generation: first `cleared`, then `deletes`, then `upserts`.
+    """The changes since a generation, in this order: `cleared`, `deletes`, `upserts`.
 
-    An upsert replaces all that the index holds of the document. A document may be deleted that the index
-    never had.
+    An upsert replaces everything that the index holds of the document. `deletes` may contain documents that
+    the index never had.
     """
 
     cleared: bool = False
@@ -203,7 +208,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """What an index holds, to be compared with what the store holds."""
+    """The contents of an index in numbers, for a comparison with the store."""
 
     documents: int
     chunks: int
@@ -211,45 +216,45 @@ class IndexStats:
 
 
 class Index(Protocol):
-    """An index that keeps its data for itself.
+    """An index that keeps its own data.
 
     Raises (all methods): `IndexUnavailable`.
     """
 
     async def generation(self) -> int:
-        """That of the change applied last; 0 where there is no index, or it is being rebuilt."""
+        """Return the generation of the last applied change; 0 without an index, or during a rebuild."""
 
     async def apply(self, changes: Changes, generation: int) -> None:
-        """Make these changes visible to searches, and remember the generation with them.
+        """Apply these changes, make them visible to searches, and store the generation with them.
 
-        It may be called again with what was applied before, whole or in part, and changes nothing then. A
-        generation below the one that was applied last comes from somebody who was overtaken: it is left out.
-        Where there is no index, or no longer, it raises: what was applied to the lost one would be missing.
+        Idempotent: changes that were already applied, completely or in part, may be applied again. A
+        generation below the last applied one comes from an overtaken engine and is ignored. If the index does
+        not exist (any more), raise: the changes applied to the lost one would be missing.
         """
 
     async def search(self, query: IndexQuery) -> Candidates:
-        """The best candidates of the state that was applied last, or of a later one."""
+        """Return the best candidates of the last applied state, or of a later one."""
 
     async def create(self, dimensions: int) -> None:
-        """Make the index, empty and of generation 0, in place of what there is.
+        """Create an empty index of generation 0, replacing an existing one.
 
-        `dimensions` 0: those of the first vectors that it is given.
+        With `dimensions` 0 it takes the dimensions of its first vectors.
         """
 
     async def drop(self) -> None:
-        """Remove all of it. Dropping what is not there changes nothing."""
+        """Remove the whole index, if it exists."""
 
     async def stats(self) -> IndexStats:
-        """What it holds."""
+        """Return the numbers of documents and chunks, and the generation."""
 
     async def close(self) -> None:
-        """Let go of what is held outside this process."""
+        """Release connections and other external resources."""
 
 
 INDEXES = {"qdrant": "kb_engine.index.qdrant"}
 """The indexes that keep their own data: their module by the value of `VECTOR_DB_TYPE`.
 
-An index is one module that keeps the protocol above, its function `index_from(settings)`, and one entry here,
+An index is one module that implements the protocol above, its function `index_from(settings)`, and one entry here,
 under the name of the extra that has its client; its settings go into `EngineSettings`. Unset, searches are
 answered by the store's own index.
 """

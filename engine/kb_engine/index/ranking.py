@@ -1,13 +1,13 @@
-"""The ranking, the same for all indexes: the score of a candidate from its two parts, and the order.
+"""The ranking, shared by all indexes: the score of a candidate from its two parts, and the order.
 
     score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation * reach)
 
-Both constants are the embedder's; the reach is that of the query (`words.py`), so that a score means the same
-for every query and in every base. Of one query the score grows with both parts, and depends on nothing else.
-It lies between 0 and 1.
+Both constants belong to the embedder. `reach` is the total weight of the query's words (`words.py`), so that
+a score means the same for every query and in every base. Within a query the score is monotonic in both parts
+and depends on nothing more. It is between 0 and 1.
 
-All functions work on arrays with one place for each candidate; a part that the mode of the query does not ask
-for is None.
+All functions work on arrays with one element per candidate; a part is None if the mode of the query does not
+use it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ Floats = NDArray[np.float64]
 FLOOR_SIZE = 30
 FLOOR_STEP = 0.05
 LARGEST_SIZE = 10_000
-"""The best of many passages on other subjects is nearer by chance than the best of few: with every tenfold
-the floor of a good answer rises by a step. Beyond the largest size it stays, where answers would be called
-weak."""
+"""The best of many unrelated passages is closer by chance than the best of few, so the floor rises by
+`FLOOR_STEP` with every tenfold. Beyond the largest size it stays constant, because good results would be
+called weak.
+"""
 
 DECIMALS = 6
-"""Of a score: what lies beyond is noise of single precision and would order equals by chance."""
+"""Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 
 
 def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, reach: float) -> Floats:
-    """The scores; where one part is None, the other one alone."""
+    """Return the scores. If one part is None, the score is the remaining part alone."""
     meaning = np.clip(cosines, 0.0, 1.0) if cosines is not None else None
     wording = bm25 / (bm25 + scoring.saturation * reach) if bm25 is not None else None
     if meaning is None or wording is None:
@@ -50,10 +51,10 @@ def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, reach: f
 def select(
     chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery, reach: float
 ) -> Candidates:
-    """The best of all chunks that the filters leave, of which both parts are known.
+    """Return the best of all chunks that pass the filters, given both parts of each.
 
-    `reach` is that of the query; without any, the words have no say. `chunk_ids` ascend: of equal scores the
-    earlier chunk is the better one.
+    `reach` is the total weight of the query; if it is 0, words do not count. `chunk_ids` are in ascending
+    order: of equal scores the lower id comes first.
     """
     if not reach:
         bm25 = None
@@ -65,7 +66,7 @@ def select(
         matches = matches | (cosines >= query.scoring.cosine_floor)
     passing = scores >= query.min_score
     total = int(np.count_nonzero(matches & passing))
-    # Without vectors nothing is near: only what holds a word can answer.
+    # Without vectors there is no similarity: only chunks with a word of the query are results.
     answering = np.flatnonzero(passing if cosines is not None else passing & matches)
     values = scores[answering]
     if len(values) > query.top:
@@ -97,7 +98,7 @@ class Ranked:
 
 
 def scores_of(candidates: Sequence[Candidate], scoring: Scoring, reach: float) -> list[float]:
-    """The scores of candidates with the same parts, in their order."""
+    """Return the scores of candidates with the same parts, in their order."""
     cosines = _part([candidate.cosine for candidate in candidates])
     bm25 = _part([candidate.bm25 for candidate in candidates])
     found: list[float] = fuse(cosines, bm25, scoring, reach).tolist()
@@ -105,7 +106,7 @@ def scores_of(candidates: Sequence[Candidate], scoring: Scoring, reach: float) -
 
 
 def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]:
-    """The candidates with their scores, best first, ties by chunk id; and whether none matches well."""
+    """Return the candidates by descending score, ties by chunk id; and True if the best match is weak."""
     if not candidates.best:
         return [], True
     scoring, reach = query.scoring, candidates.reach
@@ -128,9 +129,9 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
 
 
 def floor(query: IndexQuery, candidates: Candidates) -> float:
-    """The score below which the best of these candidates does not match well.
+    """Return the score below which the best of these candidates is a weak match.
 
-    In mode `fts` it is what words contribute at the floor of `hybrid`, where they have a share in it.
+    In mode `fts` it is the words' contribution at the floor of `hybrid`, if words contribute at all.
     """
     scoring = query.scoring
     if query.mode == "vector" or not candidates.reach:

@@ -1,34 +1,36 @@
-"""Words: which stand in a chunk, which a query asks for, and what they weigh; the same in every index.
+"""Word analysis: the terms of a chunk and of a query, and their weights; the same in every index.
 
-The tokens are made by SQLite's own FTS5 tokenizer, through APSW and without a table. A term is a token, or
-two neighbouring CJK tokens with a space between them: the phrases that a query can hold. In a document whose
-language is known and is not English a token is stemmed by that language's rules (`languages.py`); in one of
-a language without spaces each letter is a token, as a CJK character is.
+The tokens come from SQLite's FTS5 tokenizer, called through APSW without a table. A term is a token, or two
+adjacent CJK tokens joined by a space: the units that a query can contain. In a document in a known language
+other than English, tokens are stemmed by the rules of that language (`languages.py`); in a language without
+spaces each letter is a token, like a CJK character.
 
-A word of a query is looked for in each form that it has in the languages of the base. So it is found
-wherever it stands, inflected or not, and the forms together weigh as one word in as many chunks as hold any.
+A word of a query is looked up in each form that it has in the languages of the base. So it is found in every
+document, inflected or not, and the forms together weigh as one word that occurs in any of their chunks.
 
     weight(word) = log((size + BACKGROUND + 1) / (count + 1/2))
 
-for a word in `count` of `size` chunks. That is BM25's logarithm, in a base that is larger by `BACKGROUND`
-chunks without the word: of three notes nothing can be learned about which words are rare, and without these
-chunks a word in all of them weighed nothing. In a large base they make no difference.
+for a word in `count` of `size` chunks. That is BM25's logarithm for a base with `BACKGROUND` additional
+chunks without the word: three notes do not show which words are rare, and without these chunks a word in all
+of them would weigh nothing. In a large base they make no difference.
 
-Which words say nothing of a subject cannot be learned from a small base either, and of interrogatives not
-from a large one: *what* stands in every other question and in few passages. So an English function word
-weighs no more than a word in seven of ten chunks, however rare it is.
+A small base does not show either which words are function words, and even a large one does not for
+interrogatives, which are frequent in questions and rare in passages. So an English function word weighs at
+most as much as a word in seven of ten chunks, however rare it is.
 
-Text is compared in its plain spelling: ligatures, full-width and other forms of a letter are the letter, ß
-is ss, and what is not seen (a soft hyphen, a joiner) is left out.
+Text is normalized before the comparison: ligatures, full-width forms and similar variants become the plain
+letter, ß becomes ss, and invisible characters (soft hyphen, joiner) are removed.
 
-An identifier (`KB_EMBEDDER`, `node.js`, `C++`, `/etc/passwd`, `192.168.0.1`) is its words and one term more,
-the whole of it, so that a passage with exactly this one stands above those that hold its parts. It adds to a
-score where it is found, and takes nothing away where it is nowhere: it is no part of the reach. An index that
-was made before there were such terms lacks their weight alone, and others may be added to it.
+An identifier (`KB_EMBEDDER`, `node.js`, `C++`, `/etc/passwd`, `192.168.0.1`) yields its words and one more
+term, the whole identifier, so that a passage with exactly this identifier ranks above passages with its
+parts. It increases a score where it is found, and decreases no score where it is missing: it is not part of
+the total weight. An index that was built without such terms lacks only their weight, and can be extended by
+them.
 
-The *reach* of a query is the BM25 of a passage of average length that holds each of its words once: the sum
-of all weights, those of words in no chunk included. BM25 over reach says how much of the query a passage
-covers, and means the same for a query of two words and of thirty, in a base of one chunk and of a million.
+The *reach* of a query, its total weight, is the BM25 of a passage of average length that contains each word
+once: the sum of all weights, including words that occur in no chunk. BM25 divided by it is the share of the
+query that a passage covers. It means the same for a query of two words and of thirty, in a base of one chunk
+and of a million.
 """
 
 from __future__ import annotations
@@ -49,29 +51,31 @@ from kb_engine.index.languages import STEMMERS, UNSPACED, stemmer
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_IDENTIFIERS = 64
 MAX_PHRASES = 256
-"""Of a query of up to 4,000 characters; the phrases beyond these do not count."""
+"""Maximum number of phrases of a query of up to 4,000 characters; further ones are ignored."""
 MAX_REQUIRED = 16
-"""Words that a chunk has to hold: more of them leave hardly fewer chunks."""
+"""Maximum number of words that a chunk must contain: more of them hardly reduce the number of chunks."""
 
 _CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-"""Han, kana, bopomofo and Hangul: written without spaces, or with particles grown on to the words."""
+"""Han, kana, bopomofo and Hangul: written without spaces, or with particles attached to words."""
 CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _CJK_RUN = re.compile(f"[{_CJK}]+")
 _UNSPACED = "".join(UNSPACED.values())
 _UNSPACED_CHARACTER = re.compile(f"[{_CJK}{_UNSPACED}]")
 _UNSPACED_RUN = re.compile(f"[{_CJK}{_UNSPACED}]+")
 _WITH_MARKS = ("unicode61", ["remove_diacritics", "0", "categories", "L* N* Co Mn Mc"])
-"""Of languages that are stemmed: their rules know accents, and words of Hindi are not cut at vowel signs."""
+"""Tokenizer for stemmed languages: their rules need accents, and Hindi words must not be split at vowel
+signs.
+"""
 
 _TURKISH = "tr"
 
 TITLE_WEIGHT = 2
-"""Of a word in the title; in heading and text it is one."""
+"""Weight of a word in the title; in heading and text it is 1."""
 LONGEST_TERM = 200
-"""In characters; of a longer one its digest is kept, for a row of an index is short."""
+"""Maximum length of a term in characters. A longer one is replaced by its digest, as index rows are short."""
 BACKGROUND = 100
 FUNCTION_WORD_SHARE = 0.7
 
@@ -83,14 +87,15 @@ quite rather shall she should since so some such than that the their them then t
 through thus to too under until up upon very was we were what when where whether which while who whom whose
 why with within without would yet you your
 """
-# Not in it: can, may, will, must, us, no and the like, which are names and nouns of many a subject, too.
+# Omitted: can, may, will, must, us, no and similar words, which are also names or nouns.
 
 _BEFORE_IDENTIFIERS = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 ANALYSER = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
-"""Stands in every file that holds such terms."""
+"""Identifies the analyser in every index file."""
 EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS})
-"""Whose terms a query of this one finds as well, with what they lack left out: such files answer until they
-have been made anew. Those of any other analyser do not."""
+"""Earlier analysers whose terms are still found by queries of this one, apart from terms that they lack:
+their files remain in use until they are rebuilt. Files of further analysers are unusable.
+"""
 
 
 _PART = r"[^\W_]+"
@@ -98,27 +103,30 @@ _JOINT = r"[._:/@+#-]{1,3}"
 _IDENTIFIER = re.compile(
     rf"(?<![^\W_])(?:[._#@/~-]{{1,3}}{_PART}|{_PART}(?=[._:/@+#-]))(?:{_JOINT}{_PART})*(?:\+\+|#)?(?![^\W_])"
 )
-"""Parts and what joins them, without white space; also one part with a mark before or after it."""
+"""Parts and joining characters without white space; also a single part with a mark before or after it."""
 _BEFORE, _BEHIND = "([{<\"'`*", ".:,;!?)]}>\"'`*"
 _MARKS = re.compile("[._:/@+#~-]")
 _PROSE = re.compile(r"[^\W\d_]+(?:[-/][^\W\d_]+)+|[^\W\d_](?:\.[^\W\d_])+")
-"""A well-known word, and/or, e.g.: people write them in several ways."""
+"""Matches prose such as well-known, and/or, e.g., which has several spellings."""
 _IDENTIFIER_WEIGHT = 2.0
-"""Beside a word in as many chunks: passages that repeat the parts stay below the one that has the whole."""
+"""Weight relative to a word in as many chunks: passages that repeat the parts rank below the one with the
+whole.
+"""
 _UNSEEN = dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
 _PLAIN = {**_UNSEEN, ord("ß"): "ss", ord("ẞ"): "SS", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0x2212: "-"}
 
 
 def plain(text: str) -> str:
-    """The text in its plain spelling, without lone surrogates, which have no UTF-8."""
+    """Normalize a text, without lone surrogates, which have no UTF-8 encoding."""
     if text.isascii():
         return text
     return normalize("NFKC", text.encode("utf-8", "replace").decode()).translate(_PLAIN)
 
 
 def identifiers(text: str) -> list[str]:
-    """The identifiers in a text in its plain spelling, in lower case, as often as they stand there."""
-    # Most words are letters and a full stop: to look at each by the expression would take four times as long.
+    """Return the identifiers in a normalized text, in lower case, with repetitions."""
+    # Most words are letters and a full stop: matching each against the expression would take four times as
+    # long.
     candidates = [
         bare
         for word in text.split()
@@ -129,24 +137,25 @@ def identifiers(text: str) -> list[str]:
 
 
 def is_identifier(term: str) -> bool:
-    """Whether a term is one; no token holds what joins its parts."""
+    """True if a term is an identifier; tokens contain no joining characters."""
     return _MARKS.search(term) is not None
 
 
 def index_text(text: str, alone: re.Pattern[str] = CJK_CHARACTER) -> str:
-    """The text as FTS5 is to read it: each CJK character, or what else is to stand alone, a word of its own.
+    """Prepare text for FTS5: each CJK character (or each match of `alone`) becomes a word of its own.
 
-    unicode61 takes a run of CJK characters for one word, so that a word inside a sentence is never
-    found. The index keeps no text, so this changes nothing that anybody reads.
+    The unicode61 tokenizer treats a run of CJK characters as one word, so that words within a sentence would
+    never be found. The result is indexed only, never shown.
     """
     return alone.sub(r" \g<0> ", plain(text)).replace("\0", " ")
 
 
 def phrases(db: apsw.Connection, query: str) -> list[str]:
-    """The FTS5 phrases of a query: its words, and each pair of neighbouring CJK characters, once each.
+    """Return the FTS5 phrases of a query: its words, and each pair of adjacent CJK characters, without
+    duplicates.
 
-    Every phrase is quoted, so nothing a caller types is an operator. Radicals and the middle dot are CJK
-    characters, but no letters to FTS5: a phrase of nothing else would be looked for in vain.
+    Every phrase is quoted, so that user input is never an operator. Radicals and the middle dot are CJK
+    characters, but not letters to FTS5: a phrase of these alone could never match and is omitted.
     """
     query = plain(query)
     words = _words(db, _CJK_RUN.sub(" ", query))
@@ -159,7 +168,7 @@ def phrases(db: apsw.Connection, query: str) -> list[str]:
 
 
 def _words(db: apsw.Connection, text: str) -> list[str]:
-    """The first spelling of each word; FTS5 stems it again, and stemming twice is not stemming once."""
+    """Return the first spelling of each word; FTS5 stems it again, and stemming is not idempotent."""
     tokenize = db.fts5_tokenizer("porter", TOKENIZER.split()[1:])
     raw = text.encode()
     found = cast(
@@ -173,20 +182,20 @@ def _words(db: apsw.Connection, text: str) -> list[str]:
 
 
 class AnalysedChunk(NamedTuple):
-    """The words of a chunk with its title and heading."""
+    """The terms of a chunk with its title and heading."""
 
     terms: list[str]
-    """Each as often as it counts, in any order."""
+    """The terms, repeated by their weight, in any order."""
     length: int
-    """In tokens, each once: pairs are not counted, and a title counts like any other text."""
+    """Number of tokens: pairs are not counted, and title tokens count once."""
 
 
 Word: TypeAlias = tuple[str, ...]
-"""A word of a query: the terms that it is in documents of different languages, that of English first."""
+"""A word of a query: its terms in documents of different languages, the English one first."""
 
 
 class Analyser:
-    """Used by one thread, with a connection of its own or one that it is given for its tokenizers alone."""
+    """Turns texts into terms. Use it in one thread; a given connection is used for its tokenizers only."""
 
     def __init__(self, db: apsw.Connection | None = None) -> None:
         self._db = db or apsw.Connection(":memory:")
@@ -194,8 +203,9 @@ class Analyser:
         self._with_marks = self._db.fts5_tokenizer(*_WITH_MARKS)
 
     def words_of(self, query: str, languages: Iterable[str] = ()) -> list[Word]:
-        """The words of a query to documents in these languages, in English, and in no known language; the
-        identifiers in it are the last."""
+        """Return the words of a query for documents in these languages, in English, and in unknown languages;
+        identifiers come last.
+        """
         whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
         return [*self._words_of(query, languages), *whole[:MAX_IDENTIFIERS]]
 
@@ -213,10 +223,11 @@ class Analyser:
         return list(dict.fromkeys(filter(None, words)))[:MAX_PHRASES]
 
     def required(self, texts: Iterable[str], languages: Sequence[str]) -> list[Word]:
-        """The words of all these texts, each once, or the longest of many: they are the rarest, as a rule.
+        """Return the distinct words of all these texts, at most `MAX_REQUIRED`; the longest, as these are
+        usually the rarest.
 
-        A passage that holds the texts, spelled as they are, holds one form of each word. An identifier is not
-        required as a whole: with other signs between its words it is the same phrase.
+        A passage that contains the texts literally contains one form of each word. Identifiers are not
+        required as a whole: with different characters between its words it is still the same phrase.
         """
         found = dict.fromkeys(chain.from_iterable(self._words_of(text, languages) for text in texts))
         return sorted(found, key=lambda word: -len(word[0]))[:MAX_REQUIRED]
@@ -225,28 +236,29 @@ class Analyser:
         plain = self._tokens(token, apsw.FTS5_TOKENIZE_QUERY)
         stems = [stemmer(language)([token])[0] for language in languages]
         if _TURKISH in languages:
-            # In lower case a capital I is an i to the tokenizer, and an ı in Turkish: Işık, IŞIK, ışık.
+            # The tokenizer lower-cases a capital I to i, but in Turkish it is ı: Işık, IŞIK, ışık.
             first = {"ı": "i", "i": "ı"}.get(token[0], token[0])
             stems += stemmer(_TURKISH)([first + token[1:], token.replace("ı", "i")])
         return tuple(dict.fromkeys(map(_bounded, [*plain, *stems])))
 
     def _pairs(self, run: str) -> list[Word]:
-        """Its pairs of neighbouring letters. With the first one goes what the run is where its language was
-        not known."""
+        """Return the pairs of adjacent letters in a run. The first pair also has the form of the run in
+        documents of unknown language.
+        """
         letters = self._tokens(_UNSPACED_CHARACTER.sub(r" \g<0> ", run), apsw.FTS5_TOKENIZE_QUERY)
         pairs = [" ".join(pair) for pair in pairwise(letters)] or letters
         whole = self._tokens(run, apsw.FTS5_TOKENIZE_QUERY)
         return [tuple(dict.fromkeys([pairs[0], *whole])), *((pair,) for pair in pairs[1:])] if pairs else []
 
     def terms_of(self, query: str) -> list[str]:
-        """The terms of a query, one for each of its phrases; a phrase without a word has none."""
+        """Return the terms of a query, one per phrase; phrases without a token are omitted."""
         found = (self._tokens(phrase, apsw.FTS5_TOKENIZE_QUERY) for phrase in phrases(self._db, query))
         return [_bounded(" ".join(tokens)) for tokens in found if tokens]
 
     def chunks(
         self, title: str, chunks: Iterable[tuple[str | None, str]], language: str | None = None
     ) -> Iterator[AnalysedChunk]:
-        """The words of a document's chunks, each of which has a heading and a text."""
+        """Yield the terms of a document's chunks, given as heading and text."""
         titled = self._analysed(title, language)
         for heading, text in chunks:
             parts = [titled, self._analysed(heading or "", language), self._analysed(text, language)]
@@ -282,25 +294,26 @@ class Analyser:
 
 
 def _bounded(term: str) -> str:
-    """A term of at most `LONGEST_TERM` characters: the digest of a longer one, which is nobody else's term,
-    for no token begins with a space."""
+    """Return a term of at most `LONGEST_TERM` characters. The digest of a longer one begins with a space,
+    which no token does, so it collides with no term.
+    """
     if len(term) <= LONGEST_TERM:
         return term
     return " " + hashlib.sha256(term.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Weights(NamedTuple):
-    """What the terms of a query weigh, in their order; and its reach, 0 where it has no term."""
+    """The weights of a query's terms, in order, and their total `reach`, which is 0 without terms."""
 
     of_terms: Sequence[float]
     reach: float
 
 
 def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
-    """The terms of a query, of which each stands in so many of `size` chunks.
+    """Weigh the terms of a query; `counts` are the numbers of chunks with each term, out of `size`.
 
-    A query of function words alone covers nothing whatever holds them: its reach is at least the weight of
-    one word that is nowhere.
+    A query of function words alone must not count as fully covered by any passage: its total is at least the
+    weight of one word that occurs in no chunk.
     """
     most = -math.log(FUNCTION_WORD_SHARE)
     of_terms = []
@@ -316,10 +329,10 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
 def weigh_words(
     words: Sequence[Word], counts: Mapping[str, int], size: int
 ) -> tuple[dict[str, float], float]:
-    """What each term of a query's words weighs, and the query's reach; terms without a count are nowhere.
+    """Return the weight of each term of a query's words, and the query's total weight. Missing counts are 0.
 
-    The forms of a word weigh what a word weighs in as many chunks as hold any of them. A term that is in two
-    words weighs for both. Identifiers weigh as well, beyond the reach.
+    All forms of a word share the weight of a word in as many chunks as contain any form. A term of two words
+    has the sum of their weights. Identifiers have weights too, outside the total.
     """
     whole = [word for word in words if is_identifier(word[0])]
     words = [word for word in words if not is_identifier(word[0])]

@@ -1,1 +1,1 @@
-"""The store: what the engine knows, kept so that nothing acknowledged is lost."""
+"""The store: the durable state of the engine. Acknowledged changes are never lost."""

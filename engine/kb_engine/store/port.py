@@ -1,14 +1,14 @@
-"""The types in which the engine and its store speak, and why a base cannot be opened.
+"""The types that the engine and its store exchange, and the errors raised when a base cannot be opened.
 
 BaseRefused
 ├── BaseInUse          another process owns the base
-├── BaseLinked         its file has a second name
-├── BaseUnreachable    the server of the base does not answer, or lets nobody in
+├── BaseLinked         its file has a second name (hard link)
+├── BaseUnreachable    the server of the base does not answer or refuses access
 ├── BaseUnwritable     the folder or the file cannot be written
-├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
+├── NotABase           not a SQLite file or PostgreSQL with pgvector, damaged, or of another program
 ├── BaseTooNew         a later version of the engine has written it
-├── BaseUnfinished     `kb migrate` or `kb restore` has begun to fill it, and has not ended
-└── EmbedderMismatch   another embedder filled it
+├── BaseUnfinished     `kb migrate` or `kb restore` began to fill it and did not finish
+└── EmbedderMismatch   a different embedder filled it
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ from kb_engine.index.port import IndexQuery, Vectors
 from kb_engine.turns import Lane
 
 OCR_METHOD = "image_analysis"
-"""The `extraction_method` of a document all of whose words were read by OCR."""
+"""The `extraction_method` of a document whose text was read by OCR alone."""
 StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
 Place = Path | Address
-"""Where a base lies."""
+"""The location of a base: a folder or file (SQLite) or the address of a PostgreSQL database."""
 UNFINISHED = "unfinished"
-"""The table that a base has while it is the target of a migration that has not ended."""
+"""Name of the table that marks a base as the target of an unfinished migration or restore."""
 MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)"
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
 ReindexProgress = Callable[[int, int], None]
-"""Called with how many chunks of how many are done."""
+"""Callback with the number of chunks done and the total number of chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """Which embedder fills a base; a base filled by another one is refused at opening.
+    """Identity of the embedder that fills a base. A base filled by a different embedder is refused at
+    opening.
 
-    `dimensions` 0: not known yet. An endpoint may be away when the base is opened; then the name counts,
-    and a new base takes the dimensions of the first vectors that it is given.
+    `dimensions` is 0 while unknown, because an embedding endpoint may be down when the base is opened. Then
+    only the name is compared, and a new base takes the dimensions of its first vectors.
 
-    `context` says that passages are embedded with title and headings (`embed/context.py`). In a base that was
-    filled before, they go on to be embedded by their text alone, until it is embedded anew.
+    `context` says that passages are embedded with title and headings (`embed/context.py`). A base filled
+    without them keeps embedding the text alone until it is re-embedded.
     """
 
     name: str
@@ -60,27 +61,29 @@ class EmbedderIdentity:
 
     @classmethod
     def noted(cls, note: str, dimensions: int) -> EmbedderIdentity:
-        """The one that a base knows by its note."""
+        """Parse the note that a base has stored."""
         name = note.removesuffix(_IN_CONTEXT)
         return cls(name, dimensions, context=name != note)
 
     @property
     def note(self) -> str:
-        """What a base calls it: an engine that knows no context refuses such a base instead of mixing."""
+        """The name stored in the base. It includes the context, so that an engine without that feature
+        refuses the base instead of mixing vectors.
+        """
         return self.name + _IN_CONTEXT * self.context
 
     def fits(self, stored: EmbedderIdentity) -> bool:
-        """Whether vectors of this one may be compared with those of the other."""
+        """True if vectors of this embedder are comparable with those of `stored`."""
         return self.note == stored.note and self.dimensions in {0, stored.dimensions}
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A retried mutation is recognised by `key` within `credential` and `operation`.
+    """The identity of a request that may be retried: `key` within `credential` and `operation`.
 
-    `fingerprint` is a SHA-256 over what the request asks for. A mutation that was done under the same key
-    with the same fingerprint answers as it did then; with another one it raises `idempotency_mismatch`.
-    The answer is stored in the transaction of the effect and kept for 24 hours.
+    `fingerprint` is a SHA-256 over the content of the request. A mutation repeated with the same key and
+    fingerprint returns the first response; with a different fingerprint it raises `idempotency_mismatch`. The
+    response is stored in the transaction of the effect and kept for 24 hours.
     """
 
     key: str
@@ -93,10 +96,9 @@ class Idempotency:
 class NewJob:
     """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
 
-    `caller` tells apart who takes turns with whom; it is a digest, never a key.
-    `reach` is how far that caller reaches, and so the job; None: everywhere.
-    An update has the `document_id` of its note, and the members of the `NotePatch`: `text` where that
-    changes, `new_title` and `expected_version`.
+    `caller` is the digest of the caller's key and separates callers in the fair queue. `reach` is the access
+    scope of the caller and therefore of the job; None is unrestricted. An update has the `document_id` of its
+    note and the members of the `NotePatch`: `text` if that changes, `new_title` and `expected_version`.
     """
 
     id: str
@@ -122,12 +124,12 @@ class NewJob:
 
     @property
     def content_hash(self) -> str:
-        """What submissions of the same content have in common: the SHA-256, of a note the `note_hash`."""
+        """The hash that identifies the content: the SHA-256 of a file, the `note_hash` of a note."""
         return self.sha256 if self.kind == "file" else note_hash(self.text or "")
 
     @property
     def updated_note(self) -> int:
-        """The id of the note that an update is of. Raises LookupError: it is no update."""
+        """The id of the note that an update changes. Raises LookupError if the job is not an update."""
         if self.document_id is None:
             raise LookupError(f"job {self.id} names no note")
         return self.document_id
@@ -135,8 +137,12 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a base keeps: jobs that wait, and versions of each document that was replaced or removed, for
-    so many days. With no versions nothing is kept of them. `originals`: the files that were sent are kept."""
+    """Limits of a base: number of queued jobs, number of old versions per document, and their retention in
+    days.
+
+    With `versions` 0 no old version is kept, nor removed documents. `originals` says that the uploaded files
+    are kept.
+    """
 
     queued: int = 100_000
     versions: int = KEPT_VERSIONS
@@ -149,7 +155,7 @@ DEFAULT_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class LeasedJob:
-    """A job that a worker holds. Everything a worker does for it names `lease`."""
+    """A job held by a worker. The worker passes `lease` with every operation on it."""
 
     lease: str
     attempts: int
@@ -159,7 +165,7 @@ class LeasedJob:
 
 @dataclass(frozen=True, slots=True)
 class KeptJob:
-    """A failed job whose bytes are kept, so that it can be tried again. `spool` is None for a note."""
+    """A failed job whose bytes are kept for a retry. `spool` is None for a note."""
 
     id: str
     spool: str | None
@@ -169,9 +175,9 @@ class KeptJob:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
+    """A chunk ready to be stored, in document order; its vector is the row of the same index.
 
-    `tokens` is how many it has, as the embedder counts. `uid` is that of a chunk which was stored before.
+    `tokens` is counted by the embedder. `uid` is set for a chunk that was stored before.
     """
 
     text: str
@@ -183,7 +189,7 @@ class PreparedChunk:
     uid: str | None = None
 
     def row(self, number: int, document_id: int, position: int) -> tuple[Any, ...]:
-        """Number, uid, document, position, text, page, heading, where it begins and ends, tokens."""
+        """Return number, uid, document, position, text, page, heading, start, end, tokens."""
         uid = self.uid or str(uuid4())
         place = self.page, self.heading, self.start, self.end
         return number, uid, document_id, position, self.text, *place, self.tokens
@@ -191,11 +197,11 @@ class PreparedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What extraction, chunking and embedding made of a source. No chunks: the document is `empty`.
+    """The result of extracting, chunking and embedding a source. Without chunks the document is `empty`.
 
-    `status_reason` says why, or what of a document with chunks could not be read. `of_note` is the SHA-256 of
-    the note's own text where that was read for an update which does not change it. `language` is that of
-    `kb_engine.index.languages`.
+    `status_reason` is the reason for that, or names the unreadable parts of a document with chunks. `of_note`
+    is the SHA-256 of the note's stored text, if an update of the title alone was prepared from it. `language`
+    is one of `kb_engine.index.languages`.
     """
 
     title: str
@@ -210,9 +216,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A document of another base, as it is to stand in this one.
+    """A document exported from another base.
 
-    `source_paths` begin with the first one. Times are RFC 3339; `text` is that of a note.
+    `source_paths` are ordered, the primary one first. Times are RFC 3339; `text` is set for a note.
     """
 
     uid: str
@@ -233,9 +239,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: what the index is asked for, what each passage must pass, and what of it is read besides.
+    """A search: the index query, the conditions on the text of a passage, and whether to explain scores.
 
-    `required` is the store's to fill in, of `wording`, which the index does not know.
+    `required` is set by the store from `wording`, which indexes do not evaluate.
     """
 
     wording: Wording | None = None
@@ -244,10 +250,10 @@ class Query(IndexQuery):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best results, how many chunks match however many were asked for, and whether none matches well.
+    """Search results, the total number of matching chunks, and a flag for weak matches.
 
-    `exact`: no chunk outside has a higher score than one inside; not `total_exact`: as many match, or more.
-    `lost`: so many chunks that might have answered have no vector.
+    `exact`: no chunk left out has a higher score than a returned one. If `total_exact` is false, `total` is a
+    lower bound. `lost` is the number of chunks without a vector that might have matched.
     """
 
     results: list[m.SearchResult]
@@ -260,7 +266,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What `/status` tells of a base."""
+    """The figures of a base for `/status`."""
 
     documents: m.DocumentCounts
     chunks: int
@@ -273,27 +279,27 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent:
-    """Something that another engine on the same base has done. `resumed`: anything may have happened."""
+    """A change made by another engine on the same base. `resumed`: events may have been missed."""
 
     kind: StoreEventKind
     job_id: str | None = None
-    """Of `ended` and `cancelled`."""
+    """The id of the job, for `ended` and `cancelled`."""
 
 
 StoreEventCallback = Callable[[StoreEvent], None]
 
 
 class BaseRefused(Exception):
-    """The base at `path` cannot be opened; the message says why and what to do."""
+    """The base at `path` cannot be opened; the message gives the reason and the remedy."""
 
     def __init__(self, path: Place, why: str) -> None:
-        # One line: it stands in a log, and what a server says of its fault may have several.
+        # On one line for the log; a server's error message may have several.
         super().__init__(" ".join(f"The base {path} cannot be opened: {why}".splitlines()))
         self.path = path
 
 
 class BaseInUse(BaseRefused):
-    """One process owns a base; `pid` is its number where it left one."""
+    """Another process owns the base; `pid` is its process id if it left one."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         owner = f"process {pid}" if pid else "another process"
@@ -302,7 +308,9 @@ class BaseInUse(BaseRefused):
 
 
 class BaseLinked(BaseRefused):
-    """Its file has a second name, a hard link. SQLite keeps its log beside the one that it is opened by."""
+    """The base's file has a second name (a hard link). SQLite keeps its write-ahead log beside the name by
+    which the file was opened, so the other name may miss the last changes.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -313,19 +321,19 @@ class BaseLinked(BaseRefused):
 
 
 class BaseUnreachable(BaseRefused):
-    """Its server is down, out of reach, or does not know the user or the database."""
+    """The server is down or unreachable, or does not know the user or the database."""
 
 
 class BaseUnwritable(BaseRefused):
-    """The operating system or the server refuses to create or write it."""
+    """The operating system or the server refuses to create or write the base."""
 
 
 class NotABase(BaseRefused):
-    """What lies there is not (or no longer) a base."""
+    """The file or database is not a base, or is damaged."""
 
 
 class BaseTooNew(BaseRefused):
-    """Its layout has a higher number than this engine knows; nothing was changed."""
+    """The layout has a higher number than this engine knows; nothing was changed."""
 
     def __init__(self, path: Place, found: int, known: int) -> None:
         super().__init__(
@@ -338,7 +346,7 @@ class BaseTooNew(BaseRefused):
 
 
 class BaseUnfinished(BaseRefused):
-    """It holds a part of another base; `command` completes it."""
+    """The base holds only a part of another base; `command` completes it."""
 
     def __init__(self, path: Place, command: str = "kb migrate") -> None:
         super().__init__(
@@ -362,7 +370,7 @@ class EmbedderMismatch(BaseRefused):
 
 
 def described(embedder: EmbedderIdentity) -> str:
-    """Its name, with the dimensions where they are known."""
+    """Return the embedder's name, with the dimensions if known."""
     size = f" ({embedder.dimensions} dimensions)" if embedder.dimensions else ""
     return f"{embedder.note}{size}"
 
@@ -370,12 +378,12 @@ def described(embedder: EmbedderIdentity) -> str:
 def bound_embedder(
     path: Place, stored: EmbedderIdentity | None, wanted: EmbedderIdentity
 ) -> EmbedderIdentity:
-    """The embedder that fills the base from here on, with the dimensions that the base knows.
+    """Return the embedder that fills the base from now on, with the dimensions recorded in the base.
 
     Raises:
-        EmbedderMismatch: another one has filled it.
+        EmbedderMismatch: a different embedder filled the base.
     """
-    if stored is None or not stored.dimensions:  # of which there never was a vector
+    if stored is None or not stored.dimensions:  # the base never held a vector
         return wanted
     if not replace(wanted, context=stored.context).fits(stored):
         raise EmbedderMismatch(path, stored, wanted)
@@ -383,7 +391,7 @@ def bound_embedder(
 
 
 def check_shape(vectors: Vectors, count: int, embedder: EmbedderIdentity) -> None:
-    """Raises ValueError: these are not `count` vectors of the dimensions that the embedder says."""
+    """Raise ValueError unless `vectors` has `count` rows of the embedder's dimensions."""
     if vectors.shape != (count, embedder.dimensions):
         raise ValueError(
             f"{count} chunks of {embedder.dimensions} dimensions, but vectors of shape {vectors.shape}"

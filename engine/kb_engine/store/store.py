@@ -1,25 +1,25 @@
-"""The store: what the engine knows, and how an operation on it is run, once for all databases.
+"""The store: the durable state of the engine, and how an operation on it runs on each database.
 
     api ------ store.read(documents.find, key) ---.             .--> sqlite/    one file, one process
     worker --- store.write(jobs.take, lease) -----+--> Store ---+
     search --- store.search(query) ---------------'             '--> postgres/  one database, many engines
 
-An operation is a coroutine of a module in `repository/`, run in one transaction: it happens whole or not at
-all, it does its blocking work off the event loop, and what it acknowledged survives `kill -9`. What a
-database does in its own way (transactions, leases, search, closing) its subclass adds.
+An operation is a coroutine of a module in `repository/`, run in one transaction: it is atomic, its blocking
+work runs outside the event loop, and after the acknowledgement its effect survives `kill -9`. Subclasses add
+the parts that are specific to a database (transactions, leases, search, closing).
 
-Where the search index keeps its data for itself a `Follower` keeps it in step with the store, to which the
-index has no access. A transaction that changes documents notes which ones, in the same transaction, in a log
-of changes; the number of the last one is the store's *generation*. The follower reads the log behind the
-index's own generation, takes the documents as they are now, applies them, and has the log forgotten that far.
-So an outage of the index, and a death of the engine at any instant, leave nothing undone: what the index has
-not remembered is applied again.
+An index that keeps its own data, such as Qdrant, has no access to the store; a `Follower` keeps the two in
+step. A transaction that changes documents records their ids in a log of changes, in the same transaction; the
+number of the last change is the store's *generation*. The follower reads the log from the index's own
+generation on, reads the current state of these documents, applies them, and truncates the log. So neither an
+outage of the index nor the death of the engine loses a change: a change that the index has not recorded is
+applied again.
 
     store commits ──▶ log of changes ──▶ follower ──▶ index.apply(changes, generation)
     search ──▶ waits until the index has the store's generation ──▶ index.search(query)
 
-Where the log does not reach back to the index's generation (the index is new or was lost, or is that of
-another base) the index is made again from all documents.
+If the log does not reach back to the index's generation (the index is new, was lost, or belongs to another
+base), the index is rebuilt from all documents.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ R = TypeVar("R", bound=Read)
 T = TypeVar("T")
 
 BATCH = 32
-"""Documents that are applied to an index at once."""
+"""Number of documents applied to an index at once."""
 BLOCK_BYTES = 256 * 1024
-"""Of a file that is read."""
+"""Block size for reading files, in bytes."""
 PATIENCE_SECONDS = 10.0
-"""So long a search waits for the index."""
+"""Maximum time that a search waits for the index, in seconds."""
 _POLL_SECONDS = 1.0
-"""Another engine may have changed documents."""
+"""Interval at which the log is read for changes by other engines, in seconds."""
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _LONGEST_REQUESTED_PAUSE = 60.0
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 def original_lost() -> EngineError:
-    """The error for a file that the base names and that is not there."""
+    """Return the error for a file that is recorded in the base but missing."""
     return EngineError(
         "original_not_kept",
         "The file was kept and cannot be found any more. Send it again, or restore it from a copy.",
@@ -77,7 +77,7 @@ def utc_now() -> datetime:
 
 
 def bounded(read: R, reach: Reach | None) -> R:
-    """The transaction, which sees no further than that."""
+    """Restrict the transaction to an access scope."""
     read.reach = reach
     return read
 
@@ -85,7 +85,7 @@ def bounded(read: R, reach: Reach | None) -> R:
 class Store(ABC):
     """The durable half of the engine.
 
-    Raises (all methods): `EngineError` with a code of the contract; `storage_full` when the disk is.
+    Raises (all methods): `EngineError` with a code of the contract; `storage_full` if the disk is full.
     """
 
     def __init__(self, bounds: Bounds, clock: Clock) -> None:
@@ -98,7 +98,7 @@ class Store(ABC):
 
     @property
     def issues(self) -> list[str]:
-        """What has happened to the base since it was opened that somebody should know."""
+        """Problems since the base was opened that an operator should know."""
         if self._emptied_at is None:
             return []
         return [
@@ -107,24 +107,28 @@ class Store(ABC):
 
     @property
     def index_failure(self) -> str | None:
-        """Why the index that keeps its data for itself cannot be asked; None: it can, or there is none."""
+        """The reason why the separate index cannot be searched, or None if it can or the base has no separate
+        index.
+        """
         return None if self._follower is None else self._follower.failure
 
     def _note_emptied(self, count: int) -> None:
-        """So many versions were dropped, for a write that found no room."""
+        """Record that `count` versions were dropped because a write found the disk full."""
         self._emptied_at = stamp(self._clock())
         logger.warning(
             "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
         )
 
     def _note_lost(self, chunk_ids: Collection[int]) -> None:
-        """These chunks have no vector."""
+        """Record that these chunks have no vector."""
         if new := set(chunk_ids) - self._lost:
             self._lost = self._lost | new
             logger.warning("passages have no vector; kb check names them", extra={"passages": len(new)})
 
     async def lost_vectors(self) -> int:
-        """How many passages are known to have none; who repairs them gives them new numbers."""
+        """Return the number of passages known to lack a vector. A repair gives them new ids, so they drop
+        out.
+        """
         if self._lost:
             self._lost = set(await self.read(search.there, sorted(self._lost)))
         return len(self._lost)
@@ -135,7 +139,7 @@ class Store(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation on one state of the base."""
+        """Run an operation on one snapshot of the base."""
         reach = REACH.get()
         return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
 
@@ -145,7 +149,7 @@ class Store(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation in one write transaction, which ends also where its caller is cancelled."""
+        """Run an operation in one write transaction, which completes even if the caller is cancelled."""
         reach = REACH.get()
         done = await self._run_write(
             lambda write: operation(bounded(write, reach), *args, **kwargs),
@@ -162,7 +166,7 @@ class Store(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> A:
-        """As `write`, where a retry under the same key is answered as the first time.
+        """Like `write`; a retry with the same idempotency key gets the first response.
 
         Raises `idempotency_mismatch`.
         """
@@ -176,71 +180,77 @@ class Store(ABC):
         return done
 
     async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
-        """The best chunks, best first, ties by chunk id; filters are part of the query, not applied after.
+        """Return the best chunks by descending score, ties by chunk id. Filters are part of the query, not
+        applied afterwards.
 
-        `vector` is waited for where that of the query is still to be made; what it raises is raised.
+        `vector` is awaited if the query's embedding is still being computed; its exceptions propagate.
         """
         if (reach := REACH.get()) is not None:
             query = replace(query, selection=replace(query.selection, reach=reach))
         return await self._find(query, vector)
 
     async def ping(self) -> None:
-        """Prove that the base can be read and written."""
+        """Check that the base can be read and written."""
         await self._run_write(state.ping, makes_room=False)
         await self.read(state.generation)
 
     @abstractmethod
     def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
-        """The file of this content that is kept, block by block; close it where not all is read.
+        """Yield the stored file with this SHA-256 in blocks; close the generator if you do not read to the
+        end.
 
         Raises:
             EngineError: `original_not_kept`, at the first block.
         """
 
     async def make_room(self) -> bool:
-        """Let versions and trash go where that may leave room on the disk of the uploads; whether it did."""
+        """Drop old versions and trash if that may free space on the disk of the uploads; return whether it
+        did.
+        """
         return False
 
     async def renew_damaged_index(self) -> int:
-        """Make anew what of the index lies in files and is not as it was written; how many there were."""
+        """Rebuild the damaged files of the index; return their number."""
         return 0
 
     @property
     @abstractmethod
     def context(self) -> bool:
-        """Whether its passages are embedded with title and headings (`EmbedderIdentity`)."""
+        """True if passages are embedded with title and headings (`EmbedderIdentity`)."""
 
     @property
     @abstractmethod
     def dimensions(self) -> int:
-        """How many numbers its vectors have; 0: there never was one, and its embedder did not tell."""
+        """Dimensions of the vectors; 0 if there never was a vector and the embedder does not report them."""
 
     @abstractmethod
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """Call back, on the event loop, with what other engines do. Called once, at start."""
+        """Register the callback for changes by other engines; it is called on the event loop. Called once, at
+        start.
+        """
 
     @abstractmethod
     async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
-        """As `search`; the reach is in the query."""
+        """Like `search`; the access scope is in the query."""
 
     @abstractmethod
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:
-        """Several statements on one state of the base."""
+        """Run statements on one snapshot of the base."""
 
     @abstractmethod
     async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
-        """One write transaction, which runs to its end also where its caller is cancelled.
+        """Run one write transaction, which completes even if the caller is cancelled.
 
-        Where the disk is full versions and trash are dropped, and it is tried once more. One that
-        `makes_room` keeps nothing then, and is done on a full disk too, where the store can.
+        If the disk is full, old versions and trash are dropped and the transaction is retried once. With
+        `makes_room` it keeps no versions then, and uses reserved space if the store has any.
         """
 
     @abstractmethod
     async def _close(self) -> None:
-        """Finish what is under way, queue again what runs here, and let go of the base."""
+        """Finish current work, requeue the jobs running here, and release the base."""
 
     def follow_with(self, index: Index) -> None:
-        """Keep this index in step with the base, and search it. Called once, before anything else."""
+        """Keep this index in step with the base and search it. Called once, before anything else."""
         self._follower = Follower(self, index)
 
     async def _search_elsewhere(self, follower: Follower, query: Query) -> Found:
@@ -250,7 +260,7 @@ class Store(ABC):
         return await self.read(search.found, query, await follower.search(query))
 
     async def _search_for_wording(self, query: Query, find: Find) -> Found:
-        """In several turns; what is removed meanwhile is left out."""
+        """Use several transactions; passages removed in between are left out."""
 
         async def passing(wording: Wording, chunk_ids: Sequence[int]) -> set[int]:
             return await self.read(search.passing, wording, chunk_ids)
@@ -258,7 +268,7 @@ class Store(ABC):
         return await self.read(search.found, query, await find_passing(query, find, passing))
 
     async def close(self) -> None:
-        """Finish what is under way, queue again what runs here, and let go of the base."""
+        """Finish current work, requeue the jobs running here, and release the base."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close_all())
         await asyncio.shield(self._closing)
@@ -270,7 +280,7 @@ class Store(ABC):
 
 
 class Follower:
-    """Keeps an index in step with a store, from construction on, and searches it in the store's state."""
+    """Keeps an index in step with a store from construction on, and searches it at the store's generation."""
 
     def __init__(self, store: Store, index: Index) -> None:
         self._store = store
@@ -279,27 +289,27 @@ class Follower:
         self._advanced = asyncio.Condition()
         self._woken = asyncio.Event()
         self.failure: str | None = None
-        """Why the index could not be brought up to date, when that was tried last."""
+        """The reason why the last update of the index failed, or None."""
         self._task = asyncio.create_task(self._follow())
 
     def wake(self) -> None:
-        """Something was committed."""
+        """Signal that a transaction was committed."""
         self._woken.set()
 
     async def close(self) -> None:
-        """Stop; what is not applied by then is applied after the next start."""
+        """Stop. Changes not applied yet are applied after the next start."""
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._index.close()
 
     async def search(self, query: IndexQuery) -> Candidates:
-        """The candidates, from a state that has everything committed before this call.
+        """Return the candidates from a state that includes everything committed before this call.
 
-        So a document is found as soon as its job is completed, and one that was deleted is not found any
-        more. No search is answered from an older state.
+        So a document is found as soon as its job is completed, and a deleted one is no longer found. No
+        search is answered from an older state.
 
         Raises:
-            EngineError: `not_ready` where the index is out of service, or stays behind.
+            EngineError: `not_ready` if the index is out of service or stays behind.
         """
         wanted = await self._store.read(state.generation)
         try:
@@ -312,7 +322,7 @@ class Follower:
                     found = await self._index.search(query)
                     if found.generation >= wanted:
                         return found
-                    self._applied = 0  # the index was lost since
+                    self._applied = 0  # the index was lost meanwhile
         except (TimeoutError, IndexUnavailable) as error:
             why = self.failure or str(error) or "it is being brought up to date"
             raise EngineError(
@@ -328,7 +338,7 @@ class Follower:
             try:
                 while await self._advance():
                     pass
-            except Exception as error:  # whatever an index raises, its follower goes on
+            except Exception as error:  # the follower must survive any exception of an index
                 if self.failure is None:
                     expected = isinstance(error, IndexUnavailable | EngineError)
                     trace = None if expected else error
@@ -347,7 +357,7 @@ class Follower:
                     await self._woken.wait()
 
     async def _advance(self) -> bool:
-        """Apply what is next; whether there may be more."""
+        """Apply the next batch of changes; return whether there may be more."""
         applied = await self._index.generation()
         pending = await self._store.read(state.changes_since, applied, BATCH) if applied else None
         if pending is None:
@@ -363,7 +373,7 @@ class Follower:
         return generation > applied
 
     async def _rebuild(self) -> None:
-        """All documents, in an index of generation 0 until the last of them is in it."""
+        """Rebuild the index from all documents. Its generation stays 0 until the last document is in it."""
         logger.info("the search index is built from the store")
         generation = await self._store.read(state.generation)
         await self._index.create(self._store.dimensions)
@@ -379,6 +389,6 @@ class Follower:
 
 
 def _requested_pause(error: Exception) -> float:
-    """For how many seconds the index does not want to be called."""
+    """The pause that the index asks for, in seconds, at most `_LONGEST_REQUESTED_PAUSE`."""
     seconds = error.retry_after if isinstance(error, IndexUnavailable) else None
     return min(seconds or 0.0, _LONGEST_REQUESTED_PAUSE)

@@ -1,18 +1,17 @@
-"""A search whose passages have to hold phrases, or must not hold words: the index finds, the texts decide.
+"""Searches with quoted phrases or excluded words: the index proposes chunks, their texts decide.
 
-An index knows words and no texts, so it is asked for more than is wanted, and the texts of what it found are
-read, until enough pass:
+An index knows words and no texts. So it is asked for more candidates than requested, and their texts are read
+until enough pass:
 
-    asked for                               looked at
-    the best                                256
-    with phrases, those with their words    8,192, whatever their rank; then the best of those that passed
-    else the best                           4,096
+    query to the index                      texts checked
+    the best candidates                     256
+    with phrases: chunks with their words   8,192 at any rank; then the best of those that passed
+    otherwise: the best candidates          4,096
 
-An index finds words as it knows them: stemmed, by the rules of the document's language, with its accents. A
-phrase whose words are spelled otherwise in a passage can be missed by it, which is why the first are asked
-for without that condition: in a base that they exhaust nothing is missed. To list what holds words costs an
-index little, however many there are; to rank it by meaning as well, as deep as that, would cost it more than
-the texts cost.
+An index matches stems, by the rules of the document's language, with accents. It can miss a passage that
+spells the words of a phrase differently, so the first query is sent without the phrase condition: if that
+exhausts the base, nothing is missed. Listing the chunks that contain given words is cheap for an index,
+however many there are; ranking as many by meaning would cost more than reading the texts.
 """
 
 from __future__ import annotations
@@ -26,20 +25,21 @@ from kb_engine.store.port import Query
 
 Find = Callable[[IndexQuery], Awaitable[Candidates]]
 Passing = Callable[[Wording, Sequence[int]], Awaitable[set[int]]]
-"""Those of these chunks that pass."""
+"""Returns the given chunks that pass."""
 
 FIRST, MOST, LISTED = 256, 4_096, 8_192
 EFFORT = 400_000
-"""Texts that are looked at, times how often each is gone over: fewer texts where a query has hundreds of
-phrases."""
+"""Upper bound of texts checked times scans per text (`Wording.effort`): fewer texts are checked if a query
+has hundreds of phrases.
+"""
 BATCH = 128
-"""Texts that are read at once: others get a turn in between."""
+"""Number of texts read at once, so that other searches can run in between."""
 
 
 async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates:
-    """The best candidates that pass, `query.top` of them where there are so many, or more.
+    """Return the best candidates that pass, at least `query.top` if there are as many.
 
-    `total` counts those among what was looked at, and is exact where that was all there is.
+    `total` counts the matches among the checked candidates; it is exact if these were all.
     """
     assert query.wording is not None, "else any candidate passes"
     texts = _Texts(query.wording, passing)
@@ -65,7 +65,9 @@ async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates
 async def _by_words(
     query: Query, find: Find, texts: _Texts, first: Sequence[Candidate], most: int
 ) -> Candidates:
-    """The best of those that hold the phrases, as far as the index finds their words, and of the first."""
+    """Return the best of the chunks that hold the phrases (as far as the index finds their words) and of
+    `first`.
+    """
     assert query.wording is not None, "it has the phrases"
     phrases = query.wording.phrases
     holding = replace(
@@ -78,7 +80,7 @@ async def _by_words(
 
 
 class _Texts:
-    """Which chunks pass; each text is read once."""
+    """Cache of the chunks that pass; each text is read once."""
 
     def __init__(self, wording: Wording, passing: Passing) -> None:
         self._wording, self._passing = wording, passing

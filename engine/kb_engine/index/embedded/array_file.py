@@ -2,13 +2,13 @@
 
     sections, each at a multiple of 64 bytes │ footer (JSON) │ length and CRC of the footer, magic
 
-A file has its name only once it is complete and on the disk: it is written under another name, its footer
-last, synced, and then renamed. What is opened is checked as far as that is possible without reading it
-whole: magic, the footer's CRC, the kind and version, and that the sections are those expected and fill the
-file to the byte. `check` reads everything and compares the sections' own CRCs.
+A file gets its name only when it is complete and on the disk: it is written under a temporary name, the
+footer last, synced, and then renamed. Opening checks as much as possible without reading the whole file:
+magic, the footer's CRC, kind and version, and that the sections are the expected ones and fill the file
+exactly. `check` reads everything and compares the CRCs of the sections.
 
-Pages that are read are clean pages of the file: processes share them, and the kernel takes them back when
-memory is short. Arrays stay valid after the file was removed, until the last of them is let go.
+Read pages are clean pages of the file: processes share them, and the kernel reclaims them if memory is short.
+Arrays stay valid after the file is removed, until the last reference is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kb_engine.disk import sync
 MAGIC = b"kb-index"
 ALIGNMENT = 64
 CHECKED_AT_ONCE = 1 << 24
-"""Bytes."""
+"""Size of the blocks read by `check`, in bytes."""
 
 Array = NDArray[Any]
 Attribute = int | float | str
@@ -39,9 +39,10 @@ _TRAILER = struct.Struct("<II8s")
 
 
 class UnreadableIndexFile(Exception):
-    """The file is torn, damaged, of another version or none of ours; the message says which file and why.
+    """The file is truncated, damaged, of another version, or not an index file; the message has the path and
+    the reason.
 
-    An index is derived: it is rebuilt from the store.
+    An index is derived data: rebuild it from the store.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -92,10 +93,10 @@ class ArrayFile:
         }
 
     def check(self) -> None:
-        """Read all of it.
+        """Read the whole file and compare the CRCs of its sections.
 
         Raises:
-            UnreadableIndexFile: a section is not as it was written.
+            UnreadableIndexFile: a section is damaged.
         """
         for name, array in self.arrays.items():
             if _crc(array) != self._sections[name].crc:
@@ -103,7 +104,9 @@ class ArrayFile:
 
 
 class ArrayFileWriter:
-    """A file under way. Sections of known length are appended to, each on its own; others are added whole."""
+    """A file being written. Sections of known length are written piecewise, in any order; the rest are added
+    whole.
+    """
 
     def __init__(self, file: BinaryIO, dtypes: Mapping[str, str], lengths: Mapping[str, int]) -> None:
         self._file = file
@@ -126,7 +129,7 @@ class ArrayFileWriter:
         self.append(name, array)
 
     def append(self, name: str, array: Array) -> None:
-        """Write behind what the section has so far; the values are cast to its type."""
+        """Append to a section; the values are cast to its type."""
         section = self.sections[name]
         cast = np.ascontiguousarray(array, section.dtype)
         if self._places[name] + cast.nbytes > _end(section):
@@ -137,8 +140,10 @@ class ArrayFileWriter:
         self.sections[name] = msgspec.structs.replace(section, crc=_crc(cast, section.crc))
 
     def expect_complete(self) -> None:
-        """Raises:
-        ValueError: a section is missing, or shorter than it was to be.
+        """Check that all sections were written.
+
+        Raises:
+            ValueError: a section is missing, or shorter than announced.
         """
         for name in self._dtypes:
             if name not in self.sections or self._places[name] != _end(self.sections[name]):
@@ -154,9 +159,9 @@ def new_array_file(
     dtypes: Mapping[str, str],
     lengths: Mapping[str, int],
 ) -> Iterator[ArrayFileWriter]:
-    """Write a file with sections of these types; `lengths` has those that are appended to.
+    """Write a file with sections of these types; `lengths` has the sections that are appended to.
 
-    It stands at `path` when the block ends, in place of what stood there; after an exception nothing has
+    The file appears at `path` when the block ends, replacing an existing one; after an exception nothing has
     changed.
     """
     unfinished = path.with_name(path.name + ".new")
@@ -195,7 +200,7 @@ def _footer(path: Path, mapped: mmap.mmap, size: int) -> _Footer:
 
 
 def _layout(sections: Mapping[str, _Section]) -> int | None:
-    """Where the last section ends; None where one is not where it belongs."""
+    """Return the end of the last section, or None if a section is misplaced."""
     end = 0
     for section in sections.values():
         if section.offset != _aligned(end) or section.count < 0:

@@ -1,7 +1,7 @@
-"""Chunks with their vectors and words, a row each: in memory while they are new, then in a file.
+"""Chunks with their vectors and words, one row each: in memory while new, later in a file.
 
-A file is a *segment*: it holds a block whole and is never changed. What is removed from a block is noted
-elsewhere; it leaves when the rows that remain are written to another file.
+A file is a *segment*: it holds a complete block and never changes. Removed rows are recorded outside the
+block; they disappear when the remaining rows are written to a new file.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Chunks in the order of their ids. Neither a block nor what it refers to ever changes.
+    """Chunks in the order of their ids. Blocks and the data that they refer to are immutable.
 
-    `document_ids` and `document_rows`: the rows are those of these documents, one behind the other, and how
-    many each has. A document may stand there twice. `analyser` made the words, or the earliest of several.
+    `document_ids` and `document_rows` are a run-length encoding of the rows' documents. A document may occur
+    in two runs. `analyser` is the one that made the words, or the earliest of several.
     """
 
     chunk_ids: Ids
@@ -61,14 +61,14 @@ class Block:
 
 
 Rest = tuple[Block, Mask | None]
-"""A block, and which of its rows remain; None: all."""
+"""A block, and a mask of its remaining rows; None: all rows remain."""
 
 
 def write_segment(path: Path, parts: Sequence[Rest]) -> None:
-    """Write the rows that remain of these blocks, in their order. One of them has vectors, at least.
+    """Write the remaining rows of these blocks, in order. At least one block must have vectors.
 
     Raises:
-        OSError: the disk is full, for example; nothing is left behind then.
+        OSError: for example, the disk is full; no file is left behind.
     """
     merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
     dimensions = parts[0][0].vectors.dimensions
@@ -96,11 +96,11 @@ def write_segment(path: Path, parts: Sequence[Rest]) -> None:
 
 
 def open_segment(path: Path, dimensions: int) -> Block:
-    """The block in a file, mapped: it stays readable when the file is removed, until nobody holds it.
+    """Open the block in a file, memory-mapped: it stays readable after the file is removed.
 
     Raises:
-        UnreadableIndexFile: it is no complete segment, of another version or of other vectors, or made by an
-            analyser whose words would not be found.
+        UnreadableIndexFile: it is not a complete segment, has another version or other vectors, or its
+            analyser is incompatible.
         OSError: it cannot be opened.
     """
     file = ArrayFile(path, KIND, VERSION, _DTYPES)
@@ -130,7 +130,7 @@ def open_segment(path: Path, dimensions: int) -> Block:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether all of a file is as it was written; one that is gone is."""
+    """True if the whole file is intact, or no longer exists."""
     try:
         ArrayFile(path, KIND, VERSION, _DTYPES).check()
     except UnreadableIndexFile:
@@ -141,7 +141,7 @@ def is_sound(path: Path) -> bool:
 
 
 def runs(ids: Ids) -> tuple[Ids, Ids]:
-    """The ids where equal ones that stand side by side count once, and how many these are."""
+    """Run-length encode the ids: return the id and the length of each run."""
     starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 1))
     return ids[starts], np.diff(starts, append=len(ids))
 

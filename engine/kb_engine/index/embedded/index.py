@@ -1,12 +1,12 @@
-"""The index of a SQLite base: what it holds, how it changes, and which of its parts are to be united.
+"""The index of a SQLite base: its state, its changes, and the choice of parts to merge.
 
-A state is a row of parts, the oldest first: segments in files, blocks in memory that are still to be written,
-and the tail. A part is a block and which of its rows are alive. Blocks never change, so a state needs no lock
-and cannot be torn; a change makes a new one, which shares what it did not touch.
+A state is a sequence of parts, the oldest first: segments in files, blocks in memory that are waiting to be
+written, and the tail. A part is a block and a mask of its living rows. Blocks are immutable, so a state needs
+no lock and is always consistent; a change creates a new state, which shares the unchanged parts.
 
-A change is staged inside the store's transaction (memory is found, or the transaction fails) and published
-after the commit. A reader takes the latest state under `guard` together with the snapshot of its SQL
-transaction, so that both are of the same state.
+A change is staged inside the store's transaction (memory is allocated, or the transaction fails) and
+published after the commit. A reader takes the latest state under `guard`, together with the snapshot of its
+SQL transaction, so that both have the same contents.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER, Analyser
 
 TAIL_ROWS = 4_096
-"""So many new chunks are in memory alone; after a death of the process they are read from the base."""
+"""Number of new chunks that are in memory only; after a crash they are read from the base."""
 LARGEST_ROWS = 1 << 18
-"""Of a segment: to unite more saves a search less than a millisecond, and takes many seconds."""
+"""Maximum number of rows of a segment: larger ones would save a search less than a millisecond, but take many
+seconds to merge.
+"""
 REMOVED_SHARE = 4
-"""A segment is written anew when one in so many of its rows is removed."""
+"""A segment is rewritten if more than one row in `REMOVED_SHARE` is removed."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """What an operation does to the chunks: first `cleared`, then `removed`, then `added`."""
+    """The changes of an operation to the chunks, in this order: `cleared`, `removed`, `added`."""
 
     cleared: bool = False
     removed: list[int] = field(default_factory=list)
-    """Documents whose chunks go."""
+    """Ids of the documents whose chunks are removed."""
     added: list[Batch] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -48,7 +50,7 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A block as it is now. `name` is that of its file; None: it is in memory. `alive` None: all rows are."""
+    """A block with its current state. `name` is that of its file, if any; `alive` None: all rows."""
 
     block: Block
     name: str | None = None
@@ -56,32 +58,32 @@ class Part:
 
     @cached_property
     def size(self) -> int:
-        """How many chunks it has."""
+        """Number of living chunks."""
         return len(self.block) if self.alive is None else int(np.count_nonzero(self.alive))
 
     @cached_property
     def tokens(self) -> float:
-        """How many tokens these have."""
+        """Total number of tokens in the living chunks."""
         lengths = self.block.words.lengths
         return float((lengths if self.alive is None else lengths[self.alive]).sum(dtype=np.float64))
 
     @cached_property
     def removed(self) -> Rows:
-        """The rows that are alive no more."""
+        """The rows that are no longer alive."""
         return np.flatnonzero(~self.alive if self.alive is not None else ()).astype(np.uint32)
 
     def rows_of(self, documents: Ids) -> Mask:
-        """Which rows are those of these documents, alive or not."""
+        """Return a mask of the rows of these documents, alive or not."""
         return np.repeat(np.isin(self.block.document_ids, documents), self.block.document_rows)
 
     def allowed(self, documents: Ids | None) -> Mask | None:
-        """Which rows may answer where only these documents may (None: all may); None: all rows."""
+        """Return a mask of the living rows, restricted to these documents if given; None for all rows."""
         if documents is None or (rows := self.rows_of(documents)).all():
             return self.alive
         return rows if self.alive is None else rows & self.alive
 
     def without(self, documents: Ids) -> Part:
-        """It, when these are removed."""
+        """Return this part after the removal of these documents."""
         gone = self.rows_of(documents)
         if self.alive is not None:
             gone &= self.alive
@@ -92,7 +94,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A state of the index. `tail` is what the last part is a view of; None before the first vectors."""
+    """A state of the index. `tail` is the source of the last part; it is created with the first vectors."""
 
     dimensions: int
     parts: tuple[Part, ...] = ()
@@ -100,19 +102,19 @@ class State:
 
     @cached_property
     def size(self) -> int:
-        """How many chunks it has."""
+        """Number of living chunks."""
         return sum(part.size for part in self.parts)
 
     def without(self, documents: Iterable[int]) -> State:
-        """It, when these are removed."""
+        """Return this state after the removal of these documents."""
         gone = np.fromiter(documents, np.int64)
         return replace(self, parts=tuple(part.without(gone) for part in self.parts))
 
     def with_added(self, batch: Batch, analyser: Analyser) -> State:
-        """It, with new chunks. They stand in the tail, behind the rows that this state knows.
+        """Return this state with new chunks. They are appended to the tail, after the rows of this state.
 
         Raises:
-            ValueError: vectors of another shape, or chunk ids that do not grow.
+            ValueError: the vectors have another shape, or the chunk ids do not ascend.
         """
         rows, dimensions = batch.vectors.shape
         if rows != len(batch.chunk_ids) or dimensions != (self.dimensions or dimensions):
@@ -121,7 +123,7 @@ class State:
         if np.any(np.diff(np.concatenate([last, batch.chunk_ids])) <= 0):
             raise ValueError("chunk ids must grow")
         parts, tail, alive = self.parts, self.tail, None
-        # What a transaction appended that failed stays in the tail that it failed with.
+        # A failed transaction leaves its rows in the tail; then a new tail is begun.
         if tail is not None and TAIL_ROWS > len(tail) == len(parts[-1].block):
             alive = parts[-1].alive
             parts = parts[:-1]
@@ -134,20 +136,20 @@ class State:
 
 
 class EmbeddedIndex:
-    """The latest state, and how the next one is made. `dimensions` 0: those of the first vectors."""
+    """The latest state, and the creation of the next one. `dimensions` 0: taken from the first vectors."""
 
     def __init__(self, state: State) -> None:
         self.guard = threading.Lock()
-        """Held while a commit and its change become visible together, and to take the state."""
+        """Held while a commit and its change become visible together, and while a reader takes the state."""
         self.state = state
-        """The latest published one."""
+        """The latest published state."""
         self._analyser = Analyser()
 
     def stage(self, changes: Changes, earlier: State | None = None) -> State:
-        """The state after the changes, visible to nobody yet; `earlier` is one that was staged before it.
+        """Return the state after the changes, without publishing it; `earlier` is a state staged before it.
 
         Raises:
-            ValueError: vectors of another shape, or chunk ids that do not grow.
+            ValueError: the vectors have another shape, or the chunk ids do not ascend.
         """
         state = earlier or self.state
         if changes.cleared:
@@ -163,16 +165,16 @@ class EmbeddedIndex:
         self.state = staged
 
 
-# Parts are united in the background: blocks that are in memory are written to a file, small segments become
-# larger ones, removed rows leave, and what an earlier analyser made is made anew. Meanwhile the index
-# changes; what was united takes the parts' place as these are then.
+# Parts are merged in the background: blocks in memory are written to a file, small segments are merged into
+# larger ones, removed rows are dropped, and segments of an earlier analyser are rebuilt. The index may change
+# meanwhile; the merged segment replaces the parts with the removals made until then.
 
 
 def next_union(state: State) -> tuple[Part, ...]:
-    """Which parts, side by side, are to be united into one now; none when nothing is to be done.
+    """Return the adjacent parts to merge next; empty if there is nothing to do.
 
-    New blocks are written together with the segments before them that are no larger. So a row is written
-    about as often as the number of parts has binary digits.
+    New blocks are merged with the preceding segments that are no larger, so that a row is rewritten about
+    log2(number of parts) times.
     """
     parts = state.parts[:-1] if state.tail is not None else state.parts
     start = next((number for number, part in enumerate(parts) if part.name is None), len(parts))
@@ -187,19 +189,19 @@ def next_union(state: State) -> tuple[Part, ...]:
 
 
 def next_renewal(state: State) -> Part | None:
-    """A segment whose words are those of an earlier analyser; None where there is none."""
+    """Return a segment with the words of an earlier analyser, if any."""
     return next((part for part in state.parts if part.name and part.block.analyser != ANALYSER), None)
 
 
 def remaining(parts: Iterable[Part]) -> list[Rest]:
-    """What is to be written of them."""
+    """Return the remaining rows of these parts, for `write_segment`."""
     return [(part.block, part.alive) for part in parts if part.size]
 
 
 def united(state: State, parts: Sequence[Part], block: Block | None, name: str) -> State | None:
-    """The state with a segment in place of these parts, of which it holds what remained of them, or of late.
+    """Return the state with a segment in place of these parts, without the rows removed since it was written.
 
-    `block` None: nothing did. None where the state has not all of these parts any more.
+    `block` is None if no row remained. Return None if the state does not contain all of these parts any more.
     """
     blocks = [part.block for part in state.parts]
     start = next((number for number, each in enumerate(blocks) if each is parts[0].block), len(blocks))

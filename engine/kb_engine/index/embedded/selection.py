@@ -1,19 +1,19 @@
-"""The best chunks by the exact score, found without scoring all of them exactly.
+"""The best chunks by the exact score, found without computing all scores exactly.
 
-Words are exact and dense, cosines are known within a bound (`vectors`). The score grows with the cosine, so
-the score of each row lies between two that are known. Rows whose upper bound is below the `top`-th best
-lower bound cannot be among the best. Of the others the exact scores are computed, the most promising first,
-until none that remains can reach the `top`-th best of these. What comes out is what `ranking.select` makes
-of the float32 cosines of all rows, ties included, whatever the vectors are.
+BM25 is exact and computed for every row; cosines are known within an error bound (`vectors`). The score is
+monotonic in the cosine, so each row has a lower and an upper bound. Rows with an upper bound below the
+`top`-th best lower bound cannot be among the best. For the remaining rows exact scores are computed, the most
+promising first, until no row left can reach the `top`-th best exact score. The result equals that of
+`ranking.select` on the float32 cosines of all rows, ties included, for any vectors.
 
-The rows are looked at in blocks that fit the processor's cache, first with one bound for all rows of a block,
-and those that are left with their own. What must be remembered of them is bounded:
-rows that may still be among the best are scored when they become too many. The cosines of the blocks are
-computed on another thread meanwhile, from before the words are looked up (`vectors.Scan`).
+Rows are processed in blocks that fit the processor's cache, first with one error bound per block, then the
+surviving rows with their own bounds. Memory is limited: if too many rows may be among the best, these are
+scored exactly. A second thread computes the cosines of the blocks, beginning before the words are looked up
+(`vectors.Scan`).
 
-How many chunks match is exact too, as long as few cosines lie so near the floor that only the exact ones
-could tell (`RECOUNT_ROWS`); a finer bound, which the codes give for those near it, halves their number. Else
-the count is of those that match for certain, and says so.
+The number of matches is exact too, unless too many cosines are so close to the floor that only exact values
+decide (`RECOUNT_ROWS`); a tighter bound, which the codes give for rows close to it, halves their number.
+Otherwise the count includes certain matches only, and is marked as inexact.
 """
 
 from __future__ import annotations
@@ -46,41 +46,42 @@ from kb_engine.index.ranking import Floats, fuse
 from kb_engine.index.words import Word, weigh_words
 
 Originals = Callable[[Ids], Vectors]
-"""The float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
+"""Returns the float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
 Words = Callable[[], "WordScores"]
 Places: TypeAlias = "slice | Rows | Mask"
 
 POOL_ROWS = 65_536
-"""Rows that may be among the best are scored exactly when there are more."""
+"""Number of candidate rows above which they are scored exactly."""
 RECOUNT_ROWS = 1_000
-"""So many cosines are computed exactly for the sake of the total."""
+"""Maximum number of cosines computed exactly for the total."""
 LOOK_AGAIN = 4
-"""The finer bound is computed for so many times as many: it leaves about half of them."""
+"""At most `LOOK_AGAIN * RECOUNT_ROWS` rows get the tighter bound, which decides about half of them."""
 FEW = 8
-"""Where one row in so many may answer, or fewer, the words of these alone are scored."""
+"""If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
 _FIRST_BATCH = 64
 _LARGEST_BATCH = 4_096
 _SLACK = 2e-6
-"""Half a unit of the last decimal that a score is rounded to, and the roundings of float32 before it."""
+"""Half a unit of the last decimal of a rounded score, plus the preceding rounding errors of float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordScores:
-    """For each segment the BM25 of its rows, 0 where a row holds no word of the query; and the query's
-    reach."""
+    """The BM25 of each row, by segment (0 for rows without a word of the query), and the query's total
+    weight.
+    """
 
     bm25: Sequence[Floats32]
     reach: float
 
 
 class Lookup:
-    """What may answer a query in a state of the index, and what its words come to there.
+    """A query applied to a state of the index: the filtered rows and the BM25 scores.
 
-    The vector of the query has no say in it, so it can be made while the vector is.
+    Independent of the query vector, so that it can be computed while the text is embedded.
 
-    `documents` are those that may answer (None: all), `readable` those that there are for the caller (None:
-    all), whose words alone are counted. `words` are those of the query's text. Chunks that lack one of the
-    words in `required` are left out.
+    `documents` pass the filters (None: all), `readable` are within the access scope (None: all); only their
+    words count in the statistics. `words` are those of the query's text. Chunks that lack a word of
+    `required` are excluded.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Lookup:
         ]
 
     def without(self, chunk_ids: Collection[int]) -> Lookup:
-        """It, where these chunks may not answer."""
+        """Return a copy that excludes these chunks."""
         if not chunk_ids:
             return self
         gone, other = np.array(sorted(chunk_ids), np.int64), copy(self)
@@ -123,17 +124,17 @@ class Lookup:
 
     @cached_property
     def scores(self) -> WordScores:
-        """The BM25 of all rows of each part; 0 of those that may not answer, where these are most."""
+        """The BM25 of all rows of each part. If few rows pass the filters, the remaining rows have 0."""
         counted = self._counted
         if counted is None:
             counted = [part.allowed(self._readable) for part in self.state.parts]
         return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
 
     def best(self, query: IndexQuery, originals: Originals, scanner: Executor | None = None) -> Candidates:
-        """The best chunks by the exact score, best first.
+        """Return the best chunks by the exact score, best first.
 
-        `originals` reads vectors of this state of the base. On the threads of `scanner` vectors are compared,
-        while this one looks words up unless that is done.
+        `originals` reads the vectors of this state of the base. `scanner` runs the vector comparison while
+        this thread looks up words, if that is not done yet.
         """
         if not self._words:
             if query.mode == "fts":
@@ -144,7 +145,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Statistics:
-    """Of the rows that are counted: how many there are, their mean length, in how many each term stands."""
+    """Statistics of the counted rows: number, average length, and number of rows with each term."""
 
     size: int
     average: float
@@ -174,7 +175,7 @@ def _word_scores(
     allowed: Sequence[Mask | None],
     counted: Sequence[Mask | None],
 ) -> WordScores:
-    """As `Lookup.scores`; of `counted` alone, in each part, it is learned how rare a word is."""
+    """Compute `Lookup.scores`; the statistics come from the rows in `counted` alone."""
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
     known = _statistics(state, terms, counted)
@@ -197,9 +198,9 @@ def _word_scores(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Rows of an index, one place for each in both arrays.
+    """Rows of an index, with one element each in both arrays.
 
-    `allowed` (None: all): those that are not removed and pass the filters.
+    `allowed` is a mask of the living rows that pass the filters (None: all rows).
     """
 
     chunk_ids: Ids
@@ -215,10 +216,10 @@ def select(
     scanner: Executor | None = None,
     recount: int = RECOUNT_ROWS,
 ) -> Candidates:
-    """The `query.top` best rows of all segments, of equal scores those with the smaller chunk ids.
+    """Return the `query.top` best rows of all segments, ties by chunk id.
 
-    Text and selection of the query have no say here: they are in `words`, which mode `vector` does not ask
-    for, and in what the segments allow.
+    The text and filters of the query are not used here: `words` (not called in mode `vector`) and the masks
+    of the segments contain their results.
     """
     vector = None
     if query.mode != "fts":
@@ -235,7 +236,7 @@ def select(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pool:
-    """Rows of segments, with the upper bounds of their scores."""
+    """Rows of segments, with upper bounds of their scores."""
 
     numbers: NDArray[np.int32]
     rows: Rows
@@ -265,7 +266,7 @@ def _nothing() -> _Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows of a segment, with their cosines and their words' share of the score.
+    """Rows of a segment, with their cosines and the words' part of the score.
 
     `holds_word` and `wording` are None in mode `vector`.
     """
@@ -291,7 +292,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bounds:
-    """Between which cosines and which scores the exact ones lie, for each row."""
+    """Lower and upper bounds of the cosine and the score of each row."""
 
     cosines: tuple[Floats32, Floats32]
     scores: tuple[Floats32, Floats32]
@@ -299,7 +300,7 @@ class _Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scored:
-    """Rows with their exact scores; the parts are 0 where the mode does not ask for them."""
+    """Rows with exact scores; parts that the mode does not use are 0."""
 
     ids: Ids
     cosines: Floats
@@ -319,7 +320,7 @@ class _Scored:
 
 
 class _Search:
-    """A selection while the blocks pass."""
+    """A running selection, which processes block by block."""
 
     def __init__(
         self,
@@ -337,7 +338,7 @@ class _Search:
         self._query = query
         self._originals = originals
         self._threshold = query.min_score
-        """What a row must reach to be among the best, as far as it is known."""
+        """The best known lower bound of the score that a result needs."""
         self._lows = np.empty(0, np.float32)
         """The `top` best lower bounds."""
         self._pool = _nothing()
@@ -345,12 +346,12 @@ class _Search:
         self._best = _Scored(np.empty(0, np.int64), empty, empty, empty)
         self._total = 0
         self._undecided: list[_Rows] = []
-        """Rows that may match, unless there are too many to look at them again."""
+        """Rows that may match; incomplete if there are too many to decide."""
         self._undecided_rows = 0
         self._recount = recount
 
     def look_at(self, scanned: Scanned) -> None:
-        """A block of a segment."""
+        """Process a block of a segment."""
         number, block, rows, cosines, error = scanned
         if not len(rows):
             return
@@ -373,7 +374,7 @@ class _Search:
             self._settle()
 
     def result(self) -> Candidates:
-        """What was found, after the last block."""
+        """Return the result, after the last block."""
         self._settle()
         total_exact = self._decide()
         best = [
@@ -393,14 +394,14 @@ class _Search:
         return Candidates(best, self._total, self._reach, size, total_exact=total_exact)
 
     def _wording(self, bm25: Floats32) -> Floats32:
-        """The words' share of the scores."""
+        """The words' part of the scores."""
         wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation * self._reach))
         if self._vector is not None:
             wording *= np.float32(1.0 - self._query.scoring.weight)
         return wording
 
     def _scores(self, cosines: Floats32, wording: Floats32 | None) -> Floats32:
-        """`ranking.fuse` in float32."""
+        """Compute `ranking.fuse` in float32."""
         if self._vector is None:
             assert wording is not None, "a mode asks for one part at least"
             return wording
@@ -411,7 +412,7 @@ class _Search:
         return scores
 
     def _bounds(self, rows: _Rows, *, fine: bool = False) -> _Bounds:
-        """With `fine` at twice the cost half as far apart."""
+        """Compute the bounds of rows. `fine` halves their distance at twice the cost."""
         low = high = rows.cosines
         if self._vector is not None:
             vectors = self._segments[rows.number].vectors
@@ -422,19 +423,21 @@ class _Search:
         return _Bounds((low, high), (scores[0] - np.float32(_SLACK), scores[1] + np.float32(_SLACK)))
 
     def _promising(self, rows: _Rows, error: float) -> NDArray[np.intp]:
-        """Where the score may reach the threshold; the cosines are off by `error` at most."""
+        """Return the places of rows whose score may reach the threshold; the cosines are off by at most
+        `error`.
+        """
         weight = 1.0 if rows.wording is None else self._query.scoring.weight
         scores = self._scores(rows.cosines, rows.wording)
         may_reach = scores >= self._threshold - weight * error - 2 * _SLACK
         if self._vector is None:
             assert rows.holds_word is not None, "a mode asks for one part at least"
-            may_reach &= rows.holds_word  # without vectors only what holds a word can answer
+            may_reach &= rows.holds_word  # without vectors only rows with a word of the query are results
         return np.flatnonzero(may_reach)
 
     def _count(self, rows: _Rows, error: float) -> None:
-        """Count what matches for certain, and note what may match; the cosines are off by `error` at most."""
+        """Count certain matches and collect possible ones; the cosines are off by at most `error`."""
         query = self._query
-        if query.min_score == 0:  # else the words alone do not decide
+        if query.min_score == 0:  # otherwise words alone do not make a match
             possible = np.zeros(len(rows), np.bool_)
             if self._vector is not None:
                 possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * _SLACK
@@ -450,7 +453,9 @@ class _Search:
             self._undecided.append(rows.at(undecided))
 
     def _decide(self) -> bool:
-        """Count those that may match, by finer bounds and then exactly; False: that would cost too much."""
+        """Count the undecided rows, by tighter bounds and then exactly. Return False if that would cost too
+        much.
+        """
         if self._undecided_rows > LOOK_AGAIN * self._recount:
             return False
         pool, query = _nothing(), self._query
@@ -468,7 +473,7 @@ class _Search:
         return True
 
     def _count_certain(self, rows: _Rows, bounds: _Bounds) -> NDArray[np.intp]:
-        """Count what matches for certain; the places of those that may match."""
+        """Count the certain matches; return the places of possible ones."""
         query = self._query
         certain = np.zeros(len(rows), np.bool_) if rows.holds_word is None else rows.holds_word
         possible = certain
@@ -482,7 +487,7 @@ class _Search:
         return np.flatnonzero(possible & ~certain)
 
     def _settle(self) -> None:
-        """Score the rows of the pool that may be among the best exactly, the most promising first."""
+        """Score the pool's rows that may be among the best exactly, the most promising first."""
         pool, self._pool = self._pool, _nothing()
         pool = pool.at(np.argsort(-pool.high, kind="stable"))
         start, size, top = 0, max(_FIRST_BATCH, 2 * self._query.top), self._query.top

@@ -20,8 +20,9 @@ _FIRST_CAPACITY = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """New chunks of one document. Ids grow within a batch and from one to the next; `texts` are headings and
-    texts. Ids, texts and vectors have the same length."""
+    """New chunks of one document. `chunk_ids` ascend within a batch and across batches; `texts` are pairs of
+    heading and text. Ids, texts and vectors have the same length.
+    """
 
     document_id: int
     title: str
@@ -32,7 +33,9 @@ class Batch:
 
 
 class Tail:
-    """One thread appends. Whoever reads has a view of the first rows, which never change and need no lock."""
+    """The block of the newest chunks. One thread appends; readers use a view of the first rows, which never
+    change and need no lock.
+    """
 
     def __init__(self, dimensions: int) -> None:
         self._chunk_ids = _Growing((), np.int64)
@@ -44,14 +47,14 @@ class Tail:
         self._words = RecentWords()
 
     def __len__(self) -> int:
-        """How many rows there are, also such as were not appended whole."""
+        """Return the number of rows, including partly appended ones."""
         return self._chunk_ids.size
 
     def append(self, batch: Batch, words: Iterable[AnalysedChunk]) -> None:
         """Add a row for each chunk.
 
         Raises:
-            ValueError: a vector that holds a number which is not finite, or is none of this index's.
+            ValueError: a vector has a number that is not finite, or the wrong dimensions.
         """
         found = quantise(batch.vectors)
         self._chunk_ids.append(batch.chunk_ids)
@@ -63,7 +66,7 @@ class Tail:
         self._words.append(words)
 
     def view(self, size: int) -> Block:
-        """The first rows."""
+        """Return a block of the first `size` rows."""
         document_ids, document_rows = runs(self._document_ids.first(size))
         vectors = QuantisedVectors(
             self._codes.first(size), self._scales.first(size), self._residuals.first(size), self._longest
@@ -74,7 +77,7 @@ class Tail:
 
 
 class _Growing:
-    """An array whose first rows never change: what is appended stands behind them, or in a larger copy."""
+    """An array whose first rows never change: appending writes after them, or into a larger copy."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._array: NDArray[Any] = np.empty((_FIRST_CAPACITY, *shape), dtype)

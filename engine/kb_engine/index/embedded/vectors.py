@@ -1,24 +1,24 @@
-"""Vectors as int8 codes, their cosines with a query, and how far these may be off.
+"""Vectors as int8 codes, their cosines with a query, and bounds of the error.
 
-A row `x` is kept as `x' = scale * codes`, codes from -127 to 127, with the length of what that leaves out,
-`residual >= |x - x'|`. A query `q` becomes `q' = scale * codes` in the same way, with `missing >= |q - q'|`.
-The product of the codes is exact in int32, and by Cauchy and Schwarz
+A row `x` is stored as `x' = scale * codes`, with codes from -127 to 127 and the length of the rest, `residual
+>= |x - x'|`. A query `q` becomes `q' = scale * codes` in the same way, with `missing >= |q - q'|`. The
+product of the codes is exact in int32, and by Cauchy-Schwarz
 
     |q·x - q'·x'|  =  |q·(x - x') + (q - q')·x'|  <=  |q| * residual + missing * longest
 
-where `longest >= |x'|` for all rows. Two roundings come on top, with u = 2^-24 and d dimensions. The float32
-product of `q` and `x`, which the bound is about, is off by `d*u / (1 - d*u) * |q| |x|` at most, in whatever
-order it is summed. The approximation, the product of the codes times both scales, is rounded three times,
-hence off by `4u * |q'| |x'|` at most. What underflows is less than `_TINY`. The bound holds for every query
-and every row, of whatever length and however distributed; for rows of length 1 and 384 dimensions it is
-about 0.015, some 30 times the usual error.
+where `longest >= |x'|` for all rows. Two rounding errors are added, with u = 2^-24 and d dimensions. The
+float32 product of `q` and `x`, to which the bound refers, is off by at most `d*u / (1 - d*u) * |q| |x|`, in
+any order of summation. The approximation, the product of the codes times both scales, is rounded three times
+and so off by at most `4u * |q'| |x'|`. Underflow is less than `_TINY`. The bound holds for every query and
+row, of any length and distribution; for rows of length 1 and 384 dimensions it is about 0.015, some 30 times
+the usual error.
 
-Half of that is what the codes of the query leave out. They are quantised in turn, and for rows that are
-looked at again (`fine`) both products are added: at twice the cost the bound is half as large.
+Half of it comes from the rest of the query. That rest is quantised in turn, and for rows that are checked
+again (`fine`) both products are added: the bound is halved at twice the cost.
 
-A scale for each row, not for each dimension: see `quantise`. The codes are scanned by NumKong, with the
-instructions that the processor has, at the speed of the memory, on one thread, without the interpreter's
-lock. Of a large index that is done ahead on another thread, block by block (`Scan`).
+Scales are per row, not per dimension: see `quantise`. NumKong scans the codes with the vector instructions of
+the processor, at memory speed, on one thread, without the interpreter's lock. For a large index this runs
+ahead on another thread, block by block (`Scan`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ Floats32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 MOST_DIMENSIONS = 65_536
-"""Of more the product of two rows of codes need not fit int32."""
+"""With more dimensions the product of two rows of codes may overflow int32."""
 LARGEST = 1e9
-"""Of a component; the squares of larger ones would leave float32."""
+"""Maximum of a component; the squares of larger ones overflow float32."""
 BLOCK_ROWS = 32_768
-"""So many rows are looked at together; their cosines fit the processor's cache."""
+"""Number of rows processed together; their cosines fit the processor's cache."""
 FIRST_BLOCK_ROWS = 2_048
-"""Of the first block, of which all rows must be compared with one another."""
+"""Number of rows of the first block. It is small because all its rows are compared with one another."""
 BESIDE_ROWS = 16_384
-"""Of an index from which on a search is worth two threads: less takes no longer than to call another one."""
+"""Number of rows from which a second thread is worthwhile: fewer take no longer than waking it."""
 GATHER_BELOW = 0.5
-"""Share of a block's rows under which copying them out beats a pass over the block."""
-_ORIGINALS = (  # one value rather than rows, each of which would take the interpreter's lock
+"""Share of a block's rows below which copying them is faster than a pass over the block."""
+_ORIGINALS = (  # one value instead of rows, each of which would take the interpreter's lock
     "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
     "WHERE chunk_id IN (SELECT value FROM carray(?))"
 )
@@ -61,12 +61,12 @@ _LEVELS = 127
 _UNIT = 2.0**-24
 _TINY = 2.0**-118
 _UP = 1 + 2.0**-20
-"""More than the roundings of the bound itself."""
+"""Safety factor for the rounding errors of the bound itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantisedVectors:
-    """Rows of codes, in memory or mapped from a file; they never change.
+    """Rows of codes, in memory or mapped from a file; immutable.
 
     Shapes (n, dimensions), (n,) and (n,).
     """
@@ -81,18 +81,20 @@ class QuantisedVectors:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a row has."""
+        """Number of dimensions of a row."""
         return int(self.codes.shape[1])
 
     def cosines(self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False) -> Floats32:
-        """For each of the rows about the product with the query: off by no more than its `errors`.
+        """Return the approximate product of each row with the query, off by at most its `errors`.
 
-        Where rows are few they are copied out, the others are not read.
+        Given row numbers, only these rows are read and copied.
         """
         return self.scaled(self.products(query, rows, steps=2 if fine else 1), query, rows)
 
     def products(self, query: QuantisedQuery, rows: slice | Rows, *, steps: int = 1) -> Floats32:
-        """The products of the codes of these rows with the first `steps` of the query; shape (steps, n)."""
+        """Return the products of these rows' codes with the first `steps` codes of the query; shape (steps,
+        n).
+        """
         codes = np.ascontiguousarray(self.codes[rows])
         found = np.empty((steps, len(codes)), np.float32)
         if len(codes):
@@ -100,7 +102,7 @@ class QuantisedVectors:
         return found
 
     def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:
-        """The cosines that these products of the rows stand for; the products are used up."""
+        """Scale these products of codes to cosines; the products are overwritten."""
         scales = self.scales[rows]
         for step, scale in zip(products, query.scales, strict=False):
             step *= scales
@@ -109,21 +111,21 @@ class QuantisedVectors:
         return cosines
 
     def errors(self, query: QuantisedQuery, rows: slice | Rows, *, fine: bool = False) -> Floats32:
-        """By how much the cosine of each row may be off."""
+        """Return the maximum error of the cosine of each row."""
         slope, offset = query.bound(self.longest, 2 if fine else 1)
         return self.residuals[rows] * np.float32(slope) + np.float32(offset)
 
     def largest_error(self, query: QuantisedQuery, rows: slice) -> float:
-        """The largest of their errors."""
+        """Return the largest error of these rows."""
         largest = rows.start + int(self.residuals[rows].argmax())
         return float(self.errors(query, slice(largest, largest + 1))[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantisedQuery:
-    """A query, shape (dimensions,); as codes, and what these leave out as codes, shape (2, dimensions).
+    """A query of shape (dimensions,), its codes and the codes of the rest, of shape (2, dimensions).
 
-    `missing`: the length of what the first codes leave out, and of what both do.
+    `missing` has the lengths of the rest after the first and after both codes.
     """
 
     vector: Floats32
@@ -133,26 +135,29 @@ class QuantisedQuery:
     missing: tuple[float, float]
 
     def bound(self, longest: float, steps: int) -> tuple[float, float]:
-        """Slope and offset: the product with a row is off by `slope * residual + offset` at most.
+        """Return slope and offset: the product with a row is off by at most `slope * residual + offset`.
 
-        `steps`: whether the first codes are multiplied with the row's, or both.
+        `steps` is the number of the query's codes in use, 1 or 2.
         """
         product = len(self.vector) * _UNIT / (1 - len(self.vector) * _UNIT)
         slope = self.length * (1 + product)
-        # The first product is rounded as said above; the second, and the sum, take less than this again.
+        # The first product is rounded as described above; the second one and the sum add less than that
+        # again.
         rounding = product * self.length + 8 * _UNIT * (self.length + 2 * self.missing[0])
         return slope * _UP, (self.missing[steps - 1] + rounding) * longest * _UP + _TINY
 
     def exact(self, vectors: Vectors) -> Floats32:
-        """The float32 product with each of these rows; its last bits do not depend on how many there are."""
+        """Return the float32 product with each of these rows; its last bits do not depend on the number of
+        rows.
+        """
         return np.asarray(np.vecdot(vectors, self.vector), np.float32)
 
 
 def quantise(vectors: Vectors) -> QuantisedVectors:
-    """The rows as codes. Shape (n, dimensions); they need not have length 1.
+    """Quantise rows of shape (n, dimensions); they need not have length 1.
 
-    Each row has its own scale. Scales by dimension leave residuals of the same size, and would have to be
-    chosen before the rows are known that come later.
+    Each row has its own scale. Scales per dimension leave residuals of the same size, and would have to be
+    chosen before later rows are known.
 
     Raises:
         ValueError: not a matrix, too many dimensions, or a number that is not finite or above `LARGEST`.
@@ -174,22 +179,22 @@ def quantise(vectors: Vectors) -> QuantisedVectors:
 
 
 def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.int8], Floats32, NDArray[np.float64]]:
-    """Codes and scales of rows, and what these amount to. Raises ValueError: as `quantise`."""
+    """Return codes and scales, and the rows that they represent. Raises ValueError like `quantise`."""
     largest = np.abs(exact).max(axis=1)
-    if not np.all(largest <= LARGEST):  # neither is NaN
+    if not np.all(largest <= LARGEST):  # false for NaN too
         raise ValueError(f"a vector holds a number that is not finite or above {LARGEST:g}")
     scales = (largest / _LEVELS).astype(np.float32)
-    # A scale of 0 is that of a row of zeros, or of one that is lost in what float32 can hold.
+    # The scale of a row of zeros is 0, as is one that underflows in float32.
     divisors = np.where(scales > 0, scales, 1).astype(np.float64)[:, np.newaxis]
     codes = np.rint(exact / divisors).clip(-_LEVELS, _LEVELS).astype(np.int8)
     return codes, scales, codes * scales.astype(np.float64)[:, np.newaxis]
 
 
 def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
-    """The query as codes; it need not have length 1.
+    """Quantise a query; it need not have length 1.
 
     Raises:
-        ValueError: as `quantise`.
+        ValueError: see `quantise`.
     """
     vector = np.ascontiguousarray(vector, np.float32)
     rest = vector[np.newaxis].astype(np.float64)
@@ -210,12 +215,12 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
 
 
 def _above(lengths: NDArray[np.float64]) -> Floats32:
-    """In float32, not below the true ones: float64 is off by far less than one part in 10^9."""
+    """Round up to float32: the error of float64 is far less than one part in 10^9."""
     return np.nextafter((lengths * (1 + 1e-9)).astype(np.float32), np.float32(np.inf))
 
 
 class Scanned(NamedTuple):
-    """A block of a segment's rows: those that may answer, their cosines, and what these are off at most."""
+    """A block of a segment: its filtered rows, their cosines, and the maximum error of these."""
 
     segment: int
     block: slice
@@ -225,12 +230,12 @@ class Scanned(NamedTuple):
 
 
 class Scan:
-    """All blocks of the rows of segments, for each the rows that may answer (None: all), with their cosines.
+    """Iterates over all blocks of the segments, each with the rows in its mask (None: all) and their cosines.
 
-    Without a query, as for a search by words, the cosines are 0. The smallest block is the first. The scanner
-    multiplies from the end on. The thread that needs the blocks takes what is multiplied, and where nothing
-    is, multiplies from the beginning on. The scanner does nothing else, for which it would need the
-    interpreter: whenever it does, one of the two threads waits.
+    Without a query, as in a search by words, the cosines are 0. The first block is the smallest. The scanner
+    thread multiplies from the end. The consuming thread takes finished blocks, and if there are none,
+    multiplies from the beginning. The scanner does nothing that needs the interpreter's lock, because then
+    one of the two threads would wait.
     """
 
     def __init__(
@@ -291,7 +296,7 @@ def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterato
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Rows of a segment that are compared with a query in one go."""
+    """Rows of a segment that are compared with a query in one step."""
 
     segment: int
     block: slice
@@ -302,7 +307,7 @@ class _Block:
     _products: Floats32 | None = None
 
     def multiply(self) -> None:
-        """Multiply the codes, on whichever thread."""
+        """Multiply the codes, on either thread."""
         if self.query is None:
             return
         places: slice | Rows = self.block
@@ -313,7 +318,7 @@ class _Block:
         self._products = self.vectors.products(self.query, places)
 
     def scanned(self) -> Scanned:
-        """What came of it."""
+        """Return the cosines of the filtered rows."""
         rows, block = self._rows, self.block
         if rows is None:
             rows = np.arange(block.start, block.stop) if self.allowed is None else self._allowed(self.allowed)
@@ -333,11 +338,11 @@ class _Block:
 
 
 class VectorsLost(Exception):
-    """Chunks have no vector, or a damaged one: `lost` finds them."""
+    """Chunks have no vector, or a damaged one: `lost` returns their ids."""
 
 
 def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
-    """The vectors of these chunks, whose ids ascend, as the base holds them.
+    """Return the vectors of these chunks, whose ids ascend, as stored in the base.
 
     Raises:
         VectorsLost: one is missing or damaged.
@@ -349,7 +354,7 @@ def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
 
 
 def lost(db: apsw.Connection, dimensions: int) -> list[int]:
-    """The chunks of the base that have no vector, or one of another length. It reads all of them."""
+    """Return the chunks without a vector, or with one of a wrong length. Reads the whole table."""
     sql = (
         "SELECT c.id FROM chunks c LEFT JOIN vectors v ON v.chunk_id = c.id "
         "WHERE v.chunk_id IS NULL OR length(v.vector) <> ?"

@@ -1,24 +1,23 @@
-"""BM25 over all words of a question, from flat arrays of postings.
+"""BM25 over all words of a query, from flat arrays of postings.
 
-A block holds the words of n chunks, its rows. Its scores hold no statistics: the caller adds up how many
-chunks there are, how long they are and in how many each term stands, over all blocks and without the rows
-that were removed, and hands the weights of the terms and the average length back. So the scores of a row are
-the same to the last bit in whatever block it lies, and follow the base as it is at the time of the question.
+A block holds the words of n chunks, its rows. It contains no statistics: the caller sums the number of
+chunks, their lengths and the document frequency of each term over all blocks, without the removed rows, and
+passes the weights of the terms and the average length back. So a row has the same score, to the last bit, in
+any block, and scores follow the state of the base at the time of the query.
 
     score = sum over terms of weight * frequency * (K1 + 1) / (frequency + norm)
     norm = K1 * (1 - B + B * length / average)
 
-A term that stands in few rows is a list of these, ascending, with a frequency for each; of a long list only
-the lower half of each row is kept, and where each stretch of 65,536 rows ends: three bytes a posting rather
-than five. A term that stands in a fifth of all rows or more is a column: a frequency for every row, mostly
-zero. That takes less room again, and a pass over it is five times as fast.
+A term in few rows has a list of these, in ascending order, with a frequency for each. A long list stores only
+the lower half of each row number, and the end of each stretch of 65,536 rows: three bytes per posting instead
+of five. A term in a fifth of all rows or more has a column: a frequency for every row, mostly zero. That is
+even smaller, and a pass over it is five times as fast.
 
-Why like this: numpy adds up a list in about 3 ns a posting (a cast of the rows, a gather of what their
-lengths make of them, a scatter of the sums) and a column in 0.6 ns a row, with nothing to install. A
-compiled loop takes 1 to 1.5 ns a posting; Numba would bring 64 MB of wheels and 1.2 s of import for it,
-SciPy's sparse product 35 MB and 0.55 s. Impacts in place of frequencies would save 1 ns a posting, cost
-three more bytes, and hold only for the average length that they were computed with. Frequencies are scored
-against lengths at the time of the question instead.
+Reasons: numpy sums a list in about 3 ns per posting (a cast of the rows, a gather of their length norms, a
+scatter of the sums) and a column in 0.6 ns per row, without a further dependency. A compiled loop takes 1 to
+1.5 ns per posting; for it Numba would add 64 MB of wheels and 1.2 s of import, SciPy's sparse product 35 MB
+and 0.55 s. Precomputed impacts instead of frequencies would save 1 ns per posting, cost three more bytes, and
+be valid for one average length only. So frequencies are scored against lengths at query time.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from numpy.typing import DTypeLike, NDArray
 from kb_engine.index.words import AnalysedChunk
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
-"""Of terms: shape (t,), 16 bytes each."""
+"""Keys of terms: shape (t,), 16 bytes each."""
 Rows: TypeAlias = "NDArray[np.uint32]"
 Counts: TypeAlias = "NDArray[np.int64]"
 Places: TypeAlias = "slice | NDArray[np.intp]"
@@ -44,23 +43,25 @@ Mask: TypeAlias = "NDArray[np.bool_]"
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
 K1, B = 1.2, 0.75
-"""Those of FTS5."""
+"""The values of FTS5."""
 
 KEY_TYPE = "|S16"
 ROWS_AT_ONCE = 1 << 16
-"""Few enough that what is computed for them stays in the processor's cache."""
+"""Number of rows processed at once, so that intermediate results stay in the processor's cache."""
 COLUMN_SHARE = 5
-"""A term is a column from one in so many rows on: there a row takes a fifth of a pass over a posting."""
+"""A term in at least one of `COLUMN_SHARE` rows is a column: a row of a column costs a fifth of a posting."""
 STRETCH = 1 << 16
-"""Rows whose upper half is the same."""
+"""Number of consecutive rows with the same upper half."""
 LONG_FROM = 16
-"""Postings for each stretch of the block, from which on a list is long: its ends take 8 bytes a stretch."""
+"""Number of postings per stretch of the block from which a list is long: its ends take 8 bytes
+per stretch.
+"""
 WIDE = 255
-"""Frequencies take a byte; those from here on stand apart."""
+"""Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
-"""To look up a row among others takes as long as to pass over so many postings."""
+"""Cost of a binary search for one row, in postings of a linear pass."""
 FEW = 100
-"""Where fewer rows are chosen than one in so many, an array over all rows costs more than it saves."""
+"""If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
 DTYPES = {
     "keys": KEY_TYPE,
@@ -74,29 +75,29 @@ DTYPES = {
     "wide_values": "<u4",
     "lengths": "<f4",
 }
-"""The sections of a file that hold the words of a block: the arrays of `Postings`."""
+"""The sections of a file with the words of a block: the arrays of `Postings`."""
 
 
 def key_of(term: str) -> bytes:
-    """What a term is known by: no two terms have the same, and none is longer than another."""
+    """Return the key of a term: a digest of fixed length, unique in practice."""
     return hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def stretches(size: int) -> int:
-    """How many stretches a block of so many rows has, one at least."""
+    """Return the number of stretches of a block of this size, at least 1."""
     return max(1, -(-size // STRETCH))
 
 
 class Terms:
-    """The terms of a question, with what is found of them once: their keys, and where each block has them."""
+    """The terms of a query, with cached lookups: their keys, and their numbers in each block."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.keys: Keys = np.array([key_of(text) for text in texts], KEY_TYPE)
         self.numbers: dict[Postings, list[int | None]] = {}
-        """The number of each term in a block; None where it does not occur."""
+        """The number of each term in a block, None if it does not occur."""
         self.recent: dict[RecentView, Postings] = {}
-        """Their postings alone, of a block that grows."""
+        """The postings of these terms alone, for a growing block."""
 
 
 class WordBlock(Protocol):
@@ -104,33 +105,34 @@ class WordBlock(Protocol):
 
     @property
     def lengths(self) -> NDArray[np.float32]:
-        """How many tokens each row has: one number a row."""
+        """Number of tokens of each row."""
 
     def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
-        """In how many rows each term stands; among `rows` (ascending), where these are given."""
+        """Return the number of rows with each term, in total or among `rows` (ascending)."""
 
     def add_scores(
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
-        """Add the BM25 of each row to `scores`, or that of `rows` (ascending), in their order.
+        """Add the BM25 of each row, or of `rows` (ascending) in their order, to `scores`.
 
-        `average` is the mean length of all chunks of the index, above 0. The sums are computed in the type of
-        `scores`, term by term in the order of `terms`: they do not depend on `rows`, nor on the block.
+        `average` is the mean length of all chunks of the index, above 0. Sums are computed in the type of
+        `scores`, term by term in the order of `terms`, so that they depend neither on `rows` nor on the
+        block.
         """
 
     def holding(self, terms: Terms) -> Mask:
-        """Which rows hold one of the terms or more."""
+        """Return a mask of the rows with at least one of the terms."""
 
     def postings(self) -> Postings:
-        """All of it, to be merged with others."""
+        """Return the whole block, for merging."""
 
 
 class Postings:
     """An immutable block, in a file or in memory; a `WordBlock`.
 
-    Terms ascend by their keys. A term has a start in `frequencies`, where the short lists come first, place
-    by place with `rows`, then the long lists with `low_rows`, then the columns; each in the order of the
-    terms. `stretch_ends` are places in `low_rows`: for each long list one for each stretch of the block.
+    Terms are ordered by key. A term has a start in `frequencies`, which holds first the short lists, parallel
+    to `rows`, then the long lists, parallel to `low_rows`, then the columns; each in the order of the terms.
+    `stretch_ends` are positions in `low_rows`: for each long list one per stretch of the block.
     """
 
     def __init__(
@@ -149,9 +151,9 @@ class Postings:
     ) -> None:
         self.keys, self.starts, self.counts, self.lengths = keys, starts, counts, lengths
         self.short = len(rows)
-        """Where in `frequencies` the short lists end."""
+        """End of the short lists in `frequencies`."""
         self.listed = len(rows) + len(low_rows)
-        """Where all lists end."""
+        """End of all lists in `frequencies`."""
         self._rows, self._low_rows, self._stretch_ends = rows, low_rows, stretch_ends
         self._stretches = stretches(len(lengths))
         self._frequencies = frequencies
@@ -191,16 +193,16 @@ class Postings:
         return self
 
     def is_column(self, term: int) -> bool:
-        """Whether there is a frequency for every row."""
+        """True if the term has a frequency for every row."""
         return bool(self.starts[term] >= self.listed)
 
     def places(self, term: int) -> slice:
-        """Where the frequencies of a term stand."""
+        """Return the range of a term's frequencies."""
         start = int(self.starts[term])
         return slice(start, start + (len(self.lengths) if self.is_column(term) else int(self.counts[term])))
 
     def frequencies_at(self, places: Places, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
-        """The frequencies at these places."""
+        """Return the frequencies at these places."""
         found = self._frequencies[places].astype(dtype)
         if len(self._wide_places):
             wide = np.flatnonzero(found == WIDE)
@@ -209,7 +211,7 @@ class Postings:
         return found
 
     def rows_at(self, places: slice) -> NDArray[np.intp]:
-        """The rows of these postings of lists, all short or all long."""
+        """Return the rows of these postings of lists, which are either all short or all long."""
         if places.start < self.short:
             return self._rows[places].astype(np.intp)
         start, stop = places.start - self.short, places.stop - self.short
@@ -224,7 +226,7 @@ class Postings:
         return rows
 
     def _find(self, terms: Terms) -> list[int | None]:
-        """As `Terms.numbers`."""
+        """Return the number of each term, see `Terms.numbers`."""
         if (known := terms.numbers.get(self)) is not None:
             return known
         numbers = self.keys.searchsorted(terms.keys)
@@ -238,7 +240,7 @@ class Postings:
         return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(term, chosen))
 
     def _all(self, term: int) -> Iterator[tuple[Places, Places]]:
-        """The postings of a term: their places, and their rows, none twice."""
+        """Yield the postings of a term: their places and their distinct rows."""
         for part in _parts(self.places(term)):
             if self.is_column(term):
                 start = int(self.starts[term])
@@ -247,9 +249,10 @@ class Postings:
                 yield part, self.rows_at(part)
 
     def _some(self, term: int, chosen: _Chosen) -> Iterator[tuple[Places, Places]]:
-        """The postings of a term in chosen rows: their places, and which of the chosen, none twice.
+        """Yield the postings of a term in chosen rows: their places, and the distinct indexes of the chosen
+        rows.
 
-        Of a column they may be of frequency 0.
+        In a column the frequency may be 0.
         """
         places = self.places(term)
         if self.is_column(term):
@@ -274,20 +277,22 @@ class _Chosen:
         self._size = size
 
     def bisect(self, count: int) -> bool:
-        """Whether to look them up in a list of so many postings, or these in them, beats a pass over it."""
+        """True if a binary search, of the shorter list in the longer one, is faster than a pass over `count`
+        postings.
+        """
         fewer, more = sorted((len(self.rows), count))
         return len(self.rows) * FEW < self._size or fewer * BISECT < more
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
-        """For each row of the block its place among the chosen; -1 where it is not one."""
+        """For each row of the block its index among the chosen rows, or -1."""
         order = np.full(self._size, -1, np.int32)
         order[self.rows] = np.arange(len(self.rows), dtype=np.int32)
         return order
 
 
 def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the numbers stand that two ascending arrays have in common: in the first, and in the second."""
+    """Return the indexes of the common numbers of two ascending arrays, in the first and in the second."""
     if len(first) > len(second):
         return _shared(second, first)[::-1]
     near = second.searchsorted(first)
@@ -297,7 +302,7 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
 
 
 def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
-    """The keys of terms, ascending, and which term each belongs to."""
+    """Return the keys of terms in ascending order, and the index of the term of each."""
     keys = np.array([key_of(term) for term in terms], KEY_TYPE)
     order = np.argsort(keys)
     return keys[order], order
@@ -306,7 +311,7 @@ def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.in
 def in_memory(
     keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Counts, lengths: NDArray[np.float32]
 ) -> Postings:
-    """A block of lists alone: of each term, by ascending keys, its rows and their frequencies."""
+    """Return a block with lists only: for each term, by ascending keys, its rows and their frequencies."""
     wide = np.flatnonzero(frequencies >= WIDE)
     return Postings(
         keys=keys,
@@ -323,15 +328,15 @@ def in_memory(
 
 
 class RecentWords:
-    """A block that grows: the words of chunks that were just added.
+    """A growing block: the words of recently added chunks.
 
-    One thread appends. Whoever reads has a view of the first rows, which never changes and needs no lock, for
-    what is behind its rows is cut off.
+    One thread appends. Readers use a view of the first rows, which ignores later rows and so never changes
+    and needs no lock.
     """
 
     def __init__(self) -> None:
         self._postings: dict[str, array[int]] = defaultdict(partial(array, "Q"))
-        """By term: the row in the upper half of each number, the frequency in the lower."""
+        """By term: numbers with the row in the upper half and the frequency in the lower half."""
         self._lengths = array("f")
 
     def append(self, chunks: Iterable[AnalysedChunk]) -> None:
@@ -344,12 +349,12 @@ class RecentWords:
                 postings[term].append(row | frequency)
 
     def view(self, size: int) -> RecentView:
-        """The first rows."""
+        """Return a view of the first rows."""
         return RecentView(self._postings, self._lengths, size)
 
 
 class RecentView:
-    """The first rows of a block that grows; a `WordBlock`."""
+    """The first rows of a growing block; a `WordBlock`."""
 
     def __init__(self, postings: Mapping[str, array[int]], lengths: array[float], size: int) -> None:
         self._postings, self._all_lengths, self._size = postings, lengths, size
@@ -373,7 +378,7 @@ class RecentView:
         return self._block(list(self._postings))
 
     def _found(self, terms: Terms) -> Postings:
-        """As `Terms.recent`."""
+        """Return the postings of these terms, see `Terms.recent`."""
         if (found := terms.recent.get(self)) is None:
             known = [term for term in set(terms.texts) if term in self._postings]
             found = terms.recent[self] = self._block(known)
@@ -381,7 +386,7 @@ class RecentView:
 
     def _block(self, terms: Sequence[str]) -> Postings:
         keys, order = sorted_keys(terms)
-        # Copies: an array that somebody looks into cannot grow.
+        # Copies: an array with an exported buffer cannot grow.
         lists = [self._postings[terms[number]].tobytes() for number in order]
         found = np.frombuffer(b"".join(lists), np.uint64)
         rows = (found >> np.uint64(32)).astype(np.uint32)

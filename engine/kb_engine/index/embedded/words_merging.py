@@ -1,8 +1,7 @@
-"""Blocks of words out of others: rows that were removed are left out, and many blocks become one.
+"""Merging blocks of words, without their removed rows.
 
-Nothing here takes more memory than a bounded number of postings, the dictionaries of the blocks (about 100
-bytes a term of each), and 16 bytes a row. Sorting and copying are done by numpy, which lets other threads run
-meanwhile.
+Memory is limited to a bounded number of postings, the dictionaries of the blocks (about 100 bytes per term of
+each), and 16 bytes per row. Sorting and copying are done by numpy, which releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ Numbers: TypeAlias = "NDArray[np.int64]"
 Kept: TypeAlias = "NDArray[np.bool_]"
 
 POSTINGS_AT_ONCE = 2_000_000
-"""So many postings are merged in memory; about 100 MB."""
+"""Number of postings merged in memory at once; about 100 MB."""
 
 
 class _Source:
-    """A block, with the numbers that its terms have in the merged one."""
+    """A block, with the numbers of its terms in the merged block."""
 
     def __init__(self, postings: Postings, kept: Kept | None, first_row: int) -> None:
         self._postings, self._kept = postings, kept
@@ -47,16 +46,20 @@ class _Source:
             np.cumsum(np.where(is_short, counts, 0), dtype=np.int64),
             np.cumsum(np.where(is_short | is_column, 0, counts), dtype=np.int64) + postings.short,
         )
-        """Of each term, where its list ends or would end: among the short, and among the long."""
+        """For each term the end of its (possibly empty) list among the short lists, and among the
+        long lists.
+        """
         self._first_row = first_row
         self._new_rows = None if kept is None else first_row - 1 + np.cumsum(kept)
         self.keys = postings.keys
         self.lengths = postings.lengths if kept is None else postings.lengths[kept]
         self.numbers: Numbers = np.empty(0, np.int64)
-        """Ascending. A term that is gone has the number of one before it, and adds nothing to that."""
+        """In ascending order. A term without remaining rows shares the number of an earlier one, and
+        contributes no posting to it.
+        """
 
     def counts(self) -> Numbers:
-        """In how many of the rows that are kept each term stands."""
+        """Return the number of kept rows with each term."""
         if self._kept is None:
             return self._postings.counts.astype(np.int64)
         counts = np.zeros(len(self.keys), np.int64)
@@ -72,9 +75,9 @@ class _Source:
         return counts
 
     def postings(self, first: int, beyond: int) -> Iterator[tuple[Numbers, Numbers, Rows]]:
-        """What it holds of these numbers: number, new row and frequency of each posting.
+        """Yield number, new row and frequency of the postings with numbers from `first` to before `beyond`.
 
-        Numbers ascend, and so do the rows of each; every number is in one of the tuples alone.
+        Numbers ascend, as do the rows of each; each number occurs in only one of the tuples.
         """
         low, high = (int(place) for place in self.numbers.searchsorted([first, beyond]))
         for list_ends, start in zip(self._list_ends, (0, self._postings.short), strict=True):
@@ -101,9 +104,9 @@ class _Source:
 
 
 class MergedPostings:
-    """One block of several: of each the rows that are kept (None: all), in the order of the blocks.
+    """One block made of several: the kept rows of each (None: all), in the order of the blocks.
 
-    All is known before any posting is copied, but for the wide frequencies.
+    All sizes are known before a posting is copied, except for the wide frequencies.
     """
 
     def __init__(self, blocks: Sequence[tuple[Postings, Kept | None]]) -> None:
@@ -131,14 +134,14 @@ class MergedPostings:
             np.where(is_long, self._counts, 0),
             np.where(is_column, self._size, 0),
         )
-        """How many frequencies each term has among the short lists, the long ones, and the columns."""
+        """Number of frequencies of each term in the short lists, the long lists, and the columns."""
         short, long, columns = (int(lengths.sum()) for lengths in self._lengths)
         places = [np.cumsum(lengths) - lengths for lengths in self._lengths]
         self._starts = np.select(
             [is_column, is_long], [short + long + places[2], short + places[1]], default=places[0]
         )
         self.lengths = {"rows": short, "low_rows": long, "frequencies": short + long + columns}
-        """Of the sections that are written piece by piece."""
+        """Lengths of the sections that are written piecewise."""
 
     def write(self, writer: ArrayFileWriter) -> None:
         """Write all sections of words."""
@@ -157,13 +160,13 @@ class MergedPostings:
         writer.add("counts", self._counts)
 
     def _short(self, writer: ArrayFileWriter) -> Iterator[Rows]:
-        """Write the rows of the short lists; their frequencies."""
+        """Write the rows of the short lists, and yield their frequencies."""
         for _, rows, frequencies in self._lists(self._lengths[0]):
             writer.append("rows", rows)
             yield frequencies
 
     def _long(self, writer: ArrayFileWriter) -> Iterator[Rows]:
-        """Write the rows of the long lists; their frequencies."""
+        """Write the rows of the long lists, and yield their frequencies."""
         count = stretches(self._size)
         in_stretches = [np.empty(0, np.int64)]
         for lengths, rows, frequencies in self._lists(self._lengths[1]):
@@ -175,8 +178,8 @@ class MergedPostings:
         writer.add("stretch_ends", np.cumsum(np.concatenate(in_stretches)))
 
     def _lists(self, lengths: Numbers) -> Iterator[tuple[Numbers, Rows, Rows]]:
-        """Some lists at once: their lengths, which are 0 where a term has none, and rows and frequencies."""
-        for first, beyond in _ranges(self._counts):  # whatever they are, the parts give all of them
+        """Yield batches of lists: their lengths (0 for terms without one), rows and frequencies."""
+        for first, beyond in _ranges(self._counts):  # the batches cover all lists for any ranges
             ends = np.cumsum(lengths[first:beyond])
             next_places = ends - lengths[first:beyond]
             rows = np.empty(ends[-1], np.uint32)
@@ -193,7 +196,7 @@ class MergedPostings:
             yield lengths[first:beyond], rows, frequencies
 
     def _columns(self) -> Iterator[Rows]:
-        """The frequencies of all rows, column behind column."""
+        """Yield the frequencies of all rows, column by column."""
         for number in np.flatnonzero(self._lengths[2]).tolist():
             frequencies = np.zeros(self._size, np.uint32)
             for source in self._sources:
@@ -203,14 +206,16 @@ class MergedPostings:
 
 
 def _bounds(ends: Numbers, start: int, first: int, beyond: int) -> Numbers:
-    """Where these lists begin, and where the last one ends; the first of all begins at `start`."""
+    """Return the starts of these lists and the end of the last one; the first list of all begins
+    at `start`.
+    """
     return np.concatenate([ends[first - 1 : first] if first else [start], ends[first:beyond]]).astype(
         np.int64
     )
 
 
 def _ranges(lengths: Numbers) -> Iterator[tuple[int, int]]:
-    """From which to before which list there are about `POSTINGS_AT_ONCE`, one list at least."""
+    """Yield ranges of lists with about `POSTINGS_AT_ONCE` postings, and at least one list."""
     ends = np.cumsum(lengths)
     first = 0
     while first < len(lengths):

@@ -1,16 +1,17 @@
-"""The index of a PostgreSQL base: words as rows of postings, vectors in pgvector, found by the database.
+"""The index of a PostgreSQL base: words as rows of postings, vectors in pgvector, searched by the database.
 
-It takes part in the store's transactions instead of following them: whatever engine searches, it reads one
-snapshot of the database, and no vector travels.
+It is part of the store's transactions: a search on any engine reads one snapshot of the database, and no
+vector is transferred.
 
-    search.py    which of the two ways answers a query
-    exact.py     every chunk that the filters leave gets its score, in one statement; or those of a list
-    nearest.py   the nearest chunks by an HNSW index
-    building.py  making that index in the background, and removing it
-    words.py     the terms of a query, and which of them are looked up
-    state.py     what scores depend on in one snapshot
+    search.py    chooses between the two methods for a query
+    exact.py     scores every chunk that passes the filters in one statement, or the chunks of a list
+    nearest.py   finds the nearest chunks by an HNSW index
+    building.py  builds that index in the background, and removes it
+    words.py     the terms of a query, and the selection of terms to look up
+    state.py     the statistics of one snapshot that scores depend on
 """
 
 EXACT_BELOW = 20_000
-"""Chunks in a base from which the HNSW index is made: to compare so many vectors with that of a question
-takes twice the processor time of a search by the index, and costs inserts nothing."""
+"""Number of chunks from which the HNSW index is built. Comparing as many vectors with a query takes twice the
+processor time of a search by the index, but costs inserts nothing.
+"""

@@ -1,17 +1,17 @@
-"""The HNSW index over the vectors in half precision: made in the background, searched once it is complete.
+"""The HNSW index of the vectors in half precision: built in the background, used once it is complete.
 
-Whichever engine sees first that the base has passed its size makes the index, under an advisory lock of its
-session, with CREATE INDEX CONCURRENTLY: nobody's search or change waits for it. One whose making was cut off,
-by a kill or for want of room, is invalid in the catalogue; it is dropped and made again. From then on the
-server keeps it, whatever engine changes vectors, also when the base shrinks.
+The first engine to notice that the base has passed the size builds the index, under an advisory lock of its
+session, with CREATE INDEX CONCURRENTLY, so that no search or change waits for it. An interrupted build, after
+a crash or for lack of space, leaves an invalid index in the catalogue; it is dropped and built again. Once
+built the index is maintained by the server, for changes by any engine, even if the base shrinks.
 
-Who would lock the table of vectors meanwhile would wait until the index is complete, and all others for him.
-So another embedder waits for the advisory lock first (`remove_index`), and clearing the base does without a
-lock of the table. Nobody waits for the advisory lock inside a statement: the making waits for all statements
-that were there before it, and the two would wait for each other.
+An attempt to lock the table of vectors during the build would wait for its end, and all later statements for
+that lock. So a switch to another embedder waits for the advisory lock first (`remove_index`), and clearing
+the base works without a table lock. The advisory lock is never awaited inside a statement: the build waits
+for all earlier statements, and this would be a deadlock.
 
-Vectors in half precision and an index of them came with pgvector 0.7, scans that go on while filters shut out
-what they find with 0.8. With an older one, and of vectors too long for an index, searches stay exact.
+Half-precision vectors and their index require pgvector 0.7; scans that continue until enough rows pass the
+filters require 0.8. With an older version, and for vectors too long for an index, searches stay exact.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from kb_engine.store.postgres.transaction import BUILDING, expect_layout
 
 LEAST_PGVECTOR = (0, 8)
 LONGEST_VECTOR = 4_000
-"""That an index over half precision takes."""
+"""Maximum number of dimensions of an index in half precision."""
 CHECK_SECONDS = 10.0
 _LONGEST_PAUSE = 3_600.0
 _LOCK_SECONDS = 0.25
 _CLOSE_SECONDS = 5.0
 _BUILD_SECONDS = 7 * 86_400.0
 _MOST_MEMORY_KIB = 1024 * 1024
-"""Of what making the index takes; what does not fit is added to it on the disk, which is slow."""
+"""Upper bound of the memory for the build; the part of the graph beyond it is built on disk,
+which is slow.
+"""
 _NODE_BYTES = 800
-"""That a chunk's place in the graph takes beside its vector."""
+"""Size of a chunk's node in the graph, without its vector, in bytes."""
 
 _NAME = "vectors_by_meaning"
 VALID = f"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{SCHEMA}.{_NAME}')"  # noqa: S608
-"""Gives no row where there is no index."""
+"""Returns no row if the index does not exist."""
 
 _TRY_LOCK = f"SELECT pg_try_advisory_lock({BUILDING})"
 _DROP = f"DROP INDEX CONCURRENTLY IF EXISTS {SCHEMA}.{_NAME}"
@@ -52,17 +54,17 @@ logger = logging.getLogger(__name__)
 
 
 def half_of(dimensions: int) -> str:
-    """The type of such a vector in half precision."""
+    """Return the type of a vector in half precision."""
     return f"halfvec({dimensions})"
 
 
 class CannotIndex(Exception):
-    """There can be no index of these vectors on this server; the message says why."""
+    """These vectors cannot have an index on this server; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An index to be made."""
+    """An index to be built."""
 
     dimensions: int
     chunks: int
@@ -71,7 +73,7 @@ class Due:
 async def keep_index(
     connections: Connections, address: Address, search_path: str, exact_below: int, layout: int
 ) -> None:
-    """Look again and again whether the index is to be made, and make it; ends by being cancelled."""
+    """Check periodically whether the index is due, and build it; runs until cancelled."""
     pause, known = CHECK_SECONDS, False
     while True:
         try:
@@ -93,10 +95,10 @@ async def keep_index(
 
 
 async def index_due(db: Db, exact_below: int) -> Due | None:
-    """What is to be made; None where nothing is.
+    """Return the index to build, or None.
 
     Raises:
-        CannotIndex: it is due, and this server or these vectors do not allow it.
+        CannotIndex: it is due, but this server or these vectors do not allow it.
     """
     found = await row(
         db,
@@ -115,7 +117,7 @@ async def index_due(db: Db, exact_below: int) -> Due | None:
 
 
 async def build_index(address: Address, search_path: str, due: Due) -> bool:
-    """Make the index, unless another engine is making it or has made it; whether this one did."""
+    """Build the index, unless another engine is building it or has built it; return whether this one did."""
     db = await connect(address, search_path=search_path)
     try:
         if not await value(db, _TRY_LOCK) or await value(db, VALID):
@@ -125,7 +127,7 @@ async def build_index(address: Address, search_path: str, due: Due) -> bool:
         memory = min(due.chunks * (2 * due.dimensions + _NODE_BYTES) // 1024, _MOST_MEMORY_KIB)
         await rows(
             db,
-            # Parallel workers would need shared memory, of which containers have little, and all cores.
+            # Parallel workers would need shared memory, which is scarce in containers, and all cores.
             "SELECT set_config('max_parallel_maintenance_workers', '0', false), "
             "set_config('statement_timeout', '0', false), set_config('maintenance_work_mem', "
             "greatest(pg_size_bytes(current_setting('maintenance_work_mem')) / 1024, ?)::text, false)",
@@ -144,7 +146,9 @@ async def build_index(address: Address, search_path: str, due: Due) -> bool:
 
 
 async def remove_index(db: Db) -> None:
-    """Drop the index, if need be once it is made, and have none made until this connection is closed."""
+    """Drop the index, after a running build if necessary, and prevent new ones until this connection is
+    closed.
+    """
     while not await value(db, _TRY_LOCK):  # noqa: ASYNC110 - it is held by another process
         await asyncio.sleep(_LOCK_SECONDS)
     await db.execute(_DROP)

@@ -1,4 +1,4 @@
-"""Scores of every chunk that the filters leave, in one statement, or of the chunks of a list."""
+"""Scores of every chunk that passes the filters, in one statement, or of the chunks of a list."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kb_engine.store.postgres.connection import Db, rows, value
 from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75
-"""Those of FTS5."""
+"""The values of FTS5."""
 _BM25 = f"""
   SELECT p.chunk_id, sum(a.weight * p.frequency * {K1 + 1}
     / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))) AS bm25
   FROM unnest(?::text[], ?::float8[]) AS a (term, weight)
   JOIN postings p ON p.term = a.term
 """  # noqa: S608
-"""Takes the average length, the terms and their weights; to be grouped by `p.chunk_id`."""
+"""Parameters: the average length, the terms and their weights; to be grouped by `p.chunk_id`."""
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
 _MEANING = "least(greatest(cosine, 0.0), 1.0)"
 _WORDING = "bm25 / (bm25 + ?::float8)"
 
 
 async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
-    """The best by these terms and by the vector."""
+    """Return the best chunks by these terms and by the vector."""
     if query.mode == "fts" and not terms.terms:
         return Candidates((), 0, terms.reach)
     sql, values = _statement(state, query, terms)
@@ -46,7 +46,7 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
 
 
 async def score_few(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
-    """The best of the chunks that the filters leave, each of which is read."""
+    """Return the best chunks that pass the filters, by reading each of them."""
     where, chosen = selected(state, query)
     sql = f"SELECT v.chunk_id FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
     left = [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
@@ -55,7 +55,7 @@ async def score_few(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
 
 
 async def _lost(db: Db, state: State, query: IndexQuery, known: int) -> list[int]:
-    """The chunks that the filters leave and that have no vector, where so many have one."""
+    """Return the chunks that pass the filters but have no vector; `known` is the number with a vector."""
     if known >= state.extent.left:
         return []
     where, values = filters.condition(query.selection)
@@ -70,7 +70,7 @@ async def _lost(db: Db, state: State, query: IndexQuery, known: int) -> list[int
 async def score_some(
     db: Db, state: State, query: IndexQuery, chunk_ids: Sequence[int], terms: Terms
 ) -> Candidates:
-    """The best of these chunks, whose ids ascend."""
+    """Return the best of these chunks, whose ids ascend."""
     cosines: Floats | None = None
     bm25: Floats | None = None
     lost: list[int] = []
@@ -88,7 +88,7 @@ async def score_some(
 
 
 async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str]) -> bool:
-    """Whether a chunk that the filters leave holds one of these terms."""
+    """True if a chunk that passes the filters contains one of these terms."""
     where, chosen = selected(state, query)
     sql = (
         "SELECT EXISTS (SELECT FROM postings p JOIN vectors v ON v.chunk_id = p.chunk_id "  # noqa: S608
@@ -98,14 +98,14 @@ async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str
 
 
 def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
-    """The totals and the best: columns total, chunk_id, cosine, bm25, scored."""
+    """Build the statement for total and best chunks: columns total, chunk_id, cosine, bm25, scored."""
     scoring = query.scoring
     parts, values = _parts(state, query, terms)
     score, weights = _formula(query.mode, scoring, terms.reach)
     near = "false" if query.mode == "fts" else "cosine >= ?::float8"
     floor = [] if query.mode == "fts" else [scoring.cosine_floor]
     answering = "AND matches" if query.mode == "fts" else ""
-    # With an offset the parts are computed once; without it, wherever they are named.
+    # OFFSET 0 prevents inlining, which would compute the parts at every reference.
     sql = f"""
 WITH parts AS ({parts} OFFSET 0),
 scored AS MATERIALIZED (
@@ -123,7 +123,7 @@ LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
 
 
 def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
-    """Cosine and BM25 of each chunk that the filters leave."""
+    """Build the statement for cosine and BM25 of each chunk that passes the filters."""
     where, chosen = selected(state, query)
     vector = [] if query.vector is None else [query.vector.tolist()]
     hits, values = _BM25, [state.average, terms.terms, terms.weights]
@@ -132,11 +132,11 @@ def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any
             hits += f" WHERE p.chunk_id IN (SELECT v.chunk_id FROM vectors v WHERE {where})"  # noqa: S608
         sql = f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits} GROUP BY p.chunk_id) h"  # noqa: S608
         return sql, [*values, *chosen]
-    # With an offset the cosines are computed on their own, and the vectors are in no join.
+    # OFFSET 0 computes the cosines separately, and keeps the vectors out of the join.
     near = f"SELECT v.chunk_id, {_COSINE} AS cosine FROM vectors v WHERE {where} OFFSET 0"  # noqa: S608
     if query.mode == "vector" or not terms.terms:
         return f"SELECT chunk_id, cosine, 0.0::float8 AS bm25 FROM ({near}) n", [*vector, *chosen]  # noqa: S608
-    # To sum the words of all chunks is quicker than to choose some.
+    # Summing the words of all chunks is faster than selecting some chunks first.
     sql = (
         f"SELECT n.chunk_id, n.cosine, coalesce(h.bm25, 0.0) AS bm25 FROM ({near}) n "  # noqa: S608
         f"LEFT JOIN ({hits} GROUP BY p.chunk_id) h ON h.chunk_id = n.chunk_id"

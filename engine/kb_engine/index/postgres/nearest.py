@@ -8,17 +8,17 @@ from kb_engine.index.postgres.state import State, selected
 from kb_engine.store.postgres.connection import Db, rows
 
 _EFFORT = 200
-"""How many nodes of the graph are kept in view (`hnsw.ef_search`)."""
+"""Number of candidates during a graph search (`hnsw.ef_search`)."""
 
 
 async def nearest(db: Db, state: State, query: IndexQuery, count: int) -> dict[int, float]:
-    """About the `count` chunks whose vectors lie nearest, of those that the filters leave: their cosines.
+    """Return about `count` nearest chunks that pass the filters, with their cosines.
 
-    The scan goes on until so many have passed the filters, or `hnsw.max_scan_tuples` of the server's settings
-    are looked at.
+    The scan continues until `count` chunks have passed the filters, or `hnsw.max_scan_tuples` (a setting of
+    the server) have been visited.
     """
     assert query.vector is not None, "a search by meaning has a vector"
-    # The order within a scan's turns is of no interest: all are scored again.
+    # The order of the scan does not matter: all chunks are scored again.
     await rows(
         db,
         "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), "

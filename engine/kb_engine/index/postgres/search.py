@@ -1,17 +1,18 @@
-"""Which chunks answer a query.
+"""The choice of the search method.
 
-Where the filters leave few chunks these are scored, by their vectors and by all words. Else chunks are found
+If few chunks pass the filters, all of these are scored, by their vectors and by all words. Otherwise chunks
+are found
 
-    by scoring all: each that the filters leave gets its cosine, and its BM25 by the words that are looked up
-    (`words.py`), in a time in proportion to their number; or
+    by scoring all: each chunk that passes the filters gets its cosine, and its BM25 by the words looked up
+    (`words.py`); the time is proportional to their number; or
 
-    by the HNSW index: the nearest to the query's vector, and the best by words. That takes about as long
-    however large the base is, and longer the fewer chunks the filters leave, for it passes over the others.
+    by the HNSW index: the nearest to the query's vector, and the best by words. The time hardly depends on
+    the size of the base, and grows with the strictness of the filters, as rejected chunks are visited too.
 
-Both take the same at a base of `exact_below` chunks without a filter; so, where a share of s is left of n
-chunks, at `s * n = exact_below / s`. What was found by the index, or by some of the words, is then scored by
-its vector as it is kept and by all words. So scores mean the same whatever way found them. What can be wrong
-is that a better chunk was not found: then `exact` is false.
+Both take equally long at `exact_below` chunks without a filter; so, if a share of s passes out of n chunks,
+at `s * n = exact_below / s`. Chunks found by the index, or by some of the words, are then scored by their
+stored vector and by all words. So scores do not depend on the method. The only possible error is a better
+chunk that was not found: then `exact` is false.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
 
 FEW_CHUNKS = 2_000
-"""Filters that leave no more than these leave "few"."""
+"""Maximum number of chunks that counts as few."""
 POOLS = (400, 2_000)
-"""So many chunks of each kind are found, to be scored again; the more where the fewer do not settle it."""
+"""Number of chunks found by each method for rescoring; the larger one if the smaller one is not
+conclusive.
+"""
 
 
 async def find_candidates(
     db: Db, embedder: EmbedderIdentity, words: Words, query: IndexQuery, exact_below: int
 ) -> Candidates:
-    """The best chunks. `db` is in a transaction with one snapshot.
+    """Return the best chunks. `db` is in a transaction with one snapshot.
 
     Raises:
-        EngineError: `not_ready` where the base has another embedder by now.
+        EngineError: `not_ready` if the base has a different embedder by now.
     """
     state = await read_state(db, embedder, query, words.sizes)
     extent = state.extent
@@ -74,7 +77,9 @@ async def find_candidates(
 async def _best_of_pools(
     db: Db, state: State, query: IndexQuery, sought: Terms, rest: Terms, *, by_index: bool
 ) -> Candidates:
-    """The best of what the words sought bring, with the nearest by the index or with all cosines."""
+    """Return the best chunks found by the selected words, with the nearest by the index or with
+    all cosines.
+    """
     deepest = replace(query, top=max(*POOLS, query.top), min_score=0.0)
     if by_index:
         deepest = replace(deepest, mode="fts", vector=None)
@@ -94,9 +99,9 @@ async def _best_of_pools(
 def _settled(
     query: IndexQuery, best: Candidates, pool: Sequence[Candidate], near: dict[int, float], rest: Terms
 ) -> bool:
-    """Whether a chunk that was not found, with the parts of the last one of each kind, is no better.
+    """True if no chunk outside the pools can be better, given the last one of each pool.
 
-    It may hold all the other words, each as often as counts.
+    Such a chunk may contain all the remaining words, at the maximum frequency effect.
     """
     cosine, bm25 = (pool[-1].cosine, pool[-1].bm25) if pool else (None, None)
     if near:

@@ -1,4 +1,4 @@
-"""What the base is in one snapshot, as far as searches depend on it."""
+"""The statistics of a base in one snapshot, as needed by searches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kb_engine.store.repository.reach import of_document
 
 ALL = "true"
 MOST_REACHES = 1_000
-"""So many are remembered."""
+"""Maximum number of access scopes in the cache."""
 _HOLDS = "v.chunk_id IN (SELECT p.chunk_id FROM postings p WHERE p.term = ANY (?::text[]))"
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many chunks the filters leave, out of `size` that the caller reaches, of `whole` in the base.
+    """The number of chunks that pass the filters (`left`), within the access scope (`size`), and in the base.
 
-    What was counted holds in one state of the base: `generation` is another one after each change, with a
-    reach also after one of tags.
+    `generation` identifies the state of the base to which counts refer: it changes with each change of
+    chunks, and with an access scope also with changes of tags.
     """
 
     left: int
@@ -39,13 +39,13 @@ class Extent:
 
 
 class ReachedSizes:
-    """How many chunks and words there are within a reach, as far as that was counted in this state."""
+    """Cache of the number of chunks and words within an access scope, for one state of the base."""
 
     def __init__(self) -> None:
         self._known: dict[Reach, tuple[int, int, int]] = {}
 
     async def of(self, db: Db, reach: Reach, changes: int) -> tuple[int, int]:
-        """Chunks and words; `changes` is the number of the last change of the base."""
+        """Return chunks and words; `changes` is the number of the last change of the base."""
         known = self._known.get(reach)
         if known is None or known[0] != changes:
             where, values = of_document(reach, "c.document_id")
@@ -59,9 +59,10 @@ class ReachedSizes:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`average` is in words a chunk, `languages` are those of documents, both of what the caller reaches;
-    `indexed`: the HNSW index is there and complete. `required` are words that each chunk has to hold, in one
-    of their forms."""
+    """The statistics for a query. `average` is in words per chunk; like `languages` it covers the documents
+    within the access scope. `indexed`: the HNSW index is complete. Each chunk must contain every word of
+    `required` in one of its forms.
+    """
 
     extent: Extent
     average: float
@@ -72,7 +73,7 @@ class State:
 
 
 async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery, sizes: ReachedSizes) -> State:
-    """Raises `not_ready` where the base has another embedder by now."""
+    """Read the statistics. Raises `not_ready` if the base has a different embedder by now."""
     reach = query.selection.reach
     of_languages, reached = filters.languages_within(reach)
     found = await row(
@@ -107,7 +108,7 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery, size
 
 
 def selected(state: State, query: IndexQuery) -> tuple[str, list[Any]]:
-    """The condition on a row `v` of the vectors, and its values."""
+    """Return the condition on a row `v` of the vectors, and its values."""
     where, values = filters.condition(query.selection)
     conditions = [f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})"] if where else []  # noqa: S608
     conditions += len(state.required) * [_HOLDS]

@@ -1,9 +1,9 @@
-"""The terms of a query: in how many chunks they stand, and which of them are looked up.
+"""The terms of a query: their document frequencies, and the selection of terms to look up.
 
-To score every chunk that holds any word of a query takes about a microsecond a chunk and word, so a stop
-word in 80,000 chunks costs 60 ms and distinguishes little. Words are therefore looked up with the rarest
-first, until a budget of chunks is spent. Those that remain bring no chunks of their own, unless no chunk that
-may answer holds any other; but they count in the scores of what is found.
+Scoring every chunk with any word of a query takes about a microsecond per chunk and word, so a stop word in
+80,000 chunks costs 60 ms and distinguishes little. So words are looked up from the rarest on, until a budget
+of chunks is spent. The remaining words find no chunks of their own, unless no chunk that passes the filters
+has any other word; but they count in the scores of the chunks found.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000
 BUDGET_SHARE = 0.15
-"""The budget is the larger of the number and this share of the base."""
+"""The budget is the larger of `BUDGET_CHUNKS` and this share of the base."""
 CACHED_FROM = 500
-"""Counting a word that is rarer costs less than remembering it."""
+"""Minimum count that is cached; counting rarer words again is cheaper."""
 CACHE_SIZE = 50_000
 DRIFT = 0.02
-"""An earlier count serves as an estimate until the base has grown or shrunk by this share."""
+"""An earlier count serves as an estimate until the size of the base has changed by this share."""
 
 Known = tuple[str, int]
-"""A term that occurs, and in about how many chunks."""
+"""A term that occurs, and its approximate number of chunks."""
 
 
 def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Known]]:
-    """The rarest terms that the budget allows, one at least, and the rest."""
+    """Return the rarest terms within the budget, at least one, and the rest."""
     left = max(BUDGET_CHUNKS, extent.size * BUDGET_SHARE)
     for place, (_, count) in enumerate(known):
         left -= count
@@ -41,25 +41,25 @@ def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Kn
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms, each once, with what each weighs; and the reach of the query that they are of."""
+    """Distinct terms with their weights, and the total weight of their query."""
 
     terms: Sequence[str] = ()
     weights: Sequence[float] = ()
     reach: float = 0.0
 
     def __add__(self, others: Terms) -> Terms:
-        """These and other terms of the same query."""
+        """Return these and further terms of the same query."""
         return Terms([*self.terms, *others.terms], [*self.weights, *others.weights], self.reach)
 
 
 def weighed(known: Sequence[Known], weights: Mapping[str, float], reach: float) -> Terms:
-    """These of a query's terms, all of which have their weights."""
+    """Return these terms of a query with their weights."""
     terms = [term for term, _ in known]
     return Terms(terms, [weights[term] for term in terms], reach)
 
 
 class Counts:
-    """In how many chunks the frequent words stand, as far as it is remembered."""
+    """Cache of the number of chunks with each frequent word."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int, int]] = {}
@@ -68,17 +68,17 @@ class Counts:
         return len(self._counts)
 
     def about(self, term: str, extent: Extent) -> int | None:
-        """A count that is good enough to order words by; None where there is none."""
+        """Return an approximate count, sufficient to order words, if one is cached."""
         count, size, _ = self._counts.get(term, (0, 0, 0))
         return count if count and abs(size - extent.size) <= size * DRIFT else None
 
     def exactly(self, term: str, extent: Extent) -> int | None:
-        """The count in this state of the base; None where it is not known."""
+        """Return the count in this state of the base, if it is cached."""
         count, _, generation = self._counts.get(term, (0, 0, -1))
         return count if generation == extent.generation else None
 
     def remember(self, term: str, count: int, extent: Extent) -> None:
-        """Keep a count that was costly to take."""
+        """Cache a count that is expensive to repeat."""
         if count < CACHED_FROM:
             return
         if len(self._counts) >= CACHE_SIZE:
@@ -87,14 +87,14 @@ class Counts:
 
 
 class Words:
-    """The counts of frequent words that are remembered between searches, for each reach its own."""
+    """Cache of the counts of frequent words, separate for each access scope."""
 
     def __init__(self) -> None:
         self.sizes = ReachedSizes()
         self._counts: dict[Reach | None, Counts] = {}
 
     async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> list[Known]:
-        """The terms that occur, the rarest first; what is remembered of one may be somewhat off."""
+        """Return the terms that occur, the rarest first; cached counts may be slightly outdated."""
         counts = self._counts_of(extent)
         about = {term: counts.about(term, extent) for term in terms}
         counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
@@ -102,7 +102,7 @@ class Words:
         return sorted(known, key=lambda entry: entry[1])
 
     async def exactly(self, db: Db, chosen: Sequence[Known], extent: Extent) -> list[Known]:
-        """The same terms, each with its count in this state of the base."""
+        """Return the same terms with their counts in this state of the base."""
         counts = self._counts_of(extent)
         known = {term: counts.exactly(term, extent) for term, _ in chosen}
         counted = await self._count(db, [term for term, count in known.items() if count is None], extent)

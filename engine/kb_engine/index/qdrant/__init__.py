@@ -1,8 +1,8 @@
-"""An index in Qdrant, one server or a cluster: shards hold chunks, and replicas hold shards.
+"""An index in Qdrant, on one server or a cluster: shards hold chunks, and replicas hold shards.
 
-Each chunk is a point, whose id is the chunk's: its vector, its words as a sparse vector, and as payload what
-filters ask about. `points.py` says what is in a point, `mark.py` how the generation is remembered and who may
-write, `search.py` how the best are found and proven.
+Each chunk is a point with the chunk's id: its vector, its words as a sparse vector, and the fields for
+filters as payload. `points.py` defines the points, `mark.py` stores the generation and controls write access,
+`search.py` finds the best chunks and proves them.
 
 This package needs the extra `qdrant`; its settings do not.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def index_from(settings: EngineSettings) -> Index:
-    """The index of `settings.qdrant`. Nothing is called yet.
+    """Return the index of `settings.qdrant`. Makes no request yet.
 
     Raises:
         ModuleNotFoundError: the client is not installed.

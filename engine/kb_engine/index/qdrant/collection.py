@@ -1,8 +1,8 @@
-"""The requests that the index makes of its collection; whatever goes wrong with one is `IndexUnavailable`.
+"""The requests of the index to its collection; every failure raises `IndexUnavailable`.
 
-Reads and writes agree in a cluster: a write counts once most replicas of a shard have it, writes to a shard
-go through its leader in one order, and a read asks most replicas. A count is answered by one replica, so that
-on several a total or the weight of a word may be that of a moment before.
+Reads and writes are consistent in a cluster: a write succeeds once most replicas of a shard have it, writes
+to a shard are ordered by its leader, and a read queries most replicas. Only a count is answered by a single
+replica, so that with several replicas a total or the weight of a word may be slightly outdated.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from kb_engine.index.qdrant.settings import QdrantSettings
 
 CONNECTIONS = 32
 MOST_VALUES = 1_000_000
-"""Of a payload field whose values are counted."""
+"""Maximum number of distinct values of a payload field in a facet count."""
 _BODY_CHARACTERS = 300
 
 
 class NoCollection(IndexUnavailable):
-    """There is none of this name."""
+    """The collection does not exist."""
 
 
 def client_for(settings: QdrantSettings) -> AsyncQdrantClient:
-    """A client that has not called yet."""
+    """Return a client that has not made a request yet."""
     return AsyncQdrantClient(
         url=settings.url,
-        # As a header: given as a key it may not go over plain HTTP without a warning.
+        # As a header, because the client warns if `api_key` is used over plain HTTP.
         headers={"api-key": settings.api_key} if settings.api_key else None,
         timeout=settings.timeout,
         check_compatibility=False,
@@ -47,7 +47,7 @@ def client_for(settings: QdrantSettings) -> AsyncQdrantClient:
 class Collection:
     """One collection by its name, whether it exists or not.
 
-    Raises (all methods): `IndexUnavailable`, `NoCollection` where there is none.
+    Raises (all methods): `IndexUnavailable`, `NoCollection` if it does not exist.
     """
 
     def __init__(self, client: AsyncQdrantClient, settings: QdrantSettings) -> None:
@@ -58,7 +58,9 @@ class Collection:
         self._counting = asyncio.Semaphore(CONNECTIONS // 2)
 
     async def make(self, dimensions: int) -> None:
-        """A new one, empty, in place of what there is. Without dimensions it has no place for vectors."""
+        """Create an empty collection, replacing an existing one. With `dimensions` 0 it cannot
+        hold vectors.
+        """
         await self.drop()
         meaning = {MEANING: q.VectorParams(size=dimensions, distance=q.Distance.DOT)} if dimensions else {}
         with self._mapping_errors():
@@ -74,12 +76,12 @@ class Collection:
                 await self._client.create_payload_index(self._name, field, schema, wait=True)
 
     async def drop(self) -> None:
-        """Remove it, if there is one."""
+        """Remove the collection, if it exists."""
         with self._mapping_errors():
             await self._client.delete_collection(self._name)
 
     async def payload(self, point: int) -> q.Payload | None:
-        """What a point holds; None where there is no such point."""
+        """Return the payload of a point, or None if there is no such point."""
         with self._mapping_errors():
             found = await self._client.retrieve(
                 self._name, [point], with_payload=True, consistency=self._consistency
@@ -93,7 +95,7 @@ class Collection:
         *,
         where: q.Filter | None = None,
     ) -> None:
-        """Add points, or replace those that meet a condition; `mode` may leave one of the two out."""
+        """Insert points, or replace the ones that match `where`; `mode` restricts this to one of the two."""
         with self._mapping_errors():
             await self._client.upsert(
                 self._name,
@@ -105,26 +107,26 @@ class Collection:
             )
 
     async def remove(self, those: q.Filter) -> None:
-        """Remove the points that meet a condition."""
+        """Remove the points that match a filter."""
         with self._mapping_errors():
             await self._client.delete(
                 self._name, q.FilterSelector(filter=those), wait=True, ordering=q.WriteOrdering.STRONG
             )
 
     async def query(self, requests: Sequence[q.QueryRequest]) -> list[list[q.ScoredPoint]]:
-        """The answers to several queries, in their order."""
+        """Return the results of several queries, in their order."""
         with self._mapping_errors():
             found = await self._client.query_batch_points(self._name, requests, consistency=self._consistency)
         return [one.points for one in found]
 
     async def count(self, those: q.Filter) -> int:
-        """How many points meet a condition, exactly."""
+        """Return the exact number of points that match a filter."""
         async with self._counting:
             with self._mapping_errors():
                 return (await self._client.count(self._name, those, exact=True)).count
 
     async def values(self, field: str, those: q.Filter) -> dict[int, int]:
-        """Each value of a payload field of integers, and how many of these points have it."""
+        """Return each value of an integer payload field, with the number of matching points that have it."""
         with self._mapping_errors():
             found = await self._client.facet(
                 self._name,
@@ -153,7 +155,7 @@ class Collection:
         except ResponseHandlingException as error:
             raise IndexUnavailable(f"{self} {self._fault(error.source)}") from error
         except (JSONDecodeError, UnicodeDecodeError, AssertionError) as error:
-            # The client lets the first two through, and asserts that an answer has its result.
+            # The client does not wrap the first two, and asserts that a response has a result.
             raise IndexUnavailable(f"{self} {self._fault(error)}") from error
         except (ApiException, QdrantException) as error:
             raise IndexUnavailable(f"{self} cannot be used: {error}") from error

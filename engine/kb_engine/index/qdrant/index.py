@@ -25,15 +25,15 @@ from kb_engine.index.qdrant.search import Searcher
 from kb_engine.index.qdrant.settings import QdrantSettings
 
 REQUEST_BYTES = 4 * 1024 * 1024
-"""About how much is written at once; a server takes 32 MiB."""
+"""Approximate size of a write request in bytes; a server accepts 32 MiB."""
 IDS_AT_ONCE = 10_000
 
 
 class QdrantIndex:
     """An `Index` in a collection of Qdrant, which several engines may share.
 
-    An update replaces the chunks of a document by adding the new ones first. Between that and the removal of
-    the old ones a search may meet both, and the store leaves out those that are gone.
+    An update adds the new chunks of a document before it removes the old ones. In between a search may find
+    both; the store leaves out deleted chunks.
     """
 
     def __init__(self, settings: QdrantSettings, client: AsyncQdrantClient | None = None) -> None:
@@ -41,16 +41,16 @@ class QdrantIndex:
         self._marker = Marker(self._collection, settings.timeout)
         self._searcher = Searcher(self._collection, settings.exact_up_to)
         self._building: str | None = None
-        """The making of the collection that this engine has begun and not finished."""
+        """Id of the build of the collection that this engine has begun and not finished."""
         self._last_read: Mark | None = None
-        """The mark that the last answer of `generation` was of."""
+        """The mark read by the last call of `generation`."""
 
     async def generation(self) -> int:
         self._last_read = await self._marker.read()
         return self._last_read.generation
 
     async def apply(self, changes: Changes, generation: int) -> None:
-        # A follower has read the mark a moment ago; where it has changed since, it is read again.
+        # A follower has just read the mark; it is read again if it has changed since.
         last_read, self._last_read = self._last_read, None
         mark = await self._marker.take(last_read if last_read and last_read.build else None)
         if not await self._may_write(mark):
@@ -62,7 +62,8 @@ class QdrantIndex:
             mark = await self._write(changes, mark)
             mark = await self._marker.change(mark, generation=generation)
         except OvertakenWriter:
-            # What was written since may be older than what it replaced: who it was knows only this engine.
+            # Points written since may be older than the points that they replaced, and only this engine knows
+            # which.
             await self._collection.drop()
             raise
         if generation:
@@ -102,12 +103,12 @@ class QdrantIndex:
         return IndexStats(documents, chunks, mark.generation)
 
     async def close(self) -> None:
-        with suppress(IndexUnavailable):  # then it is taken for dead, which takes others a moment
+        with suppress(IndexUnavailable):  # otherwise it is taken for dead, which delays the next writer
             await self._marker.release()
         await self._collection.close()
 
     async def _may_write(self, mark: Mark) -> bool:
-        """Whether the collection is the one that this engine makes, or a finished one where it makes none."""
+        """True if the collection is this engine's own build, or complete while this engine builds none."""
         building, finished = self._building, mark.generation > 0
         if building == mark.build or (building is None and finished):
             return True
@@ -146,7 +147,7 @@ class QdrantIndex:
         return mark
 
     async def _fitting(self, mark: Mark, dimensions: int) -> Mark:
-        """The mark of a collection with a place for these vectors."""
+        """Return the mark of a collection that accepts these vectors, recreating an empty one."""
         if mark.dimensions == dimensions:
             return mark
         if mark.dimensions:
@@ -155,5 +156,5 @@ class QdrantIndex:
                 f"the search index was made for vectors of {mark.dimensions} numbers, and these have "
                 f"{dimensions}; it is made again"
             )
-        # The first vectors ever: there is no chunk to lose.
+        # These are the first vectors: the collection has no chunk to lose.
         return await self._make(dimensions, mark.build, mark.generation)

@@ -1,13 +1,13 @@
-"""The mark: which generation the collection holds, and which engine may write to it.
+"""The mark: the generation of the collection, and its write lock.
 
-It is a point of the collection itself, without vectors, so that it is lost with it and never without it.
-What has been applied is marked after it was written: what a death leaves in between is written again.
+It is a point of the collection itself, without vectors, so that it exists exactly as long as the collection.
+A generation is marked after its changes were written: after a crash in between they are written again.
 
-Several engines on one base follow it each, and one of them writes at a time: it holds the mark. A mark is
-changed by comparing and replacing (a conditional upsert), and counts its changes in `beat`. A holder whose
-beat stands still for `LEASE` requests' time, by the clock of the engine that waits for it, is taken for dead.
-One that was only paused finds out at its next beat, and then has the index made again: what it wrote since
-may be older than what it replaced.
+Several engines follow one base, but only one writes at a time: the holder of the mark. A mark is changed by
+compare-and-swap (a conditional upsert), and counts its changes in `beat`. A holder whose beat does not change
+for `LEASE` request time-outs, by the clock of the waiting engine, counts as dead. If it was only paused, it
+notices at its next heartbeat, and has the index rebuilt: points that it wrote meanwhile may be older than the
+points that they replaced.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ from kb_engine.index.qdrant.collection import Collection, NoCollection
 from kb_engine.index.qdrant.points import equals
 
 MARK_ID = 0
-"""Chunks count from 1."""
+"""Chunk ids begin at 1."""
 BESIDES_THE_MARK = q.Filter(must_not=[q.HasIdCondition(has_id=[MARK_ID])])
 LEASE = 2.0
-"""In time-outs of a request: until then whatever its holder asked for has ended."""
+"""Lifetime of a lock without heartbeat, in request time-outs: by then all requests of the holder
+have ended.
+"""
 _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is in the point. `build` names the making of the collection; empty: there is none."""
+    """The payload of the mark. `build` identifies the build of the collection; empty if there is no
+    collection.
+    """
 
     generation: int = 0
     build: str = ""
     dimensions: int = 0
-    """Of the vectors; 0: there is no place for vectors, and no chunk."""
+    """Dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks."""
     reference: float = 0.0
-    """The mean length, in words, of the texts that came first (`points.share`); 0: none came yet."""
+    """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet."""
     holder: str = ""
     beat: int = 0
 
 
 class OvertakenWriter(IndexUnavailable):
-    """Another engine has taken over meanwhile."""
+    """Another engine has taken over the mark."""
 
 
 class Marker:
@@ -61,14 +65,16 @@ class Marker:
         self._name = uuid4().hex
         self._lease_seconds = LEASE * timeout
         self._watched: tuple[str, int] = ("", 0)
-        """A holder and its beat, ..."""
+        """The holder and beat last seen by a waiting engine."""
         self._since = 0.0
-        """... and since when both are the same."""
+        """Time since which these are unchanged."""
         self._beaten = 0.0
         self._held: Mark | None = None
 
     async def read(self) -> Mark:
-        """The mark; one of generation 0 without a build where there is no collection or none in it."""
+        """Return the mark. Without a collection or a mark in it, return one of generation 0
+        without a build.
+        """
         try:
             payload = await self._collection.payload(MARK_ID)
         except NoCollection:
@@ -76,7 +82,7 @@ class Marker:
         return Mark() if payload is None else _mark(payload)
 
     async def take(self, known: Mark | None = None) -> Mark:
-        """Wait until nobody else writes, and hold the mark, which was read just now where it is `known`.
+        """Wait until the mark is free, and take it. `known` is a mark that was just read.
 
         Raises:
             IndexUnavailable: there is no index.
@@ -92,20 +98,20 @@ class Marker:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def beat(self, mine: Mark) -> Mark:
-        """Show that the holder lives, where it is time.
+        """Send a heartbeat, if one is due.
 
         Raises:
-            OvertakenWriter: it was taken for dead.
+            OvertakenWriter: another engine took this one for dead.
         """
         if time.monotonic() - self._beaten < self._lease_seconds / 4:
             return mine
         return await self.change(mine)
 
     async def change(self, mine: Mark, **changes: Any) -> Mark:
-        """Change the mark that is held.
+        """Change the mark, which must be held.
 
         Raises:
-            OvertakenWriter: it was taken over.
+            OvertakenWriter: another engine has taken it over.
         """
         changed = replace(mine, beat=mine.beat + 1, **changes)
         if not await self._replace(mine, changed):
@@ -113,16 +119,16 @@ class Marker:
         return changed
 
     async def release(self) -> None:
-        """Let others write; where the mark is not held (any more) that changes nothing."""
+        """Release the mark, if it is (still) held."""
         held, self._held = self._held, None
         if held is not None:
             await self._put(held, replace(held, holder="", beat=held.beat + 1))
 
     async def begin(self, first: Mark) -> Mark:
-        """The first mark of a collection that was made just now, held.
+        """Write the first mark of a newly created collection, and hold it.
 
         Raises:
-            OvertakenWriter: another engine has made one too, and its mark stands.
+            OvertakenWriter: another engine created a collection too, and its mark was first.
         """
         mine = replace(first, holder=self._name, beat=1)
         await self._collection.put([_point(mine)], q.UpdateMode.INSERT_ONLY)
@@ -141,7 +147,7 @@ class Marker:
         return True
 
     async def _put(self, old: Mark, new: Mark) -> None:
-        # Never into a collection that was made since: it may have no mark yet, or one that beats alike.
+        # The filter excludes a collection created since: it may have no mark yet, or one with the same beat.
         unchanged = q.Filter(must=[equals("build", old.build), equals("beat", old.beat)])
         await self._collection.put([_point(new)], q.UpdateMode.UPDATE_ONLY, where=unchanged)
 
@@ -167,4 +173,4 @@ def _mark(payload: q.Payload) -> Mark:
             beat=int(payload["beat"]),
         )
     except (KeyError, TypeError, ValueError):
-        return Mark()  # not ours: made again
+        return Mark()  # an invalid mark: the index is rebuilt

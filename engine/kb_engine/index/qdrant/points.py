@@ -1,14 +1,14 @@
-"""What is in a point: how a document becomes points, and a selection a filter.
+"""The contents of a point: the conversion of documents to points, and of selections to filters.
 
     vectors  meaning    the embedding, compared by its dot product (the rows have length 1)
-             words      of each term its share of a BM25 for texts of the reference length, without its weight
+             words      for each term its part of BM25 for texts of the reference length, without its weight
     payload  document, position, tags, doc_type, format, source_type, source_paths, created_at, updated_at
-             length     of the chunk in words
-             terms      the numbers of its terms; says exactly in how many chunks a term stands
-             words      the frequency of each, by number; a search reads those of its own terms
+             length     length of the chunk in words
+             terms      the numbers of its terms, for exact document frequencies
+             words      the frequency of each term, by number; a search reads only its own terms
 
-A term is known by 32 bits of its digest, for the dimensions of Qdrant's sparse vectors have so many. Of a
-million different terms about one in 4,000 shares its number with another, and is found with it.
+A term is identified by 32 bits of its digest, the size of a dimension number in Qdrant's sparse vectors. Of a
+million different terms about one in 4,000 collides with another, and is found together with it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kb_engine.index.port import IndexedDocument, Selection
 from kb_engine.index.words import Analyser
 
 K1, B = 1.2, 0.75
-"""Those of FTS5."""
+"""The values of FTS5."""
 
 MEANING, WORDS = "meaning", "words"
-"""The vectors."""
+"""The names of the vectors."""
 
 _NUMBER = q.IntegerIndexParams(
     type=q.IntegerIndexType.INTEGER, lookup=True, range=False, enable_hnsw=False, memory=q.Memory.CACHED
@@ -50,7 +50,7 @@ PAYLOAD_INDEXES: dict[str, q.PayloadSchemaType | q.PayloadSchemaParams] = {
     "build": q.PayloadSchemaType.KEYWORD,
     "beat": _NUMBER,
 }
-"""The last two are the mark's."""
+"""`build` and `beat` are fields of the mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,19 @@ class Terms:
 
 
 def term_number(term: str) -> int:
-    """32 bits."""
+    """Return 32 bits of the term's digest."""
     return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest())
 
 
 def share(frequency: float, length: float, average: float) -> float:
-    """A term's share of BM25, before its weight, in a chunk of `length` where chunks have `average` words."""
+    """Return a term's part of BM25, without its weight, in a chunk of `length`; the mean is
+    `average` words.
+    """
     return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
 
 
 def terms_of(documents: Iterable[IndexedDocument]) -> dict[int, Terms]:
-    """The terms of each chunk, by its id. CPU-bound."""
+    """Return the terms of each chunk, by its id. CPU-bound."""
     analyser = Analyser()
     found: dict[int, Terms] = {}
     for one in documents:
@@ -85,7 +87,7 @@ def terms_of(documents: Iterable[IndexedDocument]) -> dict[int, Terms]:
 
 
 def mean_length(terms: Iterable[Terms]) -> float:
-    """Words a chunk, 1 at least."""
+    """Return the mean number of words per chunk, at least 1."""
     lengths = [one.length for one in terms]
     return max(1.0, sum(lengths) / len(lengths)) if lengths else 1.0
 
@@ -93,7 +95,7 @@ def mean_length(terms: Iterable[Terms]) -> float:
 def points_of(
     documents: Iterable[IndexedDocument], terms: dict[int, Terms], reference: float
 ) -> Iterator[q.PointStruct]:
-    """A point for each chunk."""
+    """Yield a point for each chunk."""
     for one in documents:
         common = {
             "document": one.id,
@@ -123,14 +125,14 @@ def points_of(
 
 
 def size_of(point: q.PointStruct) -> int:
-    """About how many bytes it takes in a request."""
+    """Return the approximate size of a point in a request, in bytes."""
     assert isinstance(point.vector, dict)
     payload = point.payload or {}
     return 1_000 + 24 * len(point.vector[MEANING]) + 56 * len(payload["terms"])  # type: ignore[arg-type]
 
 
 def batches(points: Iterable[q.PointStruct], most: int) -> Iterator[list[q.PointStruct]]:
-    """The points in requests of about `most` bytes, one point at least."""
+    """Yield the points in batches of about `most` bytes, at least one point each."""
     batch: list[q.PointStruct] = []
     size = 0
     for point in points:
@@ -144,7 +146,7 @@ def batches(points: Iterable[q.PointStruct], most: int) -> Iterator[list[q.Point
 
 
 def selected(selection: Selection) -> list[q.Condition]:
-    """What a chunk's payload has to meet; empty when that is nothing."""
+    """Return the conditions on a chunk's payload; empty without filters."""
     return list(_conditions(selection))
 
 
@@ -174,19 +176,19 @@ def _conditions(wanted: Selection) -> Iterator[q.Condition]:
 
 
 def reached(reach: Reach) -> q.Condition:
-    """A tag of the chunk's document is within the reach."""
+    """Condition: a tag of the chunk's document is within the access scope."""
     prefixes = [q.MatchPrefix(prefix=each) for each in sorted(reach.prefixes)]
     either = [q.FieldCondition(key="tags", match=each) for each in prefixes]
     return q.Filter(should=[among("tags", sorted(reach.tags)), *either])
 
 
 def equals(key: str, value: str | int | bool) -> q.Condition:
-    """The payload has this value, or it is one of several."""
+    """Condition: the payload field has this value, or contains it."""
     return q.FieldCondition(key=key, match=q.MatchValue(value=value))
 
 
 def among(key: str, values: Sequence[str] | Sequence[int]) -> q.Condition:
-    """The payload has one of these values."""
+    """Condition: the payload field has one of these values."""
     return q.FieldCondition(key=key, match=q.MatchAny(any=cast("list[str] | list[int]", list(values))))
 
 

@@ -1,21 +1,21 @@
 """The best chunks, from Qdrant's nearest by meaning and its nearest by words.
 
-Qdrant gives the best `depth` of each kind under the filters. With every point come the length of its chunk
-and the frequencies of the question's terms, so that its BM25 is computed here, as everywhere: with the
-frequency of each term and the mean length of the whole collection, which are counted when a search first
-needs them in a state. For points that came by their words alone the cosine is asked for by their ids.
+Qdrant returns the best `depth` points by each method under the filters. Each point comes with the length of
+its chunk and the frequencies of the query's terms, so that BM25 is computed here, as in every index: with the
+document frequency of each term and the mean length of the whole collection, which are counted at their first
+use in a state. For points found by words only, the cosine is requested by their ids.
 
-What came by neither list has a cosine and a BM25 under the last of each. So the best score that an unseen
-chunk could still have is known (the threshold rule): where the last of the best is above that, the best are
-proven. If not, more of each are asked for, and in the end the answer says that it is not exact. That holds
-where Qdrant compared all vectors, which it does up to `QDRANT_EXACT_UP_TO` chunks; what its graph (HNSW)
-found beyond is never called exact.
+A chunk in neither list has a cosine and a BM25 below the last one of each list. This bounds the score of
+unseen chunks (the threshold algorithm): if the last of the best results is above this bound, the results are
+proven. Otherwise more points are requested, and finally the result is marked as inexact. This is valid only
+if Qdrant compared all vectors, which it does up to `QDRANT_EXACT_UP_TO` chunks; results of its graph (HNSW)
+beyond that are never marked as exact.
 
-The sparse vectors were made for texts of the reference length (`Mark.reference`). Where chunks have become
-longer since, a BM25 is at most so many times larger than the score by which Qdrant ordered it.
+The sparse vectors were computed for texts of the reference length (`Mark.reference`). If chunks have become
+longer since, BM25 exceeds the score by which Qdrant ordered them by at most the ratio of the lengths.
 
-`total` counts what is known to match. It is exact where nothing unseen matches, or where the unseen that do
-can be counted: by their terms, as long as none matches by its meaning.
+`total` counts known matches. It is exact if no unseen chunk matches, or if the unseen matches can be counted:
+by their terms, as long as none matches by meaning.
 """
 
 from __future__ import annotations
@@ -37,34 +37,33 @@ from kb_engine.index.words import Analyser, weigh_words
 
 FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
-"""Of each kind; a search that asks for more results has at least as many."""
+"""Maximum depth per method, unless a search asks for more results."""
 DEEPER = 4
 MOST_REACHES = 1_000
-"""Of so many what is known of their words is remembered."""
+"""Maximum number of access scopes with cached statistics."""
 ROUNDING = 1 + 1e-5
-"""Qdrant's scores are of single precision."""
+"""Qdrant's scores are in single precision."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What is known of the words of one state of the collection, as far as searches have asked.
+    """Cached statistics of words for one state of the collection, filled by searches.
 
-    With a reach they are those of the chunks within it.
+    With an access scope they cover the chunks within it.
     """
 
     mark: Mark
     reach: Reach | None
     chunks: int
     average: float
-    """Words a chunk."""
+    """Mean number of words per chunk."""
     counts: dict[int, int] = field(default_factory=dict)
-    """In how many chunks a term stands."""
+    """Number of chunks with each term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query with its terms that occur, each with its weight, and what every chunk that answers has to
-    meet."""
+    """A query with the weights of its terms that occur, and the conditions on every result."""
 
     query: IndexQuery
     weights: dict[int, float]
@@ -83,18 +82,18 @@ class Question:
 
 @dataclass(slots=True)
 class Seen:
-    """The chunks that came so far, and what those that did not come can have at most."""
+    """The chunks seen so far, and upper bounds for unseen ones."""
 
     bm25: dict[int, float] = field(default_factory=dict)
     cosines: dict[int, float] = field(default_factory=dict)
     most_cosine: float = -1.0
     most_bm25: float = 0.0
     everything: bool = False
-    """There is no other chunk that could answer."""
+    """True if all chunks that could be results were seen."""
 
 
 class Searcher:
-    """Searches a collection, and remembers how often terms stand in it.
+    """Searches a collection, and caches the document frequencies of terms.
 
     Raises: `IndexUnavailable`.
     """
@@ -105,7 +104,7 @@ class Searcher:
         self._statistics: dict[Reach | None, Statistics] = {}
 
     async def search(self, query: IndexQuery, mark: Mark) -> Candidates:
-        """The best of the state that the mark names, or of a later one."""
+        """Return the best candidates of the state that the mark names, or of a later one."""
         if not mark.dimensions:
             return Candidates((), 0, generation=mark.generation)
         statistics = await self._statistics_of(mark, query.selection.reach)
@@ -125,7 +124,7 @@ class Searcher:
         return replace(
             found,
             total=total,
-            # Where they did not all come, how many the filters leave would take one more request.
+            # If only a part was seen, the number of chunks that pass the filters would cost another request.
             size=len(seen.cosines) if question.by_meaning and seen.everything else statistics.chunks,
             exact=proven,
             total_exact=counted and compares_all,
@@ -174,7 +173,7 @@ class Searcher:
         return Question(query, weights, reach, conditions, statistics.average)
 
     async def _compares_all(self, question: Question, statistics: Statistics) -> bool:
-        """Whether the vectors that may answer are few enough to be compared one by one."""
+        """True if the filtered vectors are few enough for an exhaustive comparison."""
         if not question.by_meaning or statistics.chunks <= self._exact_up_to:
             return True
         if not question.conditions:
@@ -183,7 +182,7 @@ class Searcher:
         return await self._collection.count(left) <= self._exact_up_to
 
     async def _see(self, question: Question, depth: int, compares_all: bool, statistics: Statistics) -> Seen:
-        """The best `depth` of each kind, with both of their parts."""
+        """Return the best `depth` chunks by each method, with both parts of the score."""
         query, seen, requests = question.query, Seen(), []
         if question.by_meaning:
             assert query.vector is not None, "the mode needs one"
@@ -221,7 +220,7 @@ class Searcher:
         return seen
 
     async def _total(self, question: Question, seen: Seen, known: int) -> tuple[int, bool]:
-        """How many chunks match, and whether that is more than a lower bound."""
+        """Return the number of matches, and whether it is exact."""
         query = question.query
         if seen.everything or _best_unseen(question, seen) < query.min_score:
             return known, True
@@ -257,12 +256,12 @@ def _nearest(question: Question, those: list[q.Condition], limit: int, *, exact:
 
 
 def _payload_of(question: Question) -> q.WithPayloadInterface:
-    """What of a point is needed for its BM25."""
+    """Return the payload fields needed for BM25."""
     return ["length", *(f"words.{term}" for term in question.weights)] if question.weights else False
 
 
 def _scored(question: Question, points: Iterable[q.ScoredPoint]) -> dict[int, float]:
-    """BM25 of each."""
+    """Return the BM25 of each point."""
     if not question.by_words:
         return {}
     scores = {}
@@ -277,7 +276,7 @@ def _scored(question: Question, points: Iterable[q.ScoredPoint]) -> dict[int, fl
 
 
 def _ranked(question: Question, seen: Seen) -> Candidates:
-    """The best of what came, and how many of it match."""
+    """Return the best of the seen chunks, and the number of matches among them."""
     ids = sorted(seen.cosines if question.by_meaning else seen.bm25)
     cosines = np.array([seen.cosines[one] for one in ids]) if question.by_meaning else None
     bm25 = np.array([seen.bm25.get(one, 0.0) for one in ids]) if question.by_words else None
@@ -285,14 +284,14 @@ def _ranked(question: Question, seen: Seen) -> Candidates:
 
 
 def _best_unseen(question: Question, seen: Seen) -> float:
-    """The highest score that a chunk which did not come can have."""
+    """Return the highest possible score of an unseen chunk."""
     cosine: Floats | None = np.array([seen.most_cosine]) if question.by_meaning else None
     bm25: Floats | None = np.array([seen.most_bm25]) if question.by_words else None
     return float(fuse(cosine, bm25, question.query.scoring, question.reach)[0])
 
 
 def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
-    """Whether no chunk that did not come can be among the best."""
+    """True if no unseen chunk can be among the best."""
     if seen.everything:
         return True
     unseen = _best_unseen(question, seen)

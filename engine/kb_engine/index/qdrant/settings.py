@@ -1,4 +1,4 @@
-"""Where the Qdrant collection is, and how it lies in a cluster. Importing this imports no client."""
+"""Settings of the Qdrant collection and its layout in a cluster. Importing this module imports no client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kb_config.settings import Setting, Settings, SettingsError
 
 
 class QdrantSettings(Settings, frozen=True, kw_only=True):
-    """Settings of the Qdrant index; they count where `VECTOR_DB_TYPE` is `qdrant`. Times are seconds."""
+    """Settings of the Qdrant index, used if `VECTOR_DB_TYPE` is `qdrant`. Times are in seconds."""
 
     url: Annotated[str, Setting("QDRANT_URL", "address of Qdrant, http://HOST:PORT or https://HOST:PORT")] = (
         ""
@@ -53,7 +53,7 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError("QDRANT_API_KEY: holds characters that no HTTP header takes")
         if not self.url:
             return
-        # The value is not told: it may hold a password.
+        # The value is not shown, because it may contain a password.
         try:
             parts = urlsplit(self.url)
             host = parts.hostname or ""
@@ -67,5 +67,5 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def written_copies(self) -> int:
-        """How many copies must have a write before it counts."""
+        """Number of copies that must have a write before it succeeds."""
         return self.write_replicas or self.replicas // 2 + 1

@@ -1,7 +1,7 @@
 """Connections to a PostgreSQL base, and statements on them.
 
-Connections are bounded in number, and every fault has a code of the contract. Statements are written with a
-`?` for each value, as those of SQLite are, so that both can be made of the same parts.
+The number of connections is bounded, and every fault maps to an error of the contract. Statements have a `?`
+for each value, as on SQLite, so that both databases share SQL.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ Db: TypeAlias = Any
 
 SCHEMA = "kb"
 CONNECTIONS = 10
-"""Of one engine; one more listens."""
+"""Maximum number of pooled connections of an engine. The listener has an additional one."""
 WRITERS = CONNECTIONS - 3
-"""That change something; those that wait for one another's changes leave room for searches and leases."""
+"""Maximum number of connections for writes. Writers wait for each other's locks; the rest stays free for
+searches and leases.
+"""
 _ATTEMPTS = 5
 ACQUIRE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 WRITE_SECONDS = 900.0
-"""A book of a hundred megabytes is one transaction."""
+"""Time-out of a statement in seconds; a file of a hundred megabytes is stored in one transaction."""
 IDLE_SECONDS = 300.0
 RETRY_SECONDS = 2.0
 
@@ -57,22 +59,24 @@ GONE = (
     OSError,
     TimeoutError,
 )
-"""The server is down, starting, out of reach, out of connections, or a standby."""
+"""The server is down, starting, unreachable, out of connections, or a standby."""
 TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
-"""The server gave up one of several transactions, or a plan that is no longer right; nothing was done."""
+"""The server aborted a transaction because of a conflict, or a cached plan became invalid; nothing was
+changed.
+"""
 
 
 class Lost(Exception):
-    """The connection went before the commit: nothing was done, and it may be done again."""
+    """The connection was lost before the commit: nothing was changed, and the transaction may be repeated."""
 
 
 def to_base(text: str) -> str:
-    """Text as the base keeps it, which has no NUL; order and prefixes stay as they were."""
+    """Escape NUL, which PostgreSQL does not store. Order and prefixes of texts are preserved."""
     return _TO_ESCAPE.sub(lambda found: _ESCAPED[found[0]], text)
 
 
 def from_base(text: str) -> str:
-    """Text that `to_base` made."""
+    """Undo `to_base`."""
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
 
 
@@ -86,7 +90,7 @@ def _decoded(raw: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def to_dollar_params(sql: str) -> str:
-    """The statement as PostgreSQL takes it: `$1`, `$2` for one `?` after the other."""
+    """Convert a statement to PostgreSQL's placeholders: `$1`, `$2` and so on for each `?`."""
     first, *rest = sql.split("?")
     return first + "".join(f"${number}{part}" for number, part in zip(count(1), rest, strict=False))
 
@@ -101,7 +105,7 @@ async def row(db: Db, sql: str, values: Sequence[Any] = ()) -> Any | None:
 
 
 async def value(db: Db, sql: str, values: Sequence[Any] = ()) -> Any:
-    """The first value of the first row, or None."""
+    """Return the first value of the first row, or None."""
     return await db.fetchval(to_dollar_params(sql), *values)
 
 
@@ -111,7 +115,7 @@ async def changed(db: Db, sql: str, values: Sequence[Any] = ()) -> int:
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """A server that is away and a disk that is full raise errors of the contract."""
+    """Convert the faults of an unreachable server or a full disk to errors of the contract."""
     try:
         yield
     except asyncpg.DiskFullError as error:
@@ -120,7 +124,7 @@ def as_engine_errors() -> Iterator[None]:
         ) from error
     except GONE as error:
         if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
-            raise  # a value that does not fit its statement: no fault of the server's
+            raise  # a value of the wrong type for its statement: not a fault of the server
         raise not_ready() from error
     except Lost as error:
         raise not_ready() from error
@@ -131,17 +135,17 @@ def as_engine_errors() -> Iterator[None]:
 
 
 def was_cut_off(db: Db, error: BaseException) -> bool:
-    """Whether the connection went with this error, rather than the statement alone."""
+    """True if the connection was lost with this error, not the statement alone."""
     return isinstance(error, asyncpg.InternalClientError) or (isinstance(error, GONE) and db.is_closed())
 
 
 def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
-    """The error while the database is away."""
+    """Return the error for an unreachable database."""
     return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
 
 
 async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public") -> Db:
-    """A connection outside the pool; the caller closes it. Raises what asyncpg raises."""
+    """Open a connection outside the pool; the caller closes it. Raises the exceptions of asyncpg."""
     db = await asyncpg.connect(
         address.url,
         timeout=CONNECT_SECONDS,
@@ -156,11 +160,11 @@ def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
         "search_path": search_path,
-        # Plans for these very values: how many rows a filter leaves decides how to walk.
+        # Plan for the actual values: the best plan depends on how many rows a filter leaves.
         "plan_cache_mode": "force_custom_plan",
-        # Compiling a plan takes longer than any of these statements.
+        # JIT compilation takes longer than any of these statements.
         "jit": "off",
-        # The scores of a hundred thousand chunks, rather than a file of them.
+        # Enough to keep the scores of a hundred thousand chunks in memory instead of a temporary file.
         "work_mem": "64MB",
         "timezone": "UTC",
     }
@@ -171,7 +175,7 @@ async def _prepare(db: Db) -> None:
 
 
 class Connections:
-    """A bounded pool, opened when it is first used and again whenever the server comes back."""
+    """A bounded pool, opened on first use."""
 
     def __init__(self, address: Address, search_path: str) -> None:
         self._address = address
@@ -183,22 +187,22 @@ class Connections:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Db]:
-        """A connection for the length of a block. Raises `EngineError` and what asyncpg raises."""
+        """Acquire a connection for a block. Raises `EngineError` and the exceptions of asyncpg."""
         pool = await self._opened()
         db = await pool.acquire(timeout=ACQUIRE_SECONDS)
         try:
             yield db
         except asyncpg.InternalClientError:
-            db.terminate()  # it was cut off in a state that the driver cannot leave
+            db.terminate()  # it was interrupted in a state from which the driver cannot recover
             raise
         finally:
-            # What was committed stays so when the connection goes now: the pool replaces it.
+            # A commit is final even if the connection is lost now: the pool replaces it.
             with suppress(*GONE):
                 await asyncio.shield(pool.release(db))
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Db]:
-        """One that is to change something; raises as `one`."""
+        """Acquire a connection for a write; raises like `one`."""
         async with asyncio.timeout(ACQUIRE_SECONDS):
             await self._writers.acquire()
         try:
@@ -225,7 +229,7 @@ class Connections:
             return self._pool
 
     async def close(self) -> None:
-        """Wait for what is under way, then close all; may be called again."""
+        """Wait for running statements, then close all connections; may be called again."""
         self._closed = True
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -233,7 +237,7 @@ class Connections:
 
 
 async def attempted(work: Callable[[], Awaitable[T]]) -> T:
-    """Do `work`, a transaction that the server may give up, until it is through."""
+    """Run `work`, a transaction, and repeat it if the server aborts it because of a conflict."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return await work()

@@ -1,4 +1,4 @@
-"""Opening a base on PostgreSQL: reached, made or migrated; and all its chunks embedded anew."""
+"""Opening a base on PostgreSQL: connect, create or migrate it; and re-embed all its chunks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kb_engine.store.postgres.transaction import (
 )
 
 WAIT_SECONDS = 15.0
-"""An engine that starts with its database lets it come up first."""
+"""Time to wait for the server, in seconds, because an engine may be started together with its database."""
 _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
@@ -51,10 +51,11 @@ _MISSING = (
 async def prepare(
     address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS, *, unfinished: bool = False
 ) -> tuple[str, EmbedderIdentity]:
-    """Bring the base to today's layout; the search path of its connections, and the embedder that fills it.
+    """Migrate the base to the current layout; return the search path of its connections and the base's
+    embedder.
 
     Raises:
-        BaseRefused: one of its kinds.
+        BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     async with latest(address, wait, unfinished=unfinished) as db:
         async with db.transaction():
@@ -66,7 +67,7 @@ async def prepare(
 
 
 async def filled_by(address: Address) -> EmbedderIdentity:
-    """The embedder that filled a base, which must have been used. Raises `BaseRefused`."""
+    """Return the embedder that filled a base, which must have been used. Raises `BaseRefused`."""
     async with latest(address) as db, db.transaction():
         if (stored := await schema.stored_embedder(db)) is None:
             raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
@@ -77,9 +78,9 @@ async def filled_by(address: Address) -> EmbedderIdentity:
 async def latest(
     address: Address, wait: float = WAIT_SECONDS, *, unfinished: bool = False
 ) -> AsyncIterator[Db]:
-    """A connection to the base, created or migrated; closed in the end. Raises `BaseRefused`.
+    """Yield a connection to the base after creating or migrating it. Raises `BaseRefused`.
 
-    `unfinished` takes one too that holds a part of another base, to complete it.
+    With `unfinished` a base that holds a part of another one is accepted, to complete it.
     """
     with _refusals(address):
         db = await _reached(address, wait)
@@ -121,7 +122,7 @@ def _refusals(address: Address) -> Iterator[None]:
     except (asyncpg.DiskFullError, asyncpg.InsufficientResourcesError) as error:
         raise BaseUnwritable(address, f"{error}. Look at the server: is its disk full?") from error
     except asyncpg.ClientConfigurationError as error:
-        # Its words may quote the address, and with it the password.
+        # The driver's message may quote the address with its password.
         raise BaseUnreachable(address, "its address cannot be used. Check KB_STORE.") from error
     except (asyncpg.SyntaxOrAccessError, asyncpg.IntegrityConstraintViolationError) as error:
         raise NotABase(address, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
@@ -131,7 +132,7 @@ def _refusals(address: Address) -> Iterator[None]:
 
 
 async def _extension(db: Db, address: Address) -> str:
-    """The schema of pgvector, quoted; the extension is made where that is allowed."""
+    """Return the schema of pgvector, quoted; create the extension if permitted."""
     where = (
         "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
         "WHERE e.extname = 'vector'"
@@ -142,7 +143,7 @@ async def _extension(db: Db, address: Address) -> str:
     try:
         await db.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
-        pass  # another engine was faster
+        pass  # another engine created it at the same time
     except asyncpg.InsufficientPrivilegeError as error:
         raise NotABase(address, f"{why}. Have its administrator run CREATE EXTENSION vector.") from error
     except asyncpg.PostgresError as error:
@@ -158,26 +159,27 @@ async def reindex_postgres(
     progress: ReindexProgress = lambda _done, _total: None,
     wait: float = WAIT_SECONDS,
 ) -> int:
-    """Embed all chunks of a base again and make `embedder` its own; how many chunks. `embed` blocks.
+    """Re-embed all chunks of a base with `embedder` and record it; return the number of chunks. `embed`
+    blocks.
 
-    Documents whose language is not known, as those of earlier layouts, have it found, and their words made
-    again, a document a transaction.
+    The language of documents without one, as in earlier layouts, is detected as well, and their words are
+    indexed again, one document per transaction.
 
-    Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
-    `progress` is called with how many of how many are done.
+    Chunks keep their text; a chunk longer than the new embedder's window is embedded in part. `progress` is
+    called with the number done and the total.
 
-    The new vectors gather beside the old ones, a batch a transaction, so that what was stopped goes on where
-    it was. Engines may work meanwhile: what they take in is embedded too, before the switch. After it they
-    refuse searches and changes until they are started again with the new embedder.
+    The new vectors are collected in a separate table, one batch per transaction, so that an interrupted run
+    can be continued. Engines may run meanwhile: chunks that they add are embedded too, before the switch.
+    After it they refuse searches and changes until they are restarted with the new embedder.
 
     Raises:
-        BaseRefused: there is none, or it cannot be used.
+        BaseRefused: there is no base, or it cannot be used.
     """
     async with latest(address, wait) as db:
         async with db.transaction():
             if await schema.stored_embedder(db) is None:
                 raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
-            # What was begun for this embedder goes on; what was begun for another is dropped.
+            # A run begun for this embedder continues; one begun for a different embedder is dropped.
             wanted = (embedder.note, embedder.dimensions)
             known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
             if [tuple(one) for one in known] != [wanted]:
@@ -208,7 +210,7 @@ async def _embed_missing(
         vectors = await asyncio.to_thread(embed, [Passage(*each) for _, _, *each in found])
         check_shape(vectors, len(found), embedder)
         await db.executemany(
-            # Of a chunk that has gone meanwhile nothing is kept.
+            # Skip chunks that were deleted meanwhile.
             "INSERT INTO next_vectors (chunk_id, document_id, vector) "
             "SELECT id, document_id, $3::real[]::vector FROM chunks WHERE id = $1 AND document_id = $2 "
             "ON CONFLICT DO NOTHING",
@@ -228,7 +230,7 @@ async def _find_languages(db: Db) -> None:
 
 async def _find_language(db: Db, document_id: int) -> None:
     await lock_base(db, shared=True)
-    # By now it may have gone or been changed.
+    # It may have been deleted or changed since it was selected.
     held = "SELECT title FROM documents WHERE id = ? AND language IS NULL FOR UPDATE"
     if not (found := await rows(db, held, (document_id,))):
         return
@@ -255,17 +257,17 @@ async def _find_language(db: Db, document_id: int) -> None:
 
 
 async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:
-    """Make the new vectors those of the base, unless some are still missing."""
+    """Replace the vectors of the base by the new ones; return False if some are still missing."""
     async with db.transaction():
-        await lock_base(db, shared=False)  # no document changes until the end
-        await schema.stored_embedder(db)  # nor does an engine bind the base
+        await lock_base(db, shared=False)  # no document changes until the end of the transaction
+        await schema.stored_embedder(db)  # and no engine binds the base to an embedder
         if (version := await layout_version(db)) > len(schema.MIGRATIONS):
             raise BaseTooNew(address, version, len(schema.MIGRATIONS))
         if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):
             return False
-        # A chunk may have gone between being read and its vector being kept.
+        # A chunk may have been deleted between its selection and the insertion of its vector.
         await db.execute("DELETE FROM next_vectors WHERE chunk_id NOT IN (SELECT id FROM chunks)")
-        # The gap in the log of changes has an index that keeps its data for itself built again.
+        # The gap in the log of changes causes a separate index to be rebuilt.
         await db.execute(
             "DELETE FROM vectors; "
             "INSERT INTO vectors (chunk_id, document_id, vector) "

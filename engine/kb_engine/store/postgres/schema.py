@@ -1,7 +1,7 @@
-"""The layout of a PostgreSQL base, and the way from each earlier layout to this one.
+"""The layout of a PostgreSQL base, and the migrations from each earlier layout.
 
-Everything lies in the schema `kb`. `layout.version` is the number of the last migration done. Each runs in
-one transaction, takes nothing away, and is never changed once released: a new layout is a new migration.
+All tables are in the schema `kb`. `layout.version` is the number of the last migration. Each runs in one
+transaction, deletes nothing, and is never changed once released: a new layout is a new migration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kb_engine.store.postgres.transaction import layout_version, lock_base
 from kb_engine.turns import SHORT_BYTES
 
 _MIGRATING = 0x6B62_0001
-"""The advisory lock of whoever migrates: of engines that start together one does it, the others wait."""
+"""Advisory lock for migrations: of several engines started together one migrates, and the rest wait."""
 
 _VERSION_1 = """
 CREATE TABLE base (
@@ -202,7 +202,7 @@ CREATE TABLE idempotency (
 CREATE INDEX idempotency_by_age ON idempotency (created_at);
 """
 
-# An update of a note is a job, whose answer the idempotency keys of all that wait for it get at its end.
+# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
 _VERSION_2 = """
 ALTER TABLE jobs ADD COLUMN new_title text COLLATE "C";
 ALTER TABLE jobs ADD COLUMN expected_version bigint;
@@ -213,7 +213,7 @@ ALTER TABLE idempotency ADD COLUMN job_id text COLLATE "C" REFERENCES jobs (id) 
 CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
 """
 
-# Jobs know their lane, who asked for them, and their turn; those that wait keep their order.
+# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
 _VERSION_3 = f"""
 ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
@@ -224,7 +224,7 @@ CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
 CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
 """  # noqa: S608
 
-# Failed jobs keep their bytes, deaths of engines are counted, and the time of jobs is measured.
+# Failed jobs keep their bytes, crashes of engines are counted, and the duration of jobs is measured.
 _VERSION_4 = """
 ALTER TABLE jobs
   ADD COLUMN retryable boolean NOT NULL DEFAULT false,
@@ -243,14 +243,14 @@ CREATE TABLE measures (
 );
 """
 
-# Every change of a document has a number; an index that keeps its data for itself follows them.
+# Every change of a document has a number, which a separate index follows.
 _VERSION_5 = """
 ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
 CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
 """
 
-# Documents are changed side by side: their totals are counted in as many rows as there are changes at once,
-# and ids come from sequences, which begin after the last one given.
+# Documents are changed concurrently: totals are counted in as many rows as there are concurrent changes, and
+# ids come from sequences, which continue after the last id.
 _VERSION_6 = """
 CREATE TABLE counters (
   slot bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -279,7 +279,7 @@ CREATE SEQUENCE chunk_ids;
 SELECT setval('document_ids', last_document + 1, false), setval('chunk_ids', last_chunk + 1, false) FROM base;
 """
 
-# What voices say of documents: `opened` is 0 or 1, `rating` 1 for useful, -1 for not useful, 0 for none.
+# Feedback: `opened` is 0 or 1; `rating` is 1 for useful, -1 for not useful, 0 if not rated.
 _VERSION_7 = """
 CREATE TABLE feedback (
   document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
@@ -291,15 +291,15 @@ CREATE TABLE feedback (
 );
 """
 
-# The language of a document says how its words are stemmed; NULL: as those of English, as before.
+# The language of a document selects the stemmer; NULL: English, as before.
 _VERSION_8 = """
 ALTER TABLE documents ADD COLUMN language text COLLATE "C";
 CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
 """
 
-# A source has one document. Jobs of a source follow one another; what they did to it is kept with them. A
-# document that was also submitted without a source path is `unsourced`. Where one was moved to another
-# collection, its scope of deduplication follows.
+# A source has one document. Jobs of a source run in order, and record their outcome. A document that was also
+# submitted without a source path is `unsourced`. If a document was moved to another collection, its
+# deduplication scope follows.
 _VERSION_9 = """
 ALTER TABLE documents ADD COLUMN unsourced boolean NOT NULL DEFAULT false;
 UPDATE documents SET unsourced = true
@@ -316,7 +316,7 @@ UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND fin
 CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
 """
 
-# Documents as they were before they were replaced or removed.
+# Old versions of documents that were replaced or removed.
 _VERSION_10 = """
 CREATE TABLE versions (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -340,13 +340,13 @@ CREATE INDEX versions_removed ON versions (id) WHERE removed;
 
 FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
 
-# Pages to be given free on a full disk, of a table that needs none itself when it is emptied.
+# Pages to be freed on a full disk; the table has no index, so that emptying it needs no new pages.
 _VERSION_12 = f"""
 CREATE TABLE reserve (room bigint);
 {FILL_RESERVE};
 """
 
-# Files that are kept stay where they were received; versions know of which of them they were made.
+# Kept originals stay in the spool tables; versions name the file from which they were made.
 _VERSION_13 = """
 CREATE TABLE originals (
   sha256 text COLLATE "C" PRIMARY KEY,
@@ -358,7 +358,7 @@ UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'k
 CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
 """
 
-# A path of 1,000 characters may be too long for a B-tree; a hash of it never is.
+# A path of 1,000 characters may be too long for a B-tree; its hash never is.
 _VERSION_14 = """
 DROP INDEX jobs_by_source;
 CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at IS NULL;
@@ -366,7 +366,7 @@ CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at I
 
 _WHITE_SPACE = "".join(f"\\u{ord(char):04x}" for char in WHITE_SPACE)
 
-# Notes are the same whatever white space they end in.
+# Deduplicate notes regardless of trailing white space.
 _VERSION_15 = f"""
 ALTER TABLE documents ADD COLUMN note_hash text COLLATE "C";
 UPDATE documents SET
@@ -386,7 +386,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
-    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    # The access scope of a job's caller, as JSON; NULL: unrestricted.
     'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
     _VERSION_12,
     _VERSION_13,
@@ -397,16 +397,16 @@ MIGRATIONS: Sequence[str] = (
 
 
 async def migrate(db: Db, address: Address, migrations: Sequence[str], *, unfinished: bool = False) -> None:
-    """Bring the base to the latest layout, one migration a transaction, also while older engines run.
+    """Migrate the base to the latest layout, one transaction per migration, even while older engines run.
 
-    They go on reading, for a migration takes nothing away, and change nothing any more
-    (`connection.expect_layout`). `unfinished` marks a base that is made as the target of `kb migrate`.
+    Older engines can still read, as a migration deletes nothing, but no longer write
+    (`transaction.expect_layout`). `unfinished` marks a new base as the target of `kb migrate`.
 
     Raises:
-        BaseTooNew: a later engine has written it.
+        BaseTooNew: a later engine has written the base.
         NotABase: the schema belongs to another program.
     """
-    # A search of another engine may hold one table and wait for the next: of such two the server ends one.
+    # A search of another engine may cause a deadlock with a migration; the server then aborts one of the two.
     while await attempted(partial(_one_step, db, address, migrations, unfinished)):
         pass
 
@@ -420,8 +420,8 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str], unfinis
         if version == len(migrations):
             return False
         if version:
-            # Changes in flight end first; those that wait then see the new version. Before version 6 it was
-            # the row of the base that they held.
+            # Wait for changes in flight; later ones then see the new version. Before version 6 changes locked
+            # the row of the base.
             await lock_base(db, shared=False)
             await rows(db, "SELECT FROM base FOR UPDATE")
         elif unfinished:
@@ -432,7 +432,7 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str], unfinis
 
 
 async def _version(db: Db, address: Address) -> int:
-    """The layout's number; of a base that is not there yet 0, and its schema is made."""
+    """Return the number of the layout. For a new base create its schema and return 0."""
     if await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (f"{SCHEMA}.layout",)):
         return await layout_version(db)
     theirs = (
@@ -449,6 +449,8 @@ async def _version(db: Db, address: Address) -> int:
 
 
 async def stored_embedder(db: Db) -> EmbedderIdentity | None:
-    """The embedder that filled the base; None in a new one. Holds the row until the transaction ends."""
+    """Return the embedder that filled the base; None for a new base. Locks the row until the transaction
+    ends.
+    """
     name, dimensions = await row(db, "SELECT embedder, dimensions FROM base FOR UPDATE") or (None, None)
     return None if name is None or dimensions is None else EmbedderIdentity.noted(name, dimensions)

@@ -1,25 +1,24 @@
-"""The store on PostgreSQL: many engines on one database, every transaction whole.
+"""The store on PostgreSQL: many engines on one database, with atomic transactions.
 
-Changes of different documents go on side by side (`transaction.py`), as do jobs, leases and files. A search
+Changes of different documents run concurrently (`transaction.py`), as do jobs, leases and files. A search
 reads one snapshot of the database.
 
-A job that is taken has a lease, and the lease an end, by the clock of the database. Its holder moves the end
-on while it lives; after the end the job is anybody's again. What a holder commits it commits under its lease,
-with the job's row held, so that nothing comes of work whose lease was lost. Beside its requests an open store
-does:
+A job that is taken has a lease, which expires by the clock of the database. Its holder renews it while alive;
+after the expiry any engine may take the job. The holder commits results under its lease, with the job's row
+locked, so that work under a lost lease has no effect. An open store also runs these tasks:
 
-every third of a lease   leases and unaccepted files of this engine ─▶ their end moved on
-                         lapsed leases of any engine ─▶ queued again
-                         files that nobody receives any more ─▶ removed
-LISTEN                   events of other engines ─▶ this one's workers and who waits here
+every third of a lease   renew the leases and unaccepted files of this engine
+                         requeue the jobs of expired leases of any engine
+                         remove the files of uploads that have ended without acceptance
+LISTEN                   pass events of other engines to this engine's workers and waiting requests
 
-Uploads lie in the database, in parts, so that whichever engine takes a job has its file:
+Uploads are stored in the database, in parts, so that any engine that takes a job has its file:
 
-    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in its transaction; a failed job's
-       |                                               when it is kept no longer
-       └─ failed, cut off, cancelled ──▶ removed        kill -9 ──▶ swept when nobody keeps it any more
+    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in the same transaction; for a failed
+       |                                               job at the end of its retention
+       └─ failed, cut off, cancelled ──▶ removed        kill -9 ──▶ removed when its lease expires
 
-Parts come and go one at a time, so that a file takes a megabyte of memory here, however large it is.
+Parts are transferred one at a time, so that a file needs about a megabyte of memory, whatever its size.
 """
 
 from __future__ import annotations
@@ -82,14 +81,14 @@ from kb_engine.store.wording import find_passing
 T = TypeVar("T")
 Attempt = Callable[[], Awaitable[object]]
 WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
-"""Does the first, and where the disk is full the second, once room was made."""
+"""Runs the first attempt; if the disk is full, makes room and runs the second."""
 
 LEASE_SECONDS = 30.0
-"""So long after the last sign of life of an engine its jobs are free for the others."""
+"""Lifetime of a lease without renewal, in seconds; then the jobs of the engine are free for all engines."""
 BEATS = 3
-"""Signs of life in that time."""
+"""Heartbeats per lifetime of a lease."""
 _FILE_LEASES = 4
-"""An upload that nobody accepts is kept for so many leases."""
+"""Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
 _EMPTYING_SECONDS = 5
 
@@ -100,7 +99,7 @@ _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
 
 _COPY = "part-"
-_YOUNG_SECONDS = 60.0  # another engine on this folder may have made a copy and not yet locked it
+_YOUNG_SECONDS = 60.0  # another engine using this folder may have created a copy and not locked it yet
 
 logger = logging.getLogger(__name__)
 
@@ -117,14 +116,14 @@ async def open_postgres(
     index: Index | None = None,
     unfinished: bool = False,
 ) -> PostgresStore:
-    """Open the base at `address`, creating or migrating it first; `wait` seconds for its server to answer.
+    """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server.
 
-    From a base of `exact_below` chunks on searches by meaning use an approximate index (`index/postgres`).
-    `index`, which is closed with the store, answers the searches in place of the base's own. `unfinished`
-    opens the target of a migration that has not ended too.
+    From `exact_below` chunks on, searches by meaning use an approximate index (`index/postgres`). `index`
+    answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
+    target of an unfinished migration.
 
     Raises:
-        BaseRefused: one of its kinds, with a message for the person who starts the engine.
+        BaseRefused: the base cannot be opened; the message is for the operator.
     """
     search_path, bound = await prepare(address, embedder, wait, unfinished=unfinished)
     connections = Connections(address, search_path)
@@ -135,7 +134,7 @@ async def open_postgres(
 
 
 class PostgresStore(Store):
-    """The store on one database, which other engines may use too; made by `open_postgres`."""
+    """The store on one database, which other engines may use too; created by `open_postgres`."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class PostgresStore(Store):
         self._layout = len(schema.MIGRATIONS)
         self._words = Words()
         self._leases: set[str] = set()
-        """Those that this engine holds, which its heartbeat renews until the job is out of its hands."""
+        """The leases that this engine holds; the heartbeat renews them."""
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
         self._address = address
@@ -169,16 +168,16 @@ class PostgresStore(Store):
 
     @property
     def dimensions(self) -> int:
-        """How many numbers its vectors have; 0: there never was one, when this engine last changed it."""
+        """Dimensions of the vectors, as of this engine's last write; 0 if the base had no vectors then."""
         return self._embedder.dimensions
 
     def spool(self, folder: Path) -> PostgresSpool:
-        """The uploads in this base; `folder` is for the files that are just read."""
+        """Return the uploads in this base; `folder` holds the files while they are read."""
         self._spool = PostgresSpool(self._connections, folder, self._with_room)
         return self._spool
 
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """Listen to the other engines from here on, and give them signs of life."""
+        """Start the listener for events of other engines, the heartbeat, and the upkeep of the index."""
         self._background = [
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
             asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
@@ -198,15 +197,15 @@ class PostgresStore(Store):
                 logger.warning(
                     "the store could not be kept", extra={"code": error.code, "detail": error.detail}
                 )
-            except Exception:  # the boundary: the next beat tries again
+            except Exception:  # boundary: the next heartbeat tries again
                 logger.exception("the store could not be kept")
 
     async def _listen(self, callback: StoreEventCallback) -> None:
-        """On a connection of its own, opened again whenever it is lost; after each gap comes `resumed`."""
+        """Listen on a separate connection and reconnect if it is lost; after each gap report `resumed`."""
 
         def receive(_db: Db, _pid: int, _channel: str, payload: str) -> None:
             kind, _, job_id = payload.partition(" ")
-            if kind in {"queued", "ended", "cancelled", "cleared"}:  # not what a later engine may have to say
+            if kind in {"queued", "ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
                 callback(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
 
         wait = _FIRST_WAIT
@@ -230,9 +229,9 @@ class PostgresStore(Store):
             await asyncio.sleep(wait)
 
     async def beat(self) -> None:
-        """A sign of life: this engine's leases and uploads live on, those of dead engines do not.
+        """Send a heartbeat: renew this engine's leases and uploads, and release those of dead engines.
 
-        Once a newer engine has migrated the base there is none, so that its leases lapse to that one.
+        Once a newer engine has migrated the base there are no heartbeats, so that the leases expire.
         """
         await self._run_read(lambda read: expect_layout(read.db, self._layout))
         if self._leases:
@@ -251,7 +250,7 @@ class PostgresStore(Store):
         if self._writing:
             await asyncio.wait(self._writing)
         try:
-            # Where this fails the leases lapse.
+            # If this fails, the leases expire.
             with suppress(EngineError, asyncpg.PostgresError):
                 if held := list(self._leases):
                     await self._through(lambda write: jobs.hand_back(write, "lease = ANY (?)", (held,)))
@@ -271,28 +270,29 @@ class PostgresStore(Store):
         def written(task: asyncio.Task[T]) -> None:
             self._writing.discard(task)
             if not task.cancelled():
-                task.exception()  # its caller may have gone
+                task.exception()  # marks the exception as retrieved; the caller may be cancelled
 
         task.add_done_callback(written)
         return await asyncio.shield(task)
 
     async def _with_room(self, work: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
-        """Do `work`; where the disk is full, `again`, once versions and trash have made room."""
+        """Run `work`; if the disk is full, drop versions and trash and run `again`."""
         try:
             return await work()
         except EngineError as error:
             if error.code != "storage_full":
                 raise
-        with suppress(asyncpg.LockNotAvailableError):  # somebody reads versions for long, as a dump does
+        with suppress(asyncpg.LockNotAvailableError):  # a long reader of versions, such as a dump
             await self._empty_versions()
         return await again()
 
     async def _empty_versions(self) -> None:
-        """Versions and trash are the first to make room for what is to be written."""
+        """Drop old versions and trash to make room for a write."""
         count = await self._run_read(lambda read: read.value("SELECT count(*) FROM versions"))
         if not count:
             return
-        # Emptying a table takes some pages for its new indexes, which this gives free without taking any.
+        # Emptying a table needs some pages for its new indexes; emptying the reserve frees these without
+        # needing any.
         await self._through(lambda write: write.rows("TRUNCATE reserve"))
 
         async def empty(write: Write) -> None:
@@ -335,13 +335,13 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
             await transaction.commit()
-            if write.embedder.dimensions:  # once known they stay, whatever a slower transaction has seen
+            if write.embedder.dimensions:  # once known they stay; a slower transaction may not see them
                 self._embedder = write.embedder
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
                 await write.send_notifications()
-            except (*GONE, asyncpg.PostgresError):  # what was committed is done
+            except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
 
@@ -401,12 +401,12 @@ async def _answered(work: Callable[[], Awaitable[T]]) -> T:
     with as_engine_errors():
         try:
             return await attempted(work)
-        except Lost:  # the pool had kept a connection of before the server's restart
+        except Lost:  # the pool had kept a connection from before the server's restart
             return await attempted(work)
 
 
 async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
-    """Move the end of leases on; those that are still good, and those that are just being used."""
+    """Renew leases; return the ones that are valid, including those locked by a running transaction."""
     await read.rows(
         "UPDATE jobs SET lease_until = clock_timestamp() + make_interval(secs => ?) WHERE seq = ANY (ARRAY("
         "SELECT seq FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) FOR UPDATE SKIP LOCKED))",
@@ -417,7 +417,7 @@ async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
 
 
 class PostgresSpool(Spool):
-    """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
+    """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` holds files while they are read."""
 
     def __init__(self, connections: Connections, folder: Path, with_room: WithRoom) -> None:
         super().__init__()
@@ -427,25 +427,25 @@ class PostgresSpool(Spool):
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
-        """A new file to write; each part is committed as it is full."""
+        """Yield a new file to write; each full part is committed."""
         begin = partial(self._do, "INSERT INTO spool_files (name) VALUES (?)", (name,))
         await self._with_room(begin, begin)
         try:
             received = _Parts(self._append, name)
             yield received
             await received.end()
-        except BaseException:  # also a cancelled request leaves nothing behind
-            with suppress(EngineError):  # else it is swept
+        except BaseException:  # even a cancelled request leaves nothing behind
+            with suppress(EngineError):  # otherwise `keep` removes it
                 await asyncio.shield(self.remove(name))
             raise
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Path]:
-        """A copy on this machine's disk."""
+        """Yield the path of a temporary copy on the local disk."""
         if not await self.has(name):
             raise FileNotFoundError(f"the spool has no file {name}")
         with NamedTemporaryFile(dir=self._folder, prefix=_COPY) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # let go by the end of this process, whatever ends it
+            fcntl.flock(file, fcntl.LOCK_EX)  # released at the end of this process, however it ends
             part = 0
             while (data := await self._ask(_ONE_PART, (name, part))) is not None:
                 await on_disk(partial(file.write, data))
@@ -457,13 +457,13 @@ class PostgresSpool(Spool):
         return await self._ask("SELECT true FROM spool_files WHERE name = ?", (name,)) is not None
 
     async def remove(self, name: str) -> None:
-        """Delete the file, unless a job has it: what is accepted goes with its job alone."""
+        """Delete the file, unless a job has accepted it: such a file is deleted with its job."""
         await self._do("DELETE FROM spool_files WHERE name = ? AND NOT accepted", (name,))
 
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:  # noqa: ARG002
-        """Delete the copies that ended engines have left on this disk; how many.
+        """Delete the copies that ended engines have left on the local disk; return their number.
 
-        Which files jobs need is known in the database, and `keep` looks there with every beat.
+        The database knows which files jobs need; `keep` removes the rest with every heartbeat.
         """
 
         def sweep_copies() -> int:
@@ -471,7 +471,7 @@ class PostgresSpool(Spool):
             for path in self._folder.glob(f"{_COPY}*"):
                 if path.stat().st_mtime >= before:
                     continue
-                with suppress(OSError), path.open("rb") as file:  # gone already, or held by a process
+                with suppress(OSError), path.open("rb") as file:  # already removed, or locked by a process
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
                     removed += 1
@@ -480,9 +480,9 @@ class PostgresSpool(Spool):
         return await asyncio.to_thread(sweep_copies)
 
     async def keep(self, seconds: float) -> int:
-        """Tell that this engine's files are still coming, and remove those of the dead; how many.
+        """Renew this engine's incoming files, and remove files of dead engines; return the number removed.
 
-        `seconds` after its last sign of life nobody is receiving a file any more.
+        A file counts as dead `seconds` after its last heartbeat.
         """
         touch = "UPDATE spool_files SET touched_at = clock_timestamp() WHERE name = ANY (?::text[])"
         if self.held:
@@ -524,7 +524,7 @@ class PostgresSpool(Spool):
 
 
 class _Parts:
-    """Gathers what is written into parts of one size."""
+    """Buffers written data into parts of equal size."""
 
     def __init__(self, append: Callable[[str, int, bytes], Awaitable[None]], name: str) -> None:
         self._append = append

@@ -1,16 +1,17 @@
-"""The transactions of repositories on PostgreSQL, and what each of them holds.
+"""The transactions of repositories on PostgreSQL, and their locks.
 
-Changes of documents are ordered where they meet, and nowhere else. Each holds until its transaction ends:
+Changes of documents are serialized only where they conflict. Each of these locks is held until the end of the
+transaction:
 
-    the base, shared    so that what concerns all of it (`clear`, a migration, the switch to another embedder)
-                        waits for changes in flight, and they for it
-    its document        the row: of two changes of one version the second sees what the first has made of it
-    its content         an advisory lock by kind, hash and scope: of two submissions the second is a duplicate
-    a row of `counters` one that nobody holds, so that totals are counted without waiting; a reader adds them
-    the row of `base`   only where an index follows the log of changes, and as the last statement: a change
-                        gets its generation in the order of commits, so that a reader never has to go back
+    the base, shared    so that operations on the whole base (`clear`, a migration, the switch to another
+                        embedder) and changes in flight wait for each other
+    its document        the row: the second of two changes of one version sees the result of the first
+    its content         an advisory lock by kind, hash and scope: the second of two submissions is a duplicate
+    a row of `counters` any free one, so that totals are counted without waiting; a reader sums the rows
+    the row of `base`   only if an index follows the log of changes, and as the last statement: changes get
+                        generations in the order of their commits, so that a reader never has to go back
 
-Ids come from sequences. They are never given twice, but a lower one may be committed after a higher one.
+Ids come from sequences. They are never reused, but a lower id may be committed after a higher one.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, fr
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
 _ACCEPTING = 0x6B62_0002
-"""The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
+"""Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
 _CHANGING = 0x6B62_0003
-"""The advisory lock of the base: shared by those who change documents, not by those who change all of it."""
+"""Advisory lock of the base: shared for changes of documents, exclusive for changes of the whole base."""
 _DESCRIBING = 0x6B62_0004
-"""The advisory lock of whoever describes a collection: names and ids stay unique."""
+"""Advisory lock for describing a collection: names and ids stay unique."""
 BUILDING = 0x6B62_0005
-"""The advisory lock of whoever makes the index of vectors, or keeps it from being made."""
+"""Advisory lock for building the index of vectors, or for preventing that."""
 _KEYS, _CONTENTS, _MEASURES = range(3)
-"""Seeds, so that a key and a content of the same text have two advisory locks."""
+"""Hash seeds, so that keys, contents and measures with equal text have different advisory locks."""
 _CHUNKS = (
     "id", "uid", "document_id", "position", "text", "page", "heading", "first", "beyond", "tokens", "words",
 )  # fmt: skip
@@ -74,11 +75,11 @@ class PostgresRead(Read):
     sources = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"
     tags = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
     among = "= ANY (?)"
-    # The selection is made once, and its rows are then found by their index.
+    # The subquery runs once, and its rows are then found by their index.
     selected = "= ANY (ARRAY({}))"
     last_updated = "SELECT last_updated FROM totals"
     generation = "SELECT changes FROM totals"
-    # Each token of a chunk is counted once in `words`, and at least once in its postings.
+    # Each token of a chunk counts once in `words`, and at least once in its postings.
     lacking_words = (
         "SELECT EXISTS (SELECT 1 FROM chunks c WHERE c.document_id = ? AND c.words > "
         "(SELECT coalesce(sum(p.frequency), 0) FROM postings p WHERE p.chunk_id = c.id))"
@@ -91,7 +92,9 @@ class PostgresRead(Read):
 
     @staticmethod
     def read_list(kept: Iterable[str]) -> list[str]:
-        """No codec reads the elements of an array. What is sent as an array must not hold NUL."""
+        """Unescape each element: codecs are not applied to array elements. Arrays sent to the server must not
+        contain NUL.
+        """
         return [from_base(text) for text in kept]
 
     @staticmethod
@@ -117,9 +120,9 @@ class PostgresRead(Read):
 
 
 class PostgresWrite(PostgresRead, Write):
-    """An open transaction that writes.
+    """An open write transaction.
 
-    `embedder` is this engine's; once the base is held, with the dimensions that the base knows.
+    `embedder` is this engine's; once the base is locked, it has the dimensions recorded in the base.
     """
 
     for_update = " FOR UPDATE"
@@ -215,11 +218,12 @@ class PostgresWrite(PostgresRead, Write):
         await rows(self.db, f"DELETE FROM spool_files WHERE {unused}", (names,))  # noqa: S608
 
     async def hold_base(self, *, alone: bool = False) -> None:
-        """Raises `not_ready` where the base has another embedder or a later layout by now."""
+        """Lock the base. Raises `not_ready` if it has a different embedder or a later layout by now."""
         if self._holds_base:
             return
         await lock_base(self.db, shared=not alone)
-        # Statements of their own: that of the lock does not see what was committed while it waited.
+        # Separate statements, because the statement of the lock does not see changes committed while it
+        # waited.
         await expect_layout(self.db, self._layout)
         self.embedder = expect_embedder(self.embedder, await _stored_embedder(self.db))
         self._holds_base = True
@@ -237,7 +241,7 @@ class PostgresWrite(PostgresRead, Write):
         self._touched.append(document_id)
 
     async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
-        """Raises `not_ready` where the base, which is held, has vectors of another length."""
+        """Store the chunks of a document. Raises `not_ready` if the base has vectors of another length."""
         if not prepared.chunks:
             return
         dimensions = prepared.vectors.shape[1]
@@ -268,7 +272,7 @@ class PostgresWrite(PostgresRead, Write):
         self._count_chunks(len(ids), sum(words.length for words in analysed))
 
     async def _bind(self, dimensions: int) -> None:
-        """The first vectors of a base say what it takes; of two engines that bring some, one is first."""
+        """The first vectors of a base set its dimensions; the row lock orders two engines that bring some."""
         self.embedder = expect_embedder(self.embedder, await _stored_embedder(self.db, self.for_update))
         if self.embedder.dimensions:
             expect_length(self.embedder, dimensions)
@@ -286,10 +290,10 @@ class PostgresWrite(PostgresRead, Write):
         self._count_chunks(-len(found), -sum(words for _, words in found))
 
     async def remove_all_content(self) -> None:
-        # At once, however many there are. A search that has begun keeps its rows or finds none; documents and
-        # chunks are deleted one by one, for what reads those must see its own state of the base.
+        # TRUNCATE takes constant time. A search in progress keeps its rows or finds none; documents and
+        # chunks are deleted row by row, because their readers must see a consistent snapshot.
         await self.db.execute("TRUNCATE postings, next_vectors")
-        # While the index of vectors is made their table cannot be locked.
+        # The table of vectors cannot be locked exclusively while its index is being built.
         free = await value(self.db, f"SELECT pg_try_advisory_xact_lock({BUILDING})")
         emptying = "TRUNCATE" if free else "DELETE FROM"
         await self.db.execute(f"{emptying} vectors")
@@ -298,7 +302,7 @@ class PostgresWrite(PostgresRead, Write):
         self._count_chunks(-int(chunks), -int(words))
 
     def _count_chunks(self, chunks: int, words: int) -> None:
-        """So many more (or fewer) chunks and words: the base is in another state for searches."""
+        """Count added (or removed) chunks and words, and one new generation for searches."""
         self._chunks += chunks
         self._words += words
         self._states += 1
@@ -307,7 +311,7 @@ class PostgresWrite(PostgresRead, Write):
         self._notifications.append(kind if job_id is None else f"{kind} {job_id}")
 
     async def finish(self) -> None:
-        """Count what was changed; the last statements of the transaction."""
+        """Update the counters and the log; these are the last statements of the transaction."""
         if not self._touched and not self._states:
             return
         logged = len(self._touched) if self._logs_changes else 0
@@ -316,16 +320,16 @@ class PostgresWrite(PostgresRead, Write):
         if not await changed(self.db, _COUNT, counted):
             await rows(self.db, _COUNT_FIRST, counted)
         if logged:
-            # Whoever comes next waits for this row, and then counts on from what was committed until then.
+            # The next writer waits for this row, and then continues from the committed number.
             await rows(self.db, "UPDATE base SET changes = changes + ?", (logged,))
             await rows(self.db, _LOG, (logged, self._touched))
 
     async def send_notifications(self) -> None:
-        """Tell the other engines, after the commit.
+        """Notify the other engines, after the commit.
 
-        In the transaction it would make commits follow one another: the server holds a lock over the
-        database from a notification until the transaction is on the disk. An engine that dies in between
-        leaves the others to find out when they look next.
+        Within the transaction a notification would serialize commits: the server holds a database-wide lock
+        from NOTIFY until the transaction is on disk. If this engine dies before it, the remaining engines
+        find the change at their next poll.
         """
         if self._notifications:
             sql = "SELECT pg_notify(?, told) FROM unnest(?::text[]) told"
@@ -333,7 +337,7 @@ class PostgresWrite(PostgresRead, Write):
 
 
 async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[AnalysedChunk]) -> None:
-    """The words of chunks that have none."""
+    """Insert the words of chunks that are not indexed yet."""
     postings = (
         (term, chunk_id, frequency, words.length)
         for chunk_id, words in zip(chunk_ids, analysed, strict=True)
@@ -343,17 +347,19 @@ async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[A
 
 
 async def fold_counters(read: Read) -> None:
-    """Add what was counted to the row of `base`, where engines of earlier layouts look for it."""
+    """Add the counters to the row of `base`, where engines of earlier layouts read the totals."""
     await rows(read.db, _FOLD)
 
 
 async def layout_version(db: Db) -> int:
-    """The number of the last migration done, by now also by a later engine."""
+    """Return the number of the last migration, which a later engine may have run."""
     return int(await value(db, "SELECT version FROM layout"))
 
 
 async def lock_base(db: Db, *, shared: bool) -> None:
-    """Keep out what concerns the whole base until the transaction ends, or else every change of documents."""
+    """Lock the base until the transaction ends: shared against changes of the whole base, else against all
+    changes.
+    """
     suffix = "_shared" if shared else ""
     await rows(db, f"SELECT pg_advisory_xact_lock{suffix}(?)", (_CHANGING,))
 
@@ -364,12 +370,14 @@ async def _stored_embedder(db: Db, held: str = "") -> EmbedderIdentity:
 
 
 async def set_embedder(db: Db, embedder: EmbedderIdentity) -> None:
-    """Note whose vectors the base holds."""
+    """Record the embedder of the vectors in the base."""
     await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.note, embedder.dimensions))
 
 
 async def expect_layout(db: Db, known: int) -> None:
-    """Raises `not_ready`: a later engine has migrated the base, whose rules this one does not know."""
+    """Raise `not_ready` if a later engine has migrated the base, because this one does not know the new
+    layout.
+    """
     if await layout_version(db) > known:
         raise EngineError(
             "not_ready",
@@ -380,14 +388,16 @@ async def expect_layout(db: Db, known: int) -> None:
 
 
 def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:
-    """The one that fills the base. Raises `not_ready`: vectors of two embedders are never mixed."""
+    """Return the embedder of the base. Raises `not_ready` if it differs: vectors of two embedders are never
+    mixed.
+    """
     if not wanted.fits(stored):
         raise _of_another(f"the embedder {described(stored)}, and this engine was started with {wanted.note}")
     return stored
 
 
 def expect_length(stored: EmbedderIdentity, found: int) -> None:
-    """Raises `not_ready`: vectors of two lengths cannot be compared."""
+    """Raise `not_ready` unless the length fits: vectors of different lengths cannot be compared."""
     if found != stored.dimensions:
         raise _of_another(f"{described(stored)}, and the embedder of this engine gives vectors of {found}")
 

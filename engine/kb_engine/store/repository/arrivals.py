@@ -1,4 +1,4 @@
-"""Documents put in as they were: those of another base, and those that are kept from before."""
+"""Documents stored with their identity: imported from another base, or restored from a version."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def arrive(
     *,
     of_the_same: Container[str] = (),
 ) -> bool:
-    """Insert a document of another base under its own uid, version and times, and keep its file, `spool`.
+    """Insert a document of another base with its uid, version and times, and keep its file `spool`.
 
-    False: nothing was done, for it is here already, the same content is, or its source has another document.
-    `of_the_same` are the uids of the documents of that base: two of them may have the same content or source
-    here as they have there, where updates and moves have led to that.
+    Return False, with nothing done, if its uid or content already exists here or its source belongs to
+    another document. `of_the_same` has the uids of the other base: two of its documents may share content or
+    a source here as they do there, after updates and moves.
     """
     await write.hold_base()
     if await documents.has(write, arrival.uid):
@@ -88,20 +88,20 @@ async def restore(
     if_match: int | None,
     vectors: NDArray[np.float32] | None = None,
 ) -> m.Document:
-    """Give a document the content of a version, or bring back a removed one with it.
+    """Give a document the content of a version, or restore a removed document with it.
 
-    Tags, metadata and sources stay as they are, or as they were when the document was removed. One that has
-    this content changes not at all. One that is brought back has its number and uid, but not the sources that
-    point to another document by now.
+    An existing document keeps its tags, metadata and sources; a document that already has this content is
+    unchanged. A removed document gets back its id, uid, tags, metadata and sources, except sources that point
+    to another document by now.
 
     Raises:
-        VectorsMissing: another embedder has filled the base since, and no `vectors` are given.
+        VectorsMissing: a different embedder has filled the base since, and `vectors` is None.
         EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
     """
     await write.hold_base()
     past = await versions.find(write, key, version)
     await write.hold_content("version", past.uid, "")
-    past = await versions.find(write, key, version)  # as it is now that nobody else restores it
+    past = await versions.find(write, key, version)  # read again under the lock
     if not await documents.has(write, past.uid):
         check_version(await versions.last(write, past.document_id), if_match)
         return await _bring_back(write, past, _prepared(past, vectors))
@@ -119,7 +119,7 @@ async def restore(
 
 
 async def _stands(read: Read, standing: m.Document, past: Past) -> bool:
-    """Whether a document has the content of a version, of a file also as it was read."""
+    """True if a document has the content of a version; for a file, also the same extracted passages."""
     if any(getattr(standing, name) != getattr(past.members, name) for name in _OF_CONTENT):
         return False
     return past.members.kind == "note" or await passages(read, standing.id) == [
@@ -129,7 +129,7 @@ async def _stands(read: Read, standing: m.Document, past: Past) -> bool:
 
 async def _bring_back(write: Write, past: Past, prepared: Prepared) -> m.Document:
     number = await versions.last(write, past.document_id)
-    was = (await versions.find(write, past.document_id, number)).members  # when it was removed
+    was = (await versions.find(write, past.document_id, number)).members  # at its removal
     job = replace(_job(past), tags=was.tags, metadata=was.metadata, dedup_scope=was.dedup_scope)
     paths = []
     for path in was.source_paths:
@@ -160,7 +160,7 @@ def _prepared(past: Past, vectors: NDArray[np.float32] | None) -> Prepared:
 
 
 def _job(past: Past) -> NewJob:
-    """What would have brought its content."""
+    """Return a job that would have created the content of this version."""
     was = past.members
     return NewJob(
         id=past.uid,

@@ -1,7 +1,7 @@
-"""Collections: their descriptions, and the statistics of the documents in them.
+"""Collections: their descriptions, and the statistics of their documents.
 
-Nothing is stored of a collection that nobody has described: it exists while a document carries its tag, and
-its id is derived from its name.
+A collection without a description is not stored: it exists while a document carries its tag, and its id is
+derived from its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BEYOND = "collection;"  # the first text after all that begin with the prefix
 IN_USE = "tag > ? AND tag < ?"
 _RANGE = (r.PREFIX, _BEYOND)
 
-# From one tag to the next: a collection costs one step in the index, however many documents are in it.
+# Skip scan from one tag to the next: a collection costs one index lookup, however many documents it has.
 NAMES = f"""
 WITH RECURSIVE used (tag) AS (
   SELECT min(tag) FROM document_tags WHERE {IN_USE}
@@ -50,7 +50,7 @@ ON CONFLICT (id) DO UPDATE SET description = EXCLUDED.description, created_by = 
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """What somebody has described; the lists are JSON."""
+    """A stored description; the lists are JSON."""
 
     id: str
     name: str
@@ -63,13 +63,15 @@ class _Description:
 
     @property
     def content(self) -> tuple[str | None, ...]:
-        """All but name, id and times."""
+        """Return all fields except name, id and times."""
         return self.description, self.created_by, self.target_audience, self.usage_scenarios
 
 
 @dataclass(frozen=True, slots=True)
 class _Stats:
-    """Sums over the documents; when the first was created and the last one changed, empty for none."""
+    """Sums over the documents; `first` is the earliest creation and `last` the latest change, empty if there
+    are no documents.
+    """
 
     name: str
     chunks: int = 0
@@ -79,7 +81,7 @@ class _Stats:
 
 
 async def every(read: Read) -> r.CollectionList:
-    """Those that are in use and those that are described, by name (in the order of code points)."""
+    """List the collections that are in use or described, by name (in the order of code points)."""
     stats = await _stats(read, IN_USE, _RANGE)
     every = (_Description(*row) for row in await read.rows(_DESCRIPTIONS))
     described = {one.name: one for one in every if _is_within(read, one.name)}
@@ -91,25 +93,25 @@ async def every(read: Read) -> r.CollectionList:
 
 
 async def detail(read: Read, id_: str) -> r.CollectionDetail:
-    """One with its figures. Raises `collection_not_found`."""
+    """Return a collection with its statistics. Raises `collection_not_found`."""
     return await _detail(read, await name_of(read, id_))
 
 
 async def name_of(read: Read, id_: str) -> str:
-    """The name alone, which costs no counting. Raises `collection_not_found`."""
+    """Return the name only, without counting. Raises `collection_not_found`."""
     known = await read.value("SELECT name FROM collections WHERE id = ?", (id_,))
     if known is not None and _is_within(read, known):
         return str(known)
     for (tag,) in await read.rows(*_names(read)):
         name = tag.removeprefix(r.PREFIX)
-        # A name that is described under another id has that one alone.
+        # A name described under another id has only that id.
         if r.collection_id(name) == id_ and await _description(read, name) is None:
             return str(name)
     raise no_collection_id(id_)
 
 
 async def ids(read: Read, names: Iterable[str]) -> dict[str, str]:
-    """The ids by name, of those that are collections; costs no counting either."""
+    """Return the ids of the names that are collections, without counting."""
     found = {}
     for name in dict.fromkeys(names):
         if (standing := await _description(read, name)) is not None:
@@ -120,11 +122,11 @@ async def ids(read: Read, names: Iterable[str]) -> dict[str, str]:
 
 
 async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.CollectionDetail:
-    """Describe a collection. What it says already changes nothing, `updated_at` neither.
+    """Describe a collection. An identical description changes nothing, not even `updated_at`.
 
-    `created_at` is that of the first document in it, else now. Raises `collection_exists` where the id
-    is another name's, the name has another id (also one that nobody has described, while a document is
-    in it), or the id may not be this name's (`ragler.may_have_id`); `forbidden` where that is out of reach.
+    `created_at` is that of the first document, or the current time. Raises `collection_exists` if the id
+    belongs to another name, the name has another id (even without a description, while a document is in it),
+    or the id is not allowed for this name (`ragler.may_have_id`); `forbidden` outside the access scope.
     """
     await write.hold_descriptions()
     standing = await _description(write, wanted.name)
@@ -157,7 +159,7 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
 
 
 def _names(read: Read) -> Condition:
-    """The statement for the tags of collections that documents within reach carry."""
+    """The statement for the collection tags of documents within the access scope."""
     within, reached = read.within("document_id")
     if not within:
         return NAMES, (*_RANGE, _BEYOND)
@@ -166,8 +168,9 @@ def _names(read: Read) -> Condition:
 
 
 def _is_within(read: Read, name: str) -> bool:
-    """Whether what was said of a collection is there for the caller. One that is in use within reach is there
-    without it."""
+    """True if the caller may see the description of this collection. The collection itself is also visible
+    through its documents within the access scope.
+    """
     return read.reach is None or read.reach.has(r.PREFIX + name)
 
 
@@ -185,7 +188,7 @@ async def _description(read: Read, name: str) -> _Description | None:
 
 
 async def _stats(read: Read, condition: str, values: Sequence[str]) -> dict[str, _Stats]:
-    """By name."""
+    """Return the statistics by collection name."""
     within, reached = read.within("document_id")
     sql = STATISTICS.format(index=read.statistics_index, condition=condition + within)
     found = await read.rows(sql, (*values, *reached))

@@ -1,4 +1,4 @@
-"""What a base keeps of the content of documents: put in, checked, and made again."""
+"""The stored content of documents: inserted, checked, and rebuilt."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NO_TEXT = "No text was found."
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A document with its text, None of a file, its chunks in order, and the vector of each, None where it is
-    not there.
+    """The content of a document: the text of a note (None for a file), its chunks in order, and a vector per
+    chunk, None where it is missing.
 
-    `positions` are those that the chunks have; `chunk_count` is what the document says.
+    `positions` are the stored positions of the chunks; `chunk_count` is the count stored with the document.
     """
 
     id: int
@@ -38,13 +38,13 @@ class Content:
 
 
 async def note_text(read: Read, document_id: int) -> str | None:
-    """The text of a note, as it was sent; None of a file."""
+    """Return the text of a note, as it was sent. A file has no text."""
     text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (document_id,))
     return None if text is None else str(text)
 
 
 async def passages(read: Read, document_id: int) -> list[str]:
-    """The texts of the chunks of a document, in order."""
+    """Return the texts of the chunks of a document, in order."""
     sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position"
     return [text for (text,) in await read.rows(sql, (document_id,))]
 
@@ -61,14 +61,14 @@ async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> 
 async def describe(
     write: Write, document_id: int, job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]
 ) -> None:
-    """Have a document say what its new content is, and keep the text of a note."""
+    """Update the columns of a document for its new content, and store the text of a note."""
     await assign(write, document_id, columns_of(job, prepared, metadata))
     await write.rows("DELETE FROM note_texts WHERE document_id = ?", (document_id,))
     await keep_text(write, document_id, job)
 
 
 def columns_of(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of what a job has brought."""
+    """Return the columns set by a job."""
     return {
         "kind": job.kind,
         "doc_type": job.doc_type,
@@ -84,24 +84,24 @@ def columns_of(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> 
 
 
 async def keep_text(write: Write, document_id: int, job: NewJob) -> None:
-    """Keep the whole text of a note; of a file none is."""
+    """Store the whole text of a note. A file has no stored text."""
     if job.kind == "note":
         sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
         await write.rows(sql, (document_id, job.text or ""))
 
 
 def metadata_columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a document's metadata."""
+    """Return the columns for a document's metadata."""
     source_type = metadata.get("source_type")
     return {
         "metadata": msgspec.json.encode(metadata).decode(),
-        # A column of its own, so that a filter need not read the JSON of every document.
+        # a column of its own, so that a filter does not parse JSON
         "source_type": source_type if isinstance(source_type, str) else None,
     }
 
 
 def outcome_columns(prepared: Prepared) -> dict[str, Any]:
-    """The columns that change with the content."""
+    """Return the columns that change with the content."""
     searchable = bool(prepared.chunks)
     return {
         "title": prepared.title,
@@ -116,23 +116,23 @@ def outcome_columns(prepared: Prepared) -> dict[str, Any]:
 
 
 async def damage(read: Read) -> list[str]:
-    """What the database itself finds wrong."""
+    """Return the faults found by the database's own integrity check."""
     return await read.damage()
 
 
 async def count(read: Read) -> int:
-    """How many documents there are."""
+    """Return the number of documents."""
     return int(await read.value("SELECT count(*) FROM documents"))
 
 
 async def ids_after(read: Read, document_id: int, limit: int) -> list[int]:
-    """The next documents, in the order of their numbers."""
+    """Return the next document ids in ascending order."""
     sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?"
     return [int(found) for (found,) in await read.rows(sql, (document_id, limit))]
 
 
 async def content(read: Read, document_id: int) -> Content | None:
-    """All of a document; None where it is gone."""
+    """Return the content of a document, or None."""
     columns = "id, title, sha256, chunk_count, extraction_method, pages, status_reason, language"
     row = await read.row(f"SELECT {columns} FROM documents WHERE id = ?", (document_id,))  # noqa: S608
     if row is None:
@@ -165,12 +165,12 @@ async def first_vector(read: Read, document_id: int) -> Vector | None:
 
 
 async def lacks_words(read: Read, document_id: int) -> bool:
-    """Whether words of a document are missing in the base; those of an index in files are not looked at."""
+    """True if words of a document are missing in the base. Indexes in files are not checked."""
     return bool(await read.value(read.lacking_words, (document_id,)))
 
 
 async def renew(write: Write, document_id: int, prepared: Prepared) -> None:
-    """Put the chunks of a document in again, with their words and vectors; no version changes."""
+    """Store the chunks of a document again, with their words and vectors; the version does not change."""
     await write.hold_base()
     await write.hold_document(document_id)
     await write.remove_content(document_id)
@@ -189,5 +189,5 @@ def _vector(read: Read, stored: Any) -> Vector | None:
     try:
         vector: Vector = read.vectors_of([stored])[0]
         return vector
-    except ValueError:  # not a whole number of numbers
+    except ValueError:  # the number of bytes is not a multiple of the item size
         return None

@@ -1,7 +1,7 @@
-"""Documents and their tags: found, listed, made by the commit of a job, changed and removed.
+"""Documents and their tags: found, listed, created by the commit of a job, changed and removed.
 
-The commit of a job leads to a new document, to the standing one that it turned out to be, or to a note's
-other text, and closes the job in the same transaction.
+The commit of a job creates a document, finds an existing duplicate, or replaces the text of a note, and
+closes the job in the same transaction.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _COLUMNS = (
 async def _rows(
     read: Read, condition: str, values: Sequence[Any], order: str = "", page: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
-    """The members of documents `d` within reach, by name."""
+    """Return the fields of the documents `d` within the access scope, by name."""
     kept = f"{originals.IS_KEPT} AS original"
     columns = ", ".join([*(f"d.{name}" for name in _COLUMNS), read.sources, read.tags, kept])
     within, reached = read.within("d.id")
@@ -84,7 +84,7 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
     found = []
     if isinstance(number, str):
         found = await _rows(read, "d.uid = ?", (number,))
-    elif number <= m.MAX_INTEGER:  # beyond, there is no document
+    elif number <= m.MAX_INTEGER:  # a greater number is no id
         found = await _rows(read, "d.id = ?", (number,))
     if not found:
         raise document_not_found(key)
@@ -92,21 +92,21 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
 
 
 async def find(read: Read, key: int | str) -> m.Document:
-    """By number or uid. Raises `document_not_found`."""
+    """Find a document by number or uid. Raises `document_not_found`."""
     return m.Document(**await _fields(read, key))
 
 
 async def has(read: Read, uid: str) -> bool:
-    """Whether there is a document of this uid."""
+    """True if a document has this uid."""
     return await read.value("SELECT id FROM documents WHERE uid = ?", (uid,)) is not None
 
 
 async def detail(
     read: Read, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200, text: bool = False
 ) -> m.DocumentDetail:
-    """By number or uid, with some of its chunks; `chunk_limit` 0 gives none. Raises `document_not_found`.
+    """Return a document by number or uid with a page of its chunks. Raises `document_not_found`.
 
-    With `text` a note has all of its text.
+    With `chunk_limit` 0 there are no chunks; with `text` a note has its whole text.
     """
     fields = await _fields(read, key)
     found = await read.rows(
@@ -125,8 +125,11 @@ async def detail(
 
 
 async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
-    """What has become of a quote. A note's text is kept whole; a file's, which is only ever replaced as a
-    whole, in chunks."""
+    """Check whether a quote still stands in its document.
+
+    A note's text is stored whole. The text of a file is searched in the chunk at the quoted place only: a
+    file is always replaced as a whole.
+    """
     found = await _rows(read, "d.uid = ?", (citation.document,))
     if not found:
         return GONE
@@ -142,7 +145,7 @@ async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
 
 
 async def _chunk_at(read: Read, document_id: int, place: int) -> m.Chunk | None:
-    """The chunk that has this character of the document's text."""
+    """Return the chunk that contains this character position of the document's text."""
     rows = await read.rows(
         f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.first <= ? AND c.beyond > ? "  # noqa: S608
         "ORDER BY c.position LIMIT 1",
@@ -163,10 +166,10 @@ async def page(
     limit: int,
     offset: int,
 ) -> m.DocumentList:
-    """One page of the documents that match, ties by id in the same direction.
+    """Return one page of the matching documents; ties are ordered by id in the same direction.
 
-    `source_path` matches exactly, also further paths of a deduplicated document, as `source_path_prefix`
-    does; `tag` may be several, between commas.
+    `source_path` and `source_path_prefix` also match the further paths of a deduplicated document. `tag` may
+    be several tags, separated by commas.
     """
     beginning, bounds = starts_with("source_path", source_path_prefix or "")
     of_sources = "d.id IN (SELECT document_id FROM document_sources WHERE {})"
@@ -190,7 +193,7 @@ async def page(
 
 
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
-    """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
+    """Return a note and its whole text. Raises `document_not_found` or `not_a_note`."""
     standing = await find(read, document_id)
     text = await note_text(read, standing.id)
     if text is None:
@@ -199,7 +202,7 @@ async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
 
 
 async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:
-    """Tags in use, in alphabetical order."""
+    """List the tags in use, in alphabetical order."""
     condition, bounds = starts_with("tag", prefix)
     within, reached = read.within("document_id")
     values = (*bounds, *reached)
@@ -219,23 +222,24 @@ async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagLis
 
 
 async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
-    """Insert the document and close the job; None when the lease is void.
+    """Insert the document and close the job; return None if the lease is void.
 
-    A document of the same kind, SHA-256 and `dedup_scope` is not doubled: the job closes with its id and
-    `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing one) and the
-    further source path is kept. For a job with `force_ocr` only a document that was read by OCR alone
-    (`OCR_METHOD`) is the same. What the source of the job pointed to before is replaced
-    (`kb_contracts.semantics.sources`).
+    A document of the same kind, SHA-256 and `dedup_scope` is not duplicated: the job closes with the id of
+    the existing document and `deduplicated`, the tags are united (keeping at most one `collection:` tag, that
+    of the existing document) and the new source path is added. For a job with `force_ocr` only a document
+    read by OCR alone (`OCR_METHOD`) is a duplicate. The document to which the job's source pointed before is
+    replaced (`kb_contracts.semantics.sources`).
 
-    Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at` and
-    `version` change, hash and size follow the text. A note that has this text and title changes not at all.
+    An update replaces the text and chunks of its note: id, uid and `created_at` stay, `updated_at` and
+    `version` change, hash and size follow the text. A note that already has this text and title is unchanged.
 
-    There is nothing for a job but what its caller reaches: nothing else is a duplicate, replaced or updated.
+    A job sees only documents within its caller's access scope: a document outside is neither a duplicate, nor
+    replaced, nor updated.
 
     Raises:
-        ValueError: not one vector for each chunk.
-        EngineError: `version_conflict` where the note has another version than expected, or another text than
-            the one that was prepared under a new title; `document_not_found` where it is gone.
+        ValueError: the number of vectors differs from the number of chunks.
+        EngineError: `version_conflict` if the note does not have the expected version, or if its text changed
+            since it was prepared for a new title; `document_not_found` if the note is gone.
     """
     if len(prepared.vectors) != len(prepared.chunks):
         raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
@@ -277,9 +281,9 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
 
 
 async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
-    """As `commit` where the document stands already, without the work that is then not needed.
+    """Close a job whose document already exists, without extraction and embedding.
 
-    None when no such document stands, or the lease is void: nothing has happened.
+    Return None and change nothing if there is no such document or the lease is void.
     """
     write.reach = leased.job.reach
     await write.hold_base()
@@ -292,7 +296,7 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 
 
 async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Job | None:
-    """Carry out the plan of a job and close it; None where that takes content, and none is `prepared`."""
+    """Carry out the plan of a job and close it. Return None if content is needed but not `prepared`."""
     plan = await sources.hold_plan(write, job)
     if prepared is None and (plan.swaps or plan.target is None):
         return None
@@ -303,7 +307,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
             await sources.detach(write, document_id, job.source_path)
             await raise_version(write, document_id)
     if plan.target is None:
-        assert prepared is not None  # without it there is a target
+        assert prepared is not None  # a plan without a target requires content
         document = await insert(write, job, prepared)
     else:
         swapped = prepared if plan.swaps else None
@@ -325,9 +329,9 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
 async def _submitted_again(
     write: Write, document_id: int, job: NewJob, prepared: Prepared | None
 ) -> m.Document:
-    """The standing document of a submission, with its tags and source; its content replaced by `prepared`."""
+    """Add the tags and source of a submission to an existing document; replace its content if `prepared`."""
     standing = await find(write, document_id)
-    if prepared is not None:  # first, so that it is kept as it was
+    if prepared is not None:  # first, so that the version kept is the old one
         await replace_content(write, document_id, prepared)
         await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
         await originals.release(write, [standing.sha256])
@@ -341,14 +345,14 @@ async def _submitted_again(
 
 
 async def replace_content(write: Write, document_id: int, prepared: Prepared) -> None:
-    """Put other chunks in the place of those of a document, which is kept as it was."""
+    """Replace the chunks of a document, and keep the old version."""
     await versions.keep(write, document_id, removed=False)
     await write.remove_content(document_id)
     await write.insert_content(document_id, prepared.title, prepared)
 
 
 async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int | None = None) -> m.Document:
-    """A new document with all that belongs to it; with a `document_id` of its own, which none has now."""
+    """Insert a new document with its text, source, tags and chunks, under `document_id` if that is given."""
     if document_id is None:
         document_id = await write.next_document()
     columns = {
@@ -377,7 +381,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
 
 
 async def raise_version(write: Write, document_id: int) -> None:
-    """A change of the document: the next version, and a later `updated_at`."""
+    """Increment the version of a document and advance `updated_at`."""
     earlier = await write.value("SELECT updated_at FROM documents WHERE id = ?", (document_id,))
     sql = "UPDATE documents SET version = version + 1, updated_at = ? WHERE id = ?"
     await write.rows(sql, (following(write.now, earlier), document_id))
@@ -388,7 +392,7 @@ async def raise_version(write: Write, document_id: int) -> None:
 async def delete(
     write: Write, key: int | str, if_match: int | None = None, *, purge: bool = False
 ) -> m.Removed:
-    """It can be brought back for some time, unless it is to be purged.
+    """Remove a document. It can be restored during the retention time, unless `purge` is set.
 
     Raises `document_not_found` or `version_conflict`.
     """
@@ -407,7 +411,10 @@ async def delete(
 
 @makes_room
 async def remove_source(write: Write, key: int | str, path: str, if_match: int | None) -> m.Removed:
-    """Raises `document_not_found`, `source_not_found` or `version_conflict`."""
+    """Remove a source from a document; remove the document if no submission of it is left.
+
+    Raises `document_not_found`, `source_not_found` or `version_conflict`.
+    """
     standing = await hold_version(write, key, if_match)
     if path not in standing.source_paths:
         raise source_not_found(path)
@@ -428,11 +435,11 @@ async def _remove(write: Write, document_id: int) -> None:
 
 @makes_room
 async def clear(write: Write, *, collections: bool = False) -> m.Removed:
-    """Remove all documents and cancel the jobs accepted before, at once, and keep nothing of them.
+    """Remove all documents at once, with their versions, and cancel all jobs accepted before.
 
-    What is described stays a collection under its id, unless `collections` says that it goes too.
+    Described collections keep their description and id, unless `collections` is set.
 
-    Raises `forbidden` to a caller with a reach.
+    Raises `forbidden` to a caller with an access scope.
     """
     check_whole(write.reach)
     await write.hold_base(alone=True)
@@ -451,14 +458,14 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
 
 
 async def hold(write: Write, key: int | str) -> m.Document:
-    """A document that nobody else changes until the transaction ends. Raises `document_not_found`."""
+    """Lock a document until the transaction ends, and return it. Raises `document_not_found`."""
     await write.hold_base()
     standing = await find(write, key)
     return await find(write, standing.id) if await write.hold_document(standing.id) else standing
 
 
 async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.Document:
-    """As `hold`, if it has the expected version."""
+    """Lock a document like `hold`, and check its version."""
     standing = await hold(write, key)
     check_version(standing.version, if_match)
     return standing
@@ -467,7 +474,10 @@ async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.
 async def set_metadata(
     write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
 ) -> m.Document:
-    """Raises `document_not_found` or `version_conflict`. The same metadata change no version."""
+    """Replace the metadata of a document. Equal metadata leave the version unchanged.
+
+    Raises `document_not_found` or `version_conflict`.
+    """
     standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing
@@ -477,7 +487,7 @@ async def set_metadata(
 
 
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
-    """Adding nothing new changes no version.
+    """Add tags to a document. If it has them all, the version stays unchanged.
 
     Raises `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
     """
@@ -502,7 +512,7 @@ async def _scope(write: Write, document_id: int) -> str:
 
 
 async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
-    """Add what is not there yet, in this order; whether anything was."""
+    """Add the missing tags in this order; return whether there were any."""
     added = 0
     for tag in tags:
         added += await write.changed(
@@ -515,7 +525,7 @@ async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 async def remove_tag(
     write: Write, key: int | str, tag: str, if_match: int | None, add: str | None = None
 ) -> m.Document:
-    """Take a tag off, then put `add` on: two changes of the document, neither of which is seen alone.
+    """Remove a tag, then add the tag `add`: two versions of the document, but one transaction.
 
     Raises `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
     """

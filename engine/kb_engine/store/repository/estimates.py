@@ -1,17 +1,17 @@
-"""Jobs as callers see them, with how long they will take yet, learned from those that were done here.
+"""Jobs as shown to callers, with an estimate of the remaining time, learned from the jobs done here.
 
-Of each kind of work a line is fitted to what was measured, seconds over bytes, by least squares: what any job
-costs, and what a byte adds. Older jobs count less, so that the line follows the machine and its load. It is
-kept in `measures` as five sums, which one statement updates when a job is done.
+For each kind of work a line is fitted by least squares, seconds over bytes: a fixed cost per job and a cost
+per byte. Older jobs weigh less, so that the line follows the machine and its load. It is stored in `measures`
+as five sums, which one statement updates when a job is done.
 
-    a job that runs     what the line says, and its own pace, which counts the more the further the job is
-    a job that waits    the line for itself, and for all that is before it in its lane, over as many jobs as
-                        run there at once
+    running job         the line and the job's own pace, weighted by its progress
+    waiting job         the line for itself, and for all work before it in its lane, divided by the number
+                        of jobs running there at once
 
-The two are told apart by sizes that differ. Where they are alike, time is in proportion to bytes, for sizes
-like these. How long work takes is unknown where its kind was never done here, or only in sizes far from its
-own. Where it stands before a job, all kinds together stand for it; where they do not know either, that job's
-time is unknown too.
+Fixed cost and cost per byte can be separated only if the sizes differ. If they are alike, time is taken as
+proportional to bytes, for similar sizes. The estimate is unknown if the kind of work was never done here, or
+only with very different sizes. For work before a job, the sums over all kinds are the fallback; if they give
+no estimate either, that job's time is unknown too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kb_contracts.api import models as m
 from kb_engine.store.repository.transaction import Read, Row, Write, seconds_between
 
 _WEIGHT_OF_OLDER = 0.9
-_SPREAD = 0.1  # of the sizes, relative to their squares: under that they are alike
-_REACH = 8  # times as large as the large ones that were measured is no longer like them
+_SPREAD = 0.1  # variance of the sizes over their mean square; below this they count as alike
+_REACH = 8  # a size more than this many times the large measured ones has no estimate
 
 _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
@@ -39,7 +39,7 @@ JOB_COLUMNS = ", ".join([*_WORK, *_JOB, *_REST])
 
 
 class _Work(NamedTuple):
-    """What a job asks of the engine, and where it stands in the queue."""
+    """The work that a job requires, and its place in the queue."""
 
     id: str
     status: m.JobStatus
@@ -58,14 +58,14 @@ class _Measures(NamedTuple):
     bytes: float
     seconds: float
     squares: float
-    """Of the bytes."""
+    """Sum of the squared sizes."""
     products: float
-    """Of bytes and seconds."""
+    """Sum of bytes times seconds."""
 
     def seconds_for(self, jobs: float, size: float) -> float | None:
-        """How long so many jobs of so many bytes in all would take, one after the other.
+        """Estimate the seconds for `jobs` jobs of `size` bytes in total, one after the other.
 
-        None: nothing like them was measured.
+        Return None if no similar job was measured.
         """
         if not self.bytes:
             return None if size else jobs * self.seconds / self.jobs
@@ -84,9 +84,9 @@ class _Measures(NamedTuple):
 
 
 async def measure(write: Write, job_id: str) -> None:
-    """Learn from a job that is done now how long such work takes."""
+    """Add a completed job to the measurements."""
     done = await write.row(
-        # Of several attempts the time between them is not known.
+        # After several attempts the working time is unknown, as it includes the pauses.
         "SELECT kind, format, force_ocr, size_bytes, started_at FROM jobs "
         "WHERE id = ? AND attempts = 1 AND NOT deduplicated",
         (job_id,),
@@ -96,7 +96,7 @@ async def measure(write: Write, job_id: str) -> None:
     kind, form, ocr, size, started_at = done
     work = _name(kind, form, ocr)
     if not await write.try_measures(work):
-        return  # another engine is at it, and would be waited for; the line follows from fewer jobs too
+        return  # Another engine holds the lock. Skip this job: waiting costs more than one sample.
     seconds = seconds_between(started_at, write.now)
     sums = ", ".join(
         f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}" for name in _Measures._fields
@@ -109,9 +109,9 @@ async def measure(write: Write, job_id: str) -> None:
 
 
 async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
-    """The jobs of `JOB_COLUMNS`, those that have not ended with an estimate.
+    """Build the jobs from rows of `JOB_COLUMNS`, unfinished ones with an estimate.
 
-    Jobs that wait between the first and the last of `found` that do are all in it: it is a page of the queue.
+    `found` must be a page of the queue: every waiting job between its first and last waiting job is in it.
     """
     wanted = [_Work(*row[: len(_WORK)]) for row in found]
     waiting = [each.seq for each in wanted if each.status == "queued"]
@@ -125,7 +125,7 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
         "FROM jobs WHERE status = 'running'"
     ):
         queues[lane].add_running(row)
-    # By the order of acceptance, which the turns of callers change a little.
+    # In order of acceptance, an approximation of the fair order.
     for lane, kind, form, ocr, count, size in await read.rows(
         "SELECT lane, kind, format, force_ocr, count(*), sum(size_bytes) FROM jobs "
         "WHERE status = 'queued' AND seq < ? GROUP BY lane, kind, format, force_ocr",
@@ -144,7 +144,7 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
 
 
 def _job(row: Row, now: str, estimate: float | None) -> m.Job:
-    """A job of `JOB_COLUMNS`, as it is at `now`."""
+    """Build a job from a row of `JOB_COLUMNS` at the time `now`."""
     *values, tags, deduplicated, outcome, left_out, retryable, code, message = row[len(_WORK) :]
     fields = dict(zip(_JOB, values, strict=True))
     done, total = fields["completed_steps"], fields["total_steps"]
@@ -166,7 +166,7 @@ def _job(row: Row, now: str, estimate: float | None) -> m.Job:
 
 
 class _Queue:
-    """The seconds of work that stand before a job in one lane."""
+    """The seconds of work before a job in one lane."""
 
     def __init__(self, known: Mapping[str, _Measures], now: str) -> None:
         self._known = known
@@ -174,7 +174,7 @@ class _Queue:
         self._all = _Measures(*map(sum, zip(*known.values(), strict=True))) if known else None
         self._before: float | None = 0.0
         self.left: dict[str, float | None] = {}
-        """Of the jobs that run, by id."""
+        """Remaining seconds of the running jobs, by id."""
 
     def add(self, name: str, jobs: int, size: int) -> None:
         self._wait(self._seconds_for(name, jobs, float(size)))
@@ -195,7 +195,7 @@ class _Queue:
         return self._before / max(1, len(self.left)) + seconds
 
     def _seconds_for(self, name: str, jobs: int, size: float) -> float | None:
-        """By what is known of such work, or else of all."""
+        """Estimate from the measurements of this kind of work, or failing that of all kinds."""
         for measures in (self._known.get(name), self._all):
             if measures is not None and (seconds := measures.seconds_for(jobs, size)) is not None:
                 return seconds
@@ -206,7 +206,7 @@ class _Queue:
 
 
 def _left(seconds: float | None, elapsed: float, share: float) -> float | None:
-    """Of the seconds that were learned, and of a job's own pace; None where there is neither."""
+    """Combine the learned time with the job's own pace; None if both are unknown."""
     pace = elapsed * (1 - share) / share if share else None
     if seconds is None:
         return pace

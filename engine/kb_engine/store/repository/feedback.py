@@ -1,4 +1,4 @@
-"""What voices have said of documents: a row for each voice and document, which goes with its document."""
+"""Feedback: one row for each voice and document, removed with its document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TALLY = (
 
 
 async def give(write: Write, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
-    """Take down what a voice says of a document; the same again changes nothing.
+    """Store the feedback of a voice on a document; repeated feedback changes nothing.
 
     Raises `document_not_found`.
     """
@@ -37,7 +37,7 @@ async def give(write: Write, key: int | str, voice: str, signal: m.Signal) -> m.
 
 
 async def votes(read: Read, document_ids: Iterable[int]) -> dict[int, Votes]:
-    """What was said of these documents, by their ids; those of which nothing was said are left out."""
+    """Return the votes on these documents by id; documents without votes are left out."""
     wanted = read.list_value(list(dict.fromkeys(document_ids)))
     found = await read.rows(_TALLY.format(among=read.among), (wanted,))
     return {document_id: Votes(*counts) for document_id, *counts in found}

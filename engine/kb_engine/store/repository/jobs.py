@@ -1,4 +1,6 @@
-"""The durable queue: SQL around the table of job states. Callers take turns, each with its oldest job."""
+"""The durable queue: SQL around the state table of jobs. Scheduling is fair: callers take turns, each with
+its oldest job.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from kb_engine.store.repository.transaction import (
 from kb_engine.turns import LANES, Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
-"""Ended jobs beyond the newest of these are forgotten."""
+"""Number of ended jobs kept in the list; older ones are deleted."""
 _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
@@ -54,7 +56,7 @@ _LEASED_COLUMNS = ", ".join(
 
 
 async def accept(write: Write, new: NewJob) -> m.Job:
-    """Queue a job, durably. Raises `queue_full`."""
+    """Queue a job durably. Raises `queue_full`."""
     await write.hold_queue()
     check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
     lane = lane_of(new.kind, new.size_bytes)
@@ -83,7 +85,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
 
 
 async def find(read: Read, job_id: str) -> m.Job:
-    """Raises `job_not_found`."""
+    """Return a job by its id. Raises `job_not_found`."""
     within, reached = read.job_within()
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?{within}"  # noqa: S608
     found = await read.rows(sql, (job_id, *reached))
@@ -94,7 +96,7 @@ async def find(read: Read, job_id: str) -> m.Job:
 
 
 async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
-    """Newest first."""
+    """Return a page of jobs, the newest first."""
     within, reached = read.job_within()
     condition, values = (
         (f"status = ?{within}", (status, *reached)) if status else (f"true{within}", tuple(reached))
@@ -109,7 +111,7 @@ async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) 
 
 @makes_room
 async def cancel(write: Write, job_id: str) -> m.Job:
-    """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
+    """Cancel a queued or running job; its lease becomes void. Raises `job_finished`."""
     within, reached = write.job_within()
     if not await _end(write, Event.CANCEL, f"id = ?{within}", (job_id, *reached)):
         standing = await find(write, job_id)
@@ -120,7 +122,7 @@ async def cancel(write: Write, job_id: str) -> m.Job:
 
 
 async def cancel_all(write: Write) -> int:
-    """Cancel everything accepted so far, and keep nothing of what failed; how many were cancelled."""
+    """Cancel all accepted jobs, drop the bytes of failed ones, and return the number of cancelled jobs."""
     write.notify("cleared")
     await let_go(write, [one.id for one in await kept(write)])
     return await _end(write, Event.CANCEL, "true", ())
@@ -129,12 +131,11 @@ async def cancel_all(write: Write) -> int:
 async def take(
     write: Write, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
 ) -> LeasedJob | None:
-    """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
+    """Lease the queued job whose turn it is in these lanes and count the attempt; None if no job is ready.
 
-    `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
-    has not ended, nor a job while an earlier one of the same source has not: they follow one another. Nor a
-    job that rests because engines died on it, or that somebody
-    is just taking.
+    Jobs of the callers in `without` stay queued. Skipped as well: an update while an earlier update of the
+    same note is unfinished, a job while an earlier job of the same source is unfinished (they run in order),
+    a job that rests after engine crashes, and a job locked by another engine.
     """
     waiting = sources(Event.TAKE)
     following = (
@@ -142,7 +143,7 @@ async def take(
         f"AND lane IN ({placeholders(len(lanes))}) AND NOT caller {write.among} "
         "AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.kind = 'update' AND jobs.kind = 'update' "
         "AND e.document_id = jobs.document_id AND e.finished_at IS NULL AND e.seq < jobs.seq) "
-        # One that is tried again may have a later one of its source at work.
+        # A retried job may find a later job of its source running.
         "AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.source_path = jobs.source_path "
         "AND e.source_scope = jobs.source_scope AND e.finished_at IS NULL "
         "AND (e.seq < jobs.seq OR e.status = 'running')) "
@@ -170,9 +171,9 @@ async def take(
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
-    """Queue a job again, with the next turn of its caller in another lane; the attempt does not count.
+    """Requeue a job in another lane with its caller's next turn; the attempt does not count.
 
-    False when the lease is void.
+    Return False if the lease is void.
     """
     await write.hold_queue()
     write.drop_lease(leased.lease)
@@ -186,7 +187,7 @@ async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
 
 
 async def _turn(read: Read, caller: str, lane: str) -> int:
-    """The turn of new work of a caller in a lane."""
+    """Return the turn number for a caller's next job in a lane."""
     last = "SELECT max(turn) FROM jobs WHERE caller = ? AND lane = ? AND status IN ('queued', 'running')"
     served = (
         "SELECT coalesce((SELECT min(turn) FROM jobs WHERE lane = ? AND status = 'queued'), "
@@ -196,7 +197,7 @@ async def _turn(read: Read, caller: str, lane: str) -> int:
 
 
 async def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
-    """Note progress; False when the lease is void and the work should stop."""
+    """Record progress. Return False if the lease is void and the work should stop."""
     until, end = write.lease_end
     sql = (
         f"UPDATE jobs SET {until}step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
@@ -206,13 +207,13 @@ async def report(write: Write, lease: str, job_id: str, step: str, completed: in
 
 
 async def hold(write: Write, leased: LeasedJob) -> bool:
-    """Whether the lease is good; then nobody can take it away until the transaction ends."""
+    """True if the lease is valid; then the job is locked until the transaction ends."""
     good = "SELECT true FROM jobs WHERE id = ? AND lease = ? AND status = 'running'"
     return bool(await write.value(good + write.for_update, (leased.job.id, leased.lease)))
 
 
 async def hold_last_update(write: Write, document_id: int) -> NewJob | None:
-    """The update of a note that was accepted last and has not ended; held until the transaction ends."""
+    """Lock and return the most recently accepted unfinished update of a note."""
     found = await write.row(
         f"SELECT {_LEASED_COLUMNS} FROM jobs WHERE kind = 'update' AND document_id = ? "  # noqa: S608
         f"AND finished_at IS NULL ORDER BY seq DESC LIMIT 1{write.for_update}",
@@ -230,7 +231,7 @@ async def complete(
     outcome: m.SourceOutcome,
     left_out: Sequence[m.LeftOut],
 ) -> m.Job:
-    """Close a running job with the document that came of it, and how."""
+    """Close a running job with its document and outcome."""
     await _end(write, Event.COMPLETE, "id = ?", (job_id,))
     await write.rows(
         "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
@@ -244,7 +245,7 @@ async def complete(
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
-    """Close the job as failed, its text and file kept if a retry may help; False when the lease is void."""
+    """Close the job as failed; keep its text and file if a retry may help. False if the lease is void."""
     write.drop_lease(lease)
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False
@@ -278,22 +279,22 @@ async def retry(write: Write, job_id: str) -> m.Job:
 
 
 async def kept(read: Read) -> list[KeptJob]:
-    """The failed jobs whose bytes are kept, the oldest failure first."""
+    """Return the failed jobs with kept bytes, the oldest failure first."""
     sql = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDER BY finished_at, seq"
     return [KeptJob(*found) for found in await read.rows(sql)]
 
 
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:
-    """Keep the bytes of these jobs no longer, those that have failed."""
+    """Drop the kept bytes of these failed jobs."""
     sql = f"UPDATE jobs SET retryable = false WHERE id {write.among} AND retryable RETURNING id, spool"  # noqa: S608
     await _drop_bytes(write, await write.rows(sql, (write.list_value(job_ids),)))
 
 
 async def release(write: Write) -> int:
-    """Queue again what nobody holds any more; how many.
+    """Requeue running jobs that no engine holds any more; return their number.
 
-    However often that happens to a job: its engine died, which is not its fault. `rests_until` says when it
-    may be taken again.
+    There is no limit per job, because the death of an engine is not the job's fault. `rests_until` delays the
+    next attempt.
     """
     found = await write.rows(
         "SELECT id, crashes + 1 FROM jobs WHERE status = 'running'"  # noqa: S608
@@ -309,10 +310,11 @@ async def release(write: Write) -> int:
 
 
 def rests_until(crashes: int, now: str) -> str | None:
-    """When a job may be taken again that ran at so many deaths of an engine in a row; None: at once.
+    """The earliest time of the next attempt after `crashes` consecutive engine deaths (None: immediately).
 
-    Such a death is not the job's fault and costs it nothing. But one that ran at the third in a row may be
-    what kills, so that it lets the others go first: ten seconds, each time twice as long, at most an hour.
+    An engine's death is not the job's fault and costs it no attempt. But a job running at the third death in
+    a row may be the cause, so it lets the remaining jobs go first: ten seconds, doubled each time, at most an
+    hour.
     """
     if crashes <= _FREE_CRASHES:
         return None
@@ -321,7 +323,7 @@ def rests_until(crashes: int, now: str) -> str | None:
 
 
 async def hand_back(write: Write, condition: str = "true", values: Sequence[Any] = ()) -> None:
-    """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
+    """Requeue the jobs running here during an orderly shutdown; the attempt does not count."""
     running = f"SELECT id FROM jobs WHERE status = 'running' AND {condition} ORDER BY seq"  # noqa: S608
     found = await write.rows(running + write.for_update, values)
     for (job_id,) in found:
@@ -332,7 +334,7 @@ async def hand_back(write: Write, condition: str = "true", values: Sequence[Any]
 
 
 async def spooled(read: Read) -> set[str]:
-    """The spool names of waiting, running and kept jobs."""
+    """Return the spool names of waiting, running and kept jobs."""
     wanted = (
         "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
     )
@@ -340,7 +342,7 @@ async def spooled(read: Read) -> set[str]:
 
 
 async def _prune(write: Write) -> None:
-    """Forget the oldest ended jobs over the bound, but none whose bytes are kept."""
+    """Delete the oldest ended jobs over the limit, except jobs with kept bytes."""
     oldest = write.selected.format(
         "SELECT seq FROM jobs WHERE seq <= ("  # noqa: S608
         "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "
@@ -350,10 +352,11 @@ async def _prune(write: Write) -> None:
 
 
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
-    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file.
+    """Move jobs to a final state if the event is allowed; return their number. Failed jobs keep text and
+    file.
 
-    After an update the next one of its note may be taken, after another job the next one of its source, by
-    any engine.
+    The end of an update makes the next update of its note ready for any engine; likewise for jobs of one
+    source.
     """
     allowed, failed = sources(event), event is Event.FAIL
     ended = await write.rows(
@@ -373,7 +376,7 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
 
 
 async def _drop_bytes(write: Write, ended: Sequence[Row]) -> None:
-    """Delete the texts and files of jobs, given as id and name in the spool."""
+    """Delete the texts and files of jobs, given as id and spool name."""
     if ended:
         ids = write.list_value([job_id for job_id, _ in ended])
         await write.rows(f"DELETE FROM job_texts WHERE job_id {write.among}", (ids,))  # noqa: S608
@@ -390,7 +393,7 @@ async def _requeue(write: Write, job_id: str) -> None:
 
 
 def _leased(row: Row) -> LeasedJob:
-    """A job as a worker gets it, from `_LEASED_COLUMNS`."""
+    """Build a leased job from a row of `_LEASED_COLUMNS`."""
     *values, force_ocr, tags, metadata, reach, lease, attempts, lane = row
     fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
     wanted = NewJob(

@@ -1,4 +1,4 @@
-"""Which tags a caller reaches, as SQL. Repositories get their conditions from `Read.within`."""
+"""The access scope of a caller as SQL. Repositories get their conditions from `Read.within`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
 
 def reached(reach: Reach, column: str) -> Condition:
-    """Whether a column has a tag within the reach."""
+    """Condition on a column: it has a tag within the access scope."""
     tags = sorted(reach.tags)
     either = [f"{column} IN ({','.join('?' * len(tags))})"] if tags else []
     values: list[Any] = tags
@@ -27,13 +27,15 @@ def reached(reach: Reach, column: str) -> Condition:
 
 
 def of_document(reach: Reach, column: str) -> Condition:
-    """Whether a column has the number of a document within the reach."""
+    """Condition on a column: it has the id of a document within the access scope."""
     where, values = reached(reach, "tag")
     return f"{column} IN (SELECT document_id FROM document_tags WHERE {where})", values  # noqa: S608
 
 
 def starts_with(column: str, prefix: str) -> tuple[str, list[str]]:
-    """A condition that uses the column's index and knows no wildcards: a range up to the next prefix."""
+    """Return a prefix condition as a range up to the next prefix, which uses the column's index and needs no
+    escaping of wildcards.
+    """
     if not prefix:
         return "true", []
     beyond = prefix.rstrip(chr(_LAST))

@@ -1,4 +1,4 @@
-"""The SQL of a search: which documents may answer, and from an index's candidates to the results."""
+"""The SQL of a search: the filter on documents, and the results for an index's candidates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESULT_COLUMNS = f"{CHUNK_COLUMNS}, {', '.join(f'd.{name}' for name in _SUMMARY
 
 
 def condition(selection: Selection) -> Condition:
-    """What documents `d` have to meet, a `?` for each value; empty when that is nothing."""
+    """Return the filter on documents `d`, with a `?` for each value; empty without filters."""
     conditions = list(_conditions(selection))
     where = " AND ".join(sql for sql, _ in conditions)
     return where, [one for _, values in conditions for one in values]
@@ -66,16 +66,16 @@ WITH RECURSIVE each (language) AS (
   WHERE e.language IS NOT NULL)
 SELECT language FROM each WHERE language IS NOT NULL
 """
-"""From one entry of the index to the next: as many steps as there are languages, however many documents."""
+"""Skip scan from one index entry to the next: one step per language, however many documents there are."""
 
 
 async def languages(read: Read) -> list[str]:
-    """Those that documents of the base are known to be in, as far as the caller reaches them."""
+    """Return the languages of the documents within the access scope, as far as they were recognised."""
     return [language for (language,) in await read.rows(*languages_within(read.reach))]
 
 
 def languages_within(reach: Reach | None) -> Condition:
-    """The statement for the languages of the documents within a reach."""
+    """The statement for the languages of the documents within an access scope."""
     if reach is None:
         return LANGUAGES, ()
     where, values = of_document(reach, "d.id")
@@ -84,7 +84,7 @@ def languages_within(reach: Reach | None) -> Condition:
 
 
 async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set[int]:
-    """Those of these chunks whose passages hold what they must, and nothing that they must not."""
+    """Return the given chunks whose text passes the phrases and exclusions."""
     within, reached = read.within("d.id")
     sql = (
         "SELECT c.id, d.title, c.heading, c.text "  # noqa: S608
@@ -95,9 +95,9 @@ async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set
 
 
 async def found(read: Read, query: Query, candidates: Candidates) -> Found:
-    """The results of a query, best first, ties by chunk id.
+    """Return the results of a query by descending score, ties by chunk id.
 
-    A candidate whose chunk is gone is left out: an index of its own may not know yet.
+    Candidates without an existing chunk are left out: a separate index may lag behind.
     """
     ranked, weak = rank(candidates, query)
     ranked = ranked[: query.top]
@@ -115,7 +115,7 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
 
 async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | None = None) -> list[int]:
-    """Those of these chunks that are there, and meet the selection."""
+    """Return the given chunks that exist and match the selection."""
     within, reached = read.within("d.id")
     where, selected = condition(selection) if selection else ("", [])
     sql = (
@@ -129,16 +129,16 @@ async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | Non
 async def at(
     read: Read, chunk_ids: Sequence[int], selection: Selection | None = None
 ) -> dict[int, m.SearchResult]:
-    """Results without a score, those of these chunks that are there, by their ids.
+    """Return existing chunks as results without a score, by id.
 
-    A cursor may name any chunk, and an index of its own may not know yet where a document has gone: what
-    is out of reach by now is left out here, as is what does not meet the selection any more.
+    A cursor may name any chunk, and a separate index may not know yet that a document was moved. So chunks
+    outside the access scope, or not matching the selection any more, are left out here.
     """
     if not chunk_ids:
         return {}
     within, reached = read.within("d.id")
     where, selected = condition(selection) if selection else ("", [])
-    # CROSS JOIN: SQLite looks the chunks up first, and not all that documents of the selection have.
+    # CROSS JOIN makes SQLite look up the chunks first, instead of scanning all chunks of the selection.
     sql = (
         f"SELECT {_RESULT_COLUMNS}, {read.tags} FROM chunks c CROSS JOIN documents d "  # noqa: S608
         f"WHERE d.id = c.document_id AND c.id {read.among}{within} AND {where or 'true'}"
@@ -157,7 +157,7 @@ async def at(
 
 
 async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:
-    """Put the chunks before and after each result into it, `count` on either side, or as many as it has."""
+    """Add up to `count` chunks before and after each result, or as many as it already has if more."""
     for result in results:
         index = result.chunk.index
         first, last = index - max(count, len(result.before)), index + max(count, len(result.after))
@@ -172,5 +172,5 @@ async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: in
 
 
 def chunk(row: Row) -> m.Chunk:
-    """A chunk from `CHUNK_COLUMNS`."""
+    """Build a chunk from a row of `CHUNK_COLUMNS`."""
     return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))

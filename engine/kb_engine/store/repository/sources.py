@@ -1,7 +1,7 @@
-"""Sources of documents: a path within the document's collection, and what a job under it is about.
+"""Sources of documents: a path within the document's collection, and the effect of a job with that path.
 
-The collection of a source is that of its document, read from its tags: a document that is moved takes its
-sources along, and nothing is kept twice.
+The collection of a source is read from the tags of its document: moving a document moves its sources with it,
+without a second record.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kb_engine.store.repository.transaction import Read, Write
 
 
 async def duplicate_of(read: Read, job: NewJob) -> int | None:
-    """The document that a commit would take for the same at this moment; it may be removed the next.
+    """Return the document that a commit would treat as a duplicate now. It may be removed at any time.
 
-    It is the oldest of the same kind, content and scope. Where the scope is itself a tag of the job (a
-    collection), the document must still carry it: one that is just being moved is no duplicate here.
-    Nor, for a job that forces OCR, is one whose text was taken from the file: whoever asks for that wants it
-    read in the other way. With a source path it is in the collection of the source.
+    It is the oldest one with the same kind, content and scope. If the scope is itself a tag of the job (a
+    collection), the document must carry it: a document that is being moved is no duplicate. For a job that
+    forces OCR, a document whose text was extracted from the file is no duplicate, because the caller wants it
+    read by OCR. With a source path the document must be in the collection of the source.
 
-    It is within reach, so that what is not has no say in what becomes of a submission.
+    Only documents within the access scope count, so that hidden documents do not affect a submission.
     """
     content = "sha256" if job.kind == "file" else "note_hash"
     sql = (
@@ -46,20 +46,20 @@ async def duplicate_of(read: Read, job: NewJob) -> int | None:
 
 
 async def duplicate_for(read: Read, job: NewJob) -> int | None:
-    """As `duplicate_of`, of what the caller of the job reaches."""
+    """Return the duplicate like `duplicate_of`, within the access scope of the job's caller."""
     read.reach = job.reach
     return await duplicate_of(read, job)
 
 
 async def hold_plan(write: Write, job: NewJob) -> Plan:
-    """What becomes of a job, of documents that nobody else changes until the transaction ends."""
+    """Plan a job and lock its documents until the transaction ends."""
     await write.hold_content(job.kind, job.content_hash, job.dedup_scope)
     if job.source_path is not None:
         await write.hold_content("source", job.source_path, source_scope(job.tags, job.dedup_scope))
     held: set[int] = set()
     while True:
         planned = await plan_of(write, job)
-        # Once they are held, what was read may be out of date.
+        # Data read before the lock may be out of date.
         changed = [await write.hold_document(each) for each in sorted(planned.documents - held)]
         if not any(changed):
             return planned
@@ -67,13 +67,13 @@ async def hold_plan(write: Write, job: NewJob) -> Plan:
 
 
 async def plan_of(read: Read, job: NewJob) -> Plan:
-    """What a commit of the job would do at this moment."""
+    """Return the effect that a commit of the job would have now."""
     pointing = [] if job.source_path is None else await holders(read, job.source_path, job)
     return plan(job.source_path, await duplicate_of(read, job), pointing)
 
 
 async def holders(read: Read, path: str, job: NewJob) -> list[Holder]:
-    """The documents that the source of a job points to."""
+    """Return the documents to which the source of a job points."""
     scope = source_scope(job.tags, job.dedup_scope)
     within, reached = read.within("d.id")
     pointed_to = "d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)"
@@ -89,13 +89,13 @@ async def holders(read: Read, path: str, job: NewJob) -> list[Holder]:
 
 
 async def holder(read: Read, document: m.Document) -> Holder:
-    """What holds a document."""
+    """Return a document as a holder of its sources."""
     unsourced = await read.value("SELECT unsourced FROM documents WHERE id = ?", (document.id,))
     return Holder(document.id, document.source_paths, bool(unsourced))
 
 
 async def attach(write: Write, document: m.Document, job: NewJob) -> bool:
-    """Keep where a document came from, if it was from somewhere; whether that path was not known."""
+    """Add the job's source path to a document, or mark it as unsourced; return whether the path was new."""
     document_id, path = document.id, job.source_path
     if path is None:
         await write.rows("UPDATE documents SET unsourced = true WHERE id = ?", (document_id,))
@@ -111,13 +111,13 @@ async def attach(write: Write, document: m.Document, job: NewJob) -> bool:
 
 
 async def point(write: Write, path: str, document_id: int) -> None:
-    """Let a source point to a document that it did not."""
+    """Add a new source path to a document."""
     sql = "INSERT INTO document_sources (document_id, source_path) VALUES (?, ?)"
     await write.rows(sql, (document_id, path))
 
 
 async def detach(write: Write, document_id: int, path: str) -> None:
-    """Let a source point to a document no longer."""
+    """Remove a source path from a document."""
     gone = "DELETE FROM document_sources WHERE document_id = ? AND source_path = ?"
     await write.rows(gone, (document_id, path))
     await _set_first(write, document_id)

@@ -1,9 +1,8 @@
-"""A base as a whole: its totals, whether it answers, and the log of its changes for an index of its own.
+"""The base as a whole: totals, health, and the log of changes for a separate index.
 
-Every change of a document is a generation, counted in the transaction that makes it (`Write.touch_base`).
-Where the base has an index that keeps its data for itself the transaction also notes the document in
-`index_changes`, until the index has applied it. Generations that were not noted, by an engine that was
-started without the index, are missing in the log, which shows as a gap.
+Every change of a document gets a generation, counted in the same transaction (`Write.touch_base`). If the
+base has a separate index, the transaction also records the document in `index_changes`, until the index has
+applied it. An engine started without that index does not record its changes, which leaves a gap in the log.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from kb_engine.store.repository.transaction import Read, Write, parse
 
 
 async def counts(read: Read) -> Counts:
-    """Totals, from indexes alone, of what is within reach.
+    """Return the totals within the access scope, read from indexes alone.
 
-    With a reach a change is seen while its document is there, and how large the base is, is not told.
+    With an access scope `last_updated` ignores removed documents, and the sizes of the base are 0.
     """
     within, reached = read.within("d.id")
     groups = await read.rows(
@@ -57,19 +56,19 @@ async def counts(read: Read) -> Counts:
 
 
 async def ping(write: Write) -> None:
-    """Prove that the base can be written."""
+    """Check that the base can be written."""
     await write.rows(write.ping, (write.now,))
 
 
 async def generation(read: Read) -> int:
-    """The number of the last change; 1 at least."""
+    """Return the number of the last change, at least 1."""
     return int(await read.value(read.generation))
 
 
 async def changes_since(read: Read, applied: int, limit: int) -> tuple[Changes, int] | None:
-    """What has changed since a generation in up to `limit` steps, and the generation that this leads to.
+    """Return up to `limit` changes after a generation, and the generation that they lead to.
 
-    None where the log has a gap, or does not reach back so far.
+    Return None if the log has a gap or does not reach back so far.
     """
     latest = await generation(read)
     if applied == latest:
@@ -91,14 +90,14 @@ async def changes_since(read: Read, applied: int, limit: int) -> tuple[Changes, 
 
 
 async def documents_after(read: Read, document_id: int, limit: int) -> list[IndexedDocument]:
-    """The next documents by id."""
+    """Return the next documents by id."""
     return await _documents(
         read, "IN (SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?)", (document_id, limit)
     )
 
 
 async def forget_changes(write: Write, generation: int) -> None:
-    """The index has this generation: the log up to it is not needed any more."""
+    """Truncate the log up to this generation, which the index has applied."""
     await write.rows("DELETE FROM index_changes WHERE generation <= ?", (generation,))
 
 

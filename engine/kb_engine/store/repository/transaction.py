@@ -1,11 +1,11 @@
-"""The transactions that repositories work in, and what differs between the dialects of SQL.
+"""The transactions in which repositories work, and the differences between the dialects of SQL.
 
-A repository is written as coroutines. On PostgreSQL they wait for the server. On SQLite they run on a thread
-of the store, where nothing in them ever waits, so that a transaction on SQLite is one visit to its thread,
-and a statement costs it two coroutines more, less than a microsecond.
+A repository consists of coroutines. On PostgreSQL they wait for the server. On SQLite they run on a thread of
+the store and never suspend, so that a transaction on SQLite is a single call on its thread; a statement costs
+two extra coroutines, less than a microsecond.
 
-Statements have a `?` for each value. Where the databases need other SQL, an attribute or a method of `Read`
-or `Write` has it; what only one of them needs (locks, notifications, files in the base) does nothing on the
+Statements have a `?` for each value. Where the databases need different SQL, an attribute or method of `Read`
+or `Write` supplies it. Methods needed by only one database (locks, notifications, files) do nothing on the
 other.
 """
 
@@ -36,11 +36,11 @@ Row = Sequence[Any]
 _ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
 
 
-# Times as the base keeps them: RFC 3339, UTC, `Z`, always six decimals, so that text order is time order.
+# Timestamps in the base are RFC 3339, UTC, `Z`, always with six decimals, so that text order is time order.
 
 
 def stamp(moment: datetime) -> str:
-    """The text of an aware moment."""
+    """Format a timezone-aware datetime as a timestamp of the base."""
     # isoformat, because strftime does not pad years before 1000.
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
@@ -50,83 +50,83 @@ def parse(text: str) -> datetime:
 
 
 def following(now: str, earlier: str) -> str:
-    """`now`, or the instant after `earlier` where the clock did not move on (or went back)."""
+    """Return `now`, or one microsecond after `earlier` if the clock stood still or went back."""
     return now if now > earlier else stamp(parse(earlier) + timedelta(microseconds=1))
 
 
 def seconds_between(start: str, end: str) -> float:
-    """The seconds from one to the other; none where a clock was put back in between."""
+    """Return the seconds from `start` to `end`; 0 if the clock was set back in between."""
     return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
 
 
 @dataclass(eq=False)
 class Read(ABC):
-    """An open transaction; all that it reads is of one state of the base.
+    """An open transaction; all its reads see one snapshot of the base.
 
-    `db` is the connection of the driver, for what is not a repository's. Fragments of SQL that may be empty
+    `db` is the driver's connection, for SQL that belongs to no repository. SQL fragments that may be empty
     begin with a space.
     """
 
     sources: ClassVar[str]
-    """The column of all source paths of a document `d`."""
+    """Column expression: all source paths of a document `d`."""
     tags: ClassVar[str]
-    """The column of all tags of a document `d`."""
+    """Column expression: all tags of a document `d`."""
     read_list: ClassVar[staticmethod[[Any], list[str]]]
-    """The texts of a value of these columns."""
+    """Decodes a value of `sources` or `tags` into a list of strings."""
     among: ClassVar[str]
-    """A condition on a column: that its value is one of a list."""
+    """Condition on a column: its value is in a list, which is bound as one parameter."""
     list_value: ClassVar[staticmethod[[Any], Any]]
-    """The value of `among`."""
+    """Converts a list to the parameter for `among`."""
     selected: ClassVar[str]
-    """A condition on a column, that its value is one of those that a statement in place of `{}` selects."""
+    """Condition on a column: its value is in the result of the subquery that replaces `{}`."""
     statistics_index: ClassVar[str] = ""
-    """After the table `documents d`, where the statistics of collections are added up."""
+    """Index hint after the table `documents d` in the statistics of collections."""
     last_updated: ClassVar[str]
-    """The statement for when documents changed last."""
+    """Statement for the time of the last change of a document."""
     generation: ClassVar[str]
-    """The statement for the number of the last change."""
+    """Statement for the generation, the number of the last change."""
     lacking_words: ClassVar[str]
-    """The statement for whether the base has fewer words of a document than it counted."""
+    """Statement for whether the base has fewer word entries of a document than it counted."""
     last_document: ClassVar[str]
-    """The statement for the highest id of a document that was ever given; 0: none was."""
+    """Statement for the highest document id ever assigned; 0 in a new base."""
     vector: ClassVar[str]
-    """The column of a vector `v.vector`, as the driver returns it."""
+    """Column expression: the vector `v.vector`, as the driver returns it."""
     vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]
     tags_in: ClassVar[str]
-    """The tags in a JSON text in place of `{}`, as a table with one column."""
+    """Table expression with one column: the tags in the JSON text that replaces `{}`."""
     of_version: ClassVar[str]
-    """The JSON of the tags that a version `v` has."""
+    """SQL expression: the tags of a version `v`, as JSON."""
     tag_in: ClassVar[str]
-    """The column of `tags_in`."""
+    """Name of the column of `tags_in`."""
 
     db: Any
     clock: Clock
     reach: Reach | None = field(default=None, init=False)
-    """The documents that there are for this transaction; None: all. What is outside is as if it were not."""
+    """The access scope of the transaction (None: unrestricted). Documents outside do not exist for it."""
 
     @cached_property
     def now(self) -> str:
-        """One instant for all of the transaction."""
+        """The time of the transaction, constant throughout it."""
         return stamp(self.clock())
 
-    # Every statement about documents, jobs, versions or collections has one of these conditions, or a number
-    # that came of one that has. Without a reach they are empty, and cost nothing.
+    # Each statement about documents, jobs, versions or collections includes one of these conditions, or an id
+    # obtained from a statement that does. Without an access scope they are empty and cost nothing.
 
     def within(self, column: str) -> Condition:
-        """A further condition on the number of a document: that it is within reach."""
+        """An additional condition on a document id: the document is within the access scope."""
         if self.reach is None:
             return "", ()
         where, values = of_document(self.reach, column)
         return f" AND {where}", values
 
     def version_within(self) -> Condition:
-        """A further condition on a version `v`: that the document had a tag within reach in it."""
+        """An additional condition on a version `v`: the document had a tag within the access scope in it."""
         return self._carries(self.of_version)
 
     def job_within(self) -> Condition:
-        """A further condition on `jobs`: that its tags are within reach, and its document is.
+        """An additional condition on `jobs`: the job's tags and its document are within the access scope.
 
-        Of a document that was removed it counts where that was.
+        For a removed document the tags at its removal count.
         """
         if self.reach is None:
             return "", ()
@@ -148,136 +148,137 @@ class Read(ABC):
 
     @abstractmethod
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        """All rows of a statement."""
+        """Return all rows of a statement."""
 
     async def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a statement, or None."""
+        """Return the first row of a statement, or None."""
         found = await self.rows(sql, values)
         return found[0] if found else None
 
     async def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """The first value of the first row, or None."""
+        """Return the first value of the first row, or None."""
         found = await self.rows(sql, values)
         return found[0][0] if found else None
 
     async def damage(self) -> list[str]:
-        """What the database finds wrong with itself, where it can be asked."""
+        """Return the faults found by the database's own integrity check, if it has one."""
         return []
 
     @abstractmethod
     async def size(self) -> int:
-        """How many bytes the base takes, uploads apart."""
+        """Return the size of the base in bytes, without uploads."""
 
 
 @dataclass(eq=False)
 class Write(Read):
-    """A transaction that changes something: it happens whole or not at all."""
+    """A transaction with changes; it is atomic."""
 
     for_update: ClassVar[str] = ""
     skip_locked: ClassVar[str] = ""
     abandoned: ClassVar[str] = ""
-    """A further condition on running jobs: that no engine holds them any more."""
+    """Additional condition on running jobs: no engine holds them any more."""
     no_lease: ClassVar[str] = "lease = NULL"
-    """The assignments that end a lease."""
+    """Assignments that end a lease."""
     forget_answers: ClassVar[str] = "DELETE FROM idempotency WHERE created_at <= ?"
-    """The statement that deletes the idempotency keys up to an instant."""
+    """Statement that deletes the idempotency keys up to a point in time."""
     ping: ClassVar[str]
-    """The statement that notes an instant, beside all that others may hold."""
+    """Statement that stores a timestamp; it must not wait for locks of running transactions."""
 
     bounds: Bounds
 
     @abstractmethod
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has inserted, changed or removed."""
+        """Return the number of rows that a statement inserted, changed or removed."""
 
     @abstractmethod
     async def next_document(self) -> int:
-        """The id of a new document, never given before."""
+        """Return the id of a new document, never assigned before."""
 
     @abstractmethod
     async def continue_from(self, last_document: int, generation: int) -> None:
-        """Give no document an id, and no change a number, up to these of another base."""
+        """Let the numbers of documents and changes continue after the highest ones of another base."""
 
     @abstractmethod
     async def touch_base(self, document_id: int | None) -> None:
-        """Note that this document changed, also where it was deleted; None: that all were."""
+        """Record that this document was changed or deleted; None records that all documents were removed."""
 
-    # What a document holds: chunks, their words and their vectors, written and removed together.
+    # The content of a document: chunks, their words and their vectors, written and removed together.
 
     @abstractmethod
     async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
-        """Store the chunks of a document that has none."""
+        """Store the chunks of a document, which must have no chunks."""
 
     @abstractmethod
     async def remove_content(self, document_id: int) -> None:
-        """Take away the chunks of a document."""
+        """Remove the chunks of a document."""
 
     @abstractmethod
     async def remove_all_content(self) -> None:
-        """Take away the chunks of all documents."""
+        """Remove the chunks of all documents."""
 
-    # SQLite's writes follow one another, in one process that owns the base and keeps its files in a folder.
+    # Most methods below do nothing on SQLite: its writes are serialized, in one process that owns the base
+    # and its files.
 
     @property
     def lease_end(self) -> tuple[str, Sequence[Any]]:
-        """An assignment, with a comma behind it, that sets the end of a lease, and its values."""
+        """An assignment that sets the end of a lease, followed by a comma, and its values."""
         return "", ()
 
     async def hold_base(self, *, alone: bool = False) -> None:
-        """Wait for a change of the whole base to end, and keep such out until this one has.
+        """Wait until no change of the whole base is running, and lock such changes out until this one ends.
 
-        `alone`: this is such a change, beside which no document is changed.
+        `alone` says that this is such a change; it excludes changes of single documents.
         """
 
     async def hold_document(self, document_id: int) -> bool:  # noqa: ARG002
-        """Wait for other changes of a document to end, and keep them out.
+        """Lock a document against other changes, waiting for changes in progress.
 
-        Whether what was read of it before may be out of date by now.
+        Return True if data read before may be out of date.
         """
         return False
 
     async def hold_content(self, kind: str, sha256: str, dedup_scope: str) -> None:
-        """Wait for others that store the same content in the same scope, and keep them out."""
+        """Lock a content within a scope, so that two transactions do not store it at once."""
 
     async def hold_descriptions(self) -> None:
-        """Let nobody else describe a collection until the transaction ends."""
+        """Lock the descriptions of collections until the transaction ends."""
 
     async def try_measures(self, work: str) -> bool:  # noqa: ARG002
-        """Whether nobody else is just learning from work of this kind; then nobody is until the end."""
+        """Try to lock the measurements of this kind of work; return whether it succeeded."""
         return True
 
     async def hold_queue(self) -> None:
-        """Let nobody else accept a job until the transaction ends."""
+        """Lock the acceptance of jobs until the transaction ends."""
 
     async def hold_key(self, idempotency: Idempotency) -> None:
-        """Wait for a request under the same idempotency key, on whichever engine, and keep others out."""
+        """Lock an idempotency key, waiting for a request with the same key on any engine."""
 
     async def keep_file(self, name: str) -> None:
-        """A job needs this file of the spool."""
+        """Mark a file of the spool as needed by a job."""
 
     async def drop_files(self, names: Sequence[str]) -> None:
-        """No job needs these files of the spool any more."""
+        """Release files of the spool that no job needs any more."""
 
     @abstractmethod
     async def keep_original(self, sha256: str, size: int, name: str) -> None:
-        """Keep this file of the spool as the one of its content."""
+        """Keep this file of the spool as the original with this SHA-256."""
 
     @abstractmethod
     async def drop_originals(self, hashes: Sequence[str]) -> None:
-        """Keep the files of these contents no longer."""
+        """Release the originals with these hashes."""
 
     def keep_lease(self, lease: str) -> None:
-        """This engine has a job under this lease, once the transaction commits."""
+        """Record, on commit, that this engine holds a job under this lease."""
 
     def drop_lease(self, lease: str) -> None:
-        """The job of this lease is out of this engine's hands, once the transaction commits."""
+        """Record, on commit, that this engine no longer holds the job of this lease."""
 
     def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
-        """Tell the other engines, when the transaction commits."""
+        """Notify the other engines on commit."""
 
 
 def placeholders(count: int) -> str:
-    """That many, for values between commas."""
+    """Return `count` placeholders, separated by commas."""
     return ",".join("?" * count)
 
 
@@ -285,13 +286,13 @@ MAKES_ROOM: set[Callable[..., object]] = set()
 
 
 def makes_room(operation: F) -> F:
-    """Have an operation done on a full disk too, where the store can."""
+    """Mark an operation as allowed on a full disk, if the store has reserved space."""
     MAKES_ROOM.add(operation)
     return operation
 
 
-# Retried mutations are recognised, whichever engine they reach. The answer is kept in the transaction of the
-# effect, for 24 hours.
+# Retried mutations are recognised on any engine. The response is stored in the transaction of the effect and
+# kept for 24 hours.
 
 
 async def once(
@@ -301,12 +302,12 @@ async def once(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> A:
-    """Do the operation, unless it was done under this key: then its answer from then.
+    """Run the operation, or return the stored response if it already ran under this key.
 
-    A request under the same key that another engine is busy with is waited for.
+    If another engine is processing a request with the same key, wait for it.
 
     Raises:
-        EngineError: `idempotency_mismatch` where the key came with another request.
+        EngineError: `idempotency_mismatch` if the key was used for a different request.
     """
     if idempotency is None:
         return await operation(write, *args, **kwargs)
@@ -320,16 +321,16 @@ async def once(
 
 
 async def answer_to(read: Read, idempotency: Idempotency) -> bytes | None:
-    """The JSON answer given under this key before, while it is kept; raises `idempotency_mismatch`.
+    """Return the JSON response stored under this key, if any. Raises `idempotency_mismatch`.
 
-    None while an update is at work under it, and where that was cancelled.
+    Return None while an update under this key is unfinished, and after it was cancelled.
     """
     answer, job_id = await answer_or_job(read, idempotency) or (None, None)
     return answer if job_id is None else None
 
 
 async def answer_or_job(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None] | None:
-    """The answer under this key, and the job whose outcome it will be where that is not known yet."""
+    """Return the response under this key, and the id of the unfinished job that will replace it, if any."""
     found = await read.row(
         "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
@@ -345,10 +346,10 @@ async def answer_or_job(read: Read, idempotency: Idempotency) -> tuple[bytes, st
 async def keep_answer(
     write: Write, idempotency: Idempotency, answer: msgspec.Struct, job_id: str | None = None
 ) -> None:
-    """Keep an answer, which is not the last one where it is that of a job which is at work."""
+    """Store a response. With `job_id` it is provisional until that job ends."""
     await write.rows(write.forget_answers, (_forgotten_at(write.now),))
     await write.rows(
-        # What is there under the key is over a day old, and another engine is just forgetting it.
+        # A conflicting row is over a day old, about to be deleted by another engine.
         "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at, job_id) "
         "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (credential, operation, key) DO UPDATE SET "
         "fingerprint = EXCLUDED.fingerprint, answer = EXCLUDED.answer, created_at = EXCLUDED.created_at, "
@@ -366,9 +367,9 @@ async def keep_answer(
 
 
 async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> None:
-    """Keep the outcome of a job under the keys that wait for it; None: it failed, and they are free.
+    """Store the outcome of a job under the keys waiting for it. If the job failed (None), free the keys.
 
-    The job's row is held, so that nobody joins it any more.
+    The row of the job is locked, so that no further request can join it.
     """
     if answer is None:
         await write.rows("DELETE FROM idempotency WHERE job_id = ?", (job_id,))
@@ -378,5 +379,5 @@ async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> No
 
 
 def _forgotten_at(now: str) -> str:
-    """Answers from this instant and before are forgotten."""
+    """Responses stored at or before this time are expired."""
     return stamp(parse(now) - _ANSWERS_KEPT)

@@ -1,6 +1,7 @@
-"""Whole records of a base, as they are put into another one: nothing is made of them again but their words.
+"""Whole records of a base, to be stored in another one; only their word indexes are computed again.
 
-A document goes with all that belongs to it. What belongs to none, or outlives it, is rows of `TABLES`.
+A document is transferred with everything that belongs to it. The remaining records, which belong to no
+document or outlive it, are rows of `TABLES`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DOCUMENT = (
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
     "note_hash",
 )  # fmt: skip
-"""The columns of a document, in every layout."""
+"""The columns of a document, the same on every database."""
 TABLES: Mapping[str, Sequence[str]] = {
     "collections": (
         "id", "name", "description", "created_by", "target_audience", "usage_scenarios", "created_at",
@@ -34,7 +35,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "vectors", "original",
     ),
 }  # fmt: skip
-"""Their columns, of which the first and, of versions, the third are the key."""
+"""Columns of the tables. The key is the first column; for `versions` the first and third."""
 
 _KEYS = {"collections": ("id",), "versions": ("document_id", "version")}
 _ORDERS = {"collections": "id", "versions": "versions.id"}
@@ -44,12 +45,12 @@ Fields = Mapping[str, Any]
 
 
 class VectorLost(Exception):
-    """A document cannot be taken as it is; the message names it."""
+    """A document has a passage without a vector; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A document with all that belongs to it. `votes` are a voice, what it gave, and when."""
+    """A document with all its records. `votes` are tuples of voice, opened, rating and time."""
 
     columns: Fields
     source_paths: Sequence[str]
@@ -59,7 +60,7 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, the same on every database."""
+        """SHA-256 of the whole record, equal on every database."""
         of = self.content
         vectors = [None if vector is None else vector.astype("<f4").tobytes() for vector in of.vectors]
         texts = (of.text, of.chunks, of.positions, vectors)
@@ -75,7 +76,9 @@ def row_digest(fields: Fields) -> str:
 
 
 async def document_ids(read: Read) -> list[int]:
-    """All documents, in the order in which their chunks were stored: of two equal scores the earlier wins."""
+    """Return all documents in the order in which their chunks were stored, because the earlier of two equal
+    scores wins.
+    """
     sql = (
         "SELECT d.id FROM documents d LEFT JOIN "
         "(SELECT document_id, min(id) AS first FROM chunks GROUP BY document_id) c ON c.document_id = d.id "
@@ -85,7 +88,7 @@ async def document_ids(read: Read) -> list[int]:
 
 
 async def record(read: Read, document_id: int) -> Record | None:
-    """All of a document; None where it is gone."""
+    """Return the record of a document, or None."""
     sql = f"SELECT {', '.join(DOCUMENT)}, {read.sources}, {read.tags} FROM documents d WHERE d.id = ?"  # noqa: S608
     row = await read.row(sql, (document_id,))
     whole = await content(read, document_id)
@@ -103,13 +106,13 @@ async def record(read: Read, document_id: int) -> Record | None:
 
 
 async def keys(read: Read, table: str) -> list[tuple[Any, ...]]:
-    """The keys of all rows, in their order."""
+    """Return the keys of all rows, in order."""
     sql = f"SELECT {', '.join(_KEYS[table])} FROM {table} ORDER BY {_ORDERS[table]}"  # noqa: S608
     return [tuple(key) for key in await read.rows(sql)]
 
 
 async def row(read: Read, table: str, key: Sequence[Any]) -> Fields | None:
-    """A row by its key."""
+    """Return a row by its key."""
     columns = TABLES[table]
     where = " AND ".join(f"{name} = ?" for name in _KEYS[table])
     found = await read.row(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", key)  # noqa: S608
@@ -117,12 +120,12 @@ async def row(read: Read, table: str, key: Sequence[Any]) -> Fields | None:
 
 
 async def last_document(read: Read) -> int:
-    """The highest number that a document ever had."""
+    """Return the highest document id ever assigned."""
     return int(await read.value(read.last_document))
 
 
 async def jobs_by_status(read: Read) -> dict[str, int]:
-    """How many jobs are known in each state."""
+    """Return the number of jobs in each state."""
     return {
         str(status): int(count)
         for status, count in await read.rows("SELECT status, count(*) FROM jobs GROUP BY status")
@@ -133,23 +136,23 @@ async def jobs_by_status(read: Read) -> dict[str, int]:
 
 
 async def begin(write: Write) -> None:
-    """Mark the base as one that holds a part of another: it is opened by a migration alone."""
+    """Mark the base as holding a part of another: only a migration may open it."""
     await write.rows(MARK)
 
 
 async def end(write: Write) -> None:
-    """Take the mark away: the base is whole."""
+    """Remove the mark: the base is complete."""
     await write.rows(f"DROP TABLE {UNFINISHED}")
 
 
 async def continue_from(write: Write, last: int, generation: int) -> None:
-    """Give new documents and changes higher numbers than the base has that these are of."""
+    """Let new documents and changes have higher numbers than the source base has given."""
     await write.hold_base()
     await write.continue_from(last, generation)
 
 
 async def put_records(write: Write, records: Sequence[Record]) -> None:
-    """Insert documents, of which none is here, under their numbers."""
+    """Insert documents under their ids, which must be unused."""
     await write.hold_base()
     for each in records:
         document_id = int(each.columns["id"])
@@ -169,7 +172,7 @@ async def put_records(write: Write, records: Sequence[Record]) -> None:
 
 
 async def put_row(write: Write, table: str, fields: Fields) -> None:
-    """Insert a row, of which there is none."""
+    """Insert a row whose key is unused."""
     await write.hold_base()
     await _insert(write, table, fields)
 
@@ -195,7 +198,7 @@ def _prepared(whole: Content) -> Prepared:
 
 
 def _fields(columns: Sequence[str], values: Sequence[Any]) -> Fields:
-    """As all databases take them: SQLite has numbers for truth values."""
+    """Normalize the types of values across databases: SQLite stores booleans as integers."""
     return {
         name: bool(value) if name in _TRUTHS else value for name, value in zip(columns, values, strict=True)
     }

@@ -1,4 +1,4 @@
-"""Updates of notes, which are jobs: accepted, joined while unfinished, done in the order of acceptance."""
+"""Updates of notes, which are jobs: accepted, joined while unfinished, run in the order of acceptance."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def accept(
     caller: str = "",
     refusal: EngineError | None = None,
 ) -> m.Job | m.Document:
-    """Queue the update of a note, durably, or join the one that does the same already.
+    """Queue the update of a note durably, or join an equivalent one.
 
-    Joined is the job of the same key; else the update that was accepted last for this note, while it has
-    not ended and asks for the same. Where the key's job has completed, its note as it was then answers
-    (`answer_to` gives it too); where it failed, the key is free again. A new job takes its turn among
-    those of `caller`; `refusal` is raised where one would have to be queued.
+    A request joins the job of the same idempotency key, or the most recently accepted update of this note if
+    it is unfinished and asks for the same. If the key's job has completed, the response is the note as it was
+    then (`answer_to` returns it too); if it failed, the key is free again. A new job takes its turn among the
+    jobs of `caller`; if `refusal` is given, it is raised instead of queueing a new job.
 
     Raises `document_not_found`, `not_a_note`, `version_conflict` and `queue_full`.
     """
@@ -39,11 +39,11 @@ async def accept(
         if job_id is not None:
             return await jobs.find(write, job_id)
         return msgspec.json.decode(answer, type=m.Document)
-    await write.hold_queue()  # of two that do the same at once, the second joins
+    await write.hold_queue()  # two equal requests at once: the second joins
     standing, text = await documents.note(write, document_id)
     check_version(standing.version, if_match, patch.expected_version)
     expected = patch.expected_version or if_match
-    # Held, so that its end waits for the key that joins it, or is seen here.
+    # Lock it, so that its end either waits for the key that joins it or is seen here.
     last = await jobs.hold_last_update(write, document_id)
     wanted = (patch.text, patch.title, expected, write.reach)
     if last is not None and (last.text, last.new_title, last.expected_version, last.reach) == wanted:

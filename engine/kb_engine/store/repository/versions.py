@@ -1,7 +1,7 @@
-"""Documents as they were before they were replaced or removed, each whole, for some time.
+"""Old versions of documents, kept whole for some time after the document was replaced or removed.
 
-A version has all that is needed to put it in again without its file and without the embedder: the text, the
-place of each passage, and their vectors, until another embedder fills the base.
+A version can be restored without its file and without the embedder: it has the text, the place of each
+passage, and the vectors, as long as no different embedder fills the base.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BREAK = "\n"
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True):
-    """What a document is, but for its text."""
+    """The fields of a document, without its text."""
 
     kind: m.JobKind
     title: str
@@ -57,7 +57,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a passage stands in the text, and what it counts in tokens."""
+    """The place of a passage in the text, and its number of tokens."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A version, whole. `vectors` are None where another embedder has filled the base since."""
+    """A whole version. `vectors` is None if a different embedder has filled the base since."""
 
     document_id: int
     uid: str
@@ -94,7 +94,7 @@ class Past:
         ]
 
     def prepared(self, vectors: Vectors) -> Prepared:
-        """Its content, ready to be stored."""
+        """Return the content, ready to be stored."""
         members = self.members
         return Prepared(
             title=members.title,
@@ -111,15 +111,16 @@ class Past:
 
 
 async def page(read: Read, key: int | str, limit: int, offset: int) -> m.PastVersionList:
-    """The versions of a document, the latest first. Raises `document_not_found`."""
+    """List the versions of a document, the latest first. Raises `document_not_found`."""
     document_id = await _document(read, key)
     return await _page(read, "document_id = ?", (document_id,), limit, offset)
 
 
 async def trash(read: Read, limit: int, offset: int) -> m.PastVersionList:
-    """The removed documents, the one that was removed last first.
+    """List the removed documents, the last removed first.
 
-    Each version is within reach where the document was then, and the document where it is, or was last.
+    A version is within the access scope by its tags at that time; a document by its current tags, or by its
+    last ones.
     """
     return await _page(read, "removed", (), limit, offset)
 
@@ -127,7 +128,7 @@ async def trash(read: Read, limit: int, offset: int) -> m.PastVersionList:
 async def detail(
     read: Read, key: int | str, version: int, text_offset: int, text_limit: int
 ) -> m.PastVersionDetail:
-    """Raises `document_not_found` or `version_not_found`."""
+    """Return one version with a part of its text. Raises `document_not_found` or `version_not_found`."""
     document_id = await _document(read, key)
     await _check_kept(read, document_id, version)
     row = await read.row(
@@ -135,7 +136,7 @@ async def detail(
         (document_id, version),
     )
     assert row is not None, "it is kept"
-    *listed, text = row  # whole: SQL counts the characters up to a NUL, or those that stand for it
+    *listed, text = row  # sliced here: SQL counts characters only up to a NUL, or counts its replacement
     return m.PastVersionDetail(
         **_listed(listed),
         metadata=msgspec.json.decode(listed[-1], type=Members).metadata,
@@ -146,7 +147,7 @@ async def detail(
 
 
 async def find(read: Read, key: int | str, version: int) -> Past:
-    """Raises `document_not_found` or `version_not_found`."""
+    """Return a whole version. Raises `document_not_found` or `version_not_found`."""
     document_id = await _document(read, key)
     await _check_kept(read, document_id, version)
     row = await read.row(
@@ -171,14 +172,14 @@ async def find(read: Read, key: int | str, version: int) -> Past:
 
 
 async def last(read: Read, document_id: int) -> int:
-    """The highest version that is kept of a document; 0: none is."""
+    """Return the highest kept version of a document, or 0."""
     return int(
         await read.value("SELECT max(version) FROM versions WHERE document_id = ?", (document_id,)) or 0
     )
 
 
 async def _document(read: Read, key: int | str) -> int:
-    """The number of a document that stands, or of which something is kept. Raises `document_not_found`."""
+    """Return the id of a document that exists or has kept versions. Raises `document_not_found`."""
     is_number = not isinstance(key, str)
     if is_number and int(key) > m.MAX_INTEGER:
         raise document_not_found(key)
@@ -188,7 +189,7 @@ async def _document(read: Read, key: int | str) -> int:
     if standing is not None:
         return int(standing)
     where, values = read.version_within()
-    if where:  # of one that stands out of reach no version is that of its removal
+    if where:  # for an existing document outside the scope, no version is removed
         where += " AND v.removed"
     kept = await read.value(
         f"SELECT v.document_id FROM versions v WHERE v.{'document_id' if is_number else 'uid'} = ? "  # noqa: S608
@@ -234,7 +235,9 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
 
 
 async def keep(write: Write, document_id: int, *, removed: bool) -> None:
-    """Keep a document as it is now, before it is replaced or removed; the oldest beyond the bound goes."""
+    """Keep the current version of a document before it is replaced or removed; drop the oldest over the
+    limit.
+    """
     if not write.bounds.versions:
         await drop(write, document_id)
         return
@@ -287,7 +290,9 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
 
 
 async def purge(write: Write, key: int | str) -> m.Purged:
-    """Keep no version of a document; those within reach are counted. Raises `document_not_found`."""
+    """Drop all versions of a document; return the number within the access scope. Raises
+    `document_not_found`.
+    """
     document_id = await _document(write, key)
     within, reached = write.version_within()
     counting = f"SELECT count(*) FROM versions v WHERE v.document_id = ?{within}"  # noqa: S608
@@ -297,12 +302,12 @@ async def purge(write: Write, key: int | str) -> m.Purged:
 
 
 async def drop(write: Write, document_id: int) -> int:
-    """As `purge`, by number; how many there were."""
+    """Drop all versions of a document by id; return their number."""
     return await _delete(write, "document_id = ?", (document_id,))
 
 
 async def brought_back(write: Write, past: Past) -> None:
-    """A document stands again as it was in this version: none of its versions is a removed one now."""
+    """Update the versions of a restored document: clear the mark of removal."""
     if past.removed:
         gone = "DELETE FROM versions WHERE document_id = ? AND version = ?"
         await write.rows(gone, (past.document_id, past.version))
@@ -310,13 +315,13 @@ async def brought_back(write: Write, past: Past) -> None:
 
 
 async def forget_expired(write: Write) -> int:
-    """Delete what is kept no longer; how many versions."""
+    """Delete the expired versions; return their number."""
     return await _delete(write, "expires_at <= ?", (write.now,))
 
 
 @makes_room
 async def drop_all(write: Write) -> int:
-    """Keep no version of any document; how many there were."""
+    """Drop all versions of all documents; return their number."""
     count = await write.changed("DELETE FROM versions", ())
     await originals.release_all(write)
     return count
@@ -329,9 +334,10 @@ async def _delete(write: Write, condition: str, values: Sequence[Any]) -> int:
 
 
 def _text_of(note: str | None, chunks: Sequence[PreparedChunk]) -> tuple[str, list[Place]]:
-    """The text that the places of the passages are in: that of a note, or of a file what its passages hold.
+    """Return the text and the places of the passages in it: the text of a note, or the joined passages of a
+    file.
 
-    Passages of earlier engines that overlap, or are not as long as they say, follow one another.
+    Passages stored by earlier engines may overlap or have a wrong length; they are placed one after another.
     """
     if note is not None:
         return note, [_place(each, each.start, each.end) for each in chunks]
@@ -351,7 +357,7 @@ def _place(chunk: PreparedChunk, start: int, end: int) -> Place:
 
 
 def _joined(vectors: Sequence[Vectors | None]) -> bytes | None:
-    """All vectors as bytes; None where one is missing."""
+    """Concatenate all vectors as bytes; None if one is missing."""
     known = [each for each in vectors if each is not None]
     if len(known) < len(vectors) or len({each.shape for each in known}) > 1:
         return None

@@ -1,12 +1,12 @@
-"""A copy of a base that may be in use, and a base made of a copy.
+"""Backup of a base, which may be in use, and restoring a base from a backup.
 
-A copy is a folder with the base, the uploads whose jobs have not ended or can be tried again, the files that
-are kept, and `backup.json`, which has the SHA-256 of each. It has its name only when it is whole and was read
-back. What it holds is the base at one moment: every change that was acknowledged before that, and none that
-came later. The index is left out, as it is derived.
+A backup is a folder with the base, the uploads of unfinished and retryable jobs, the kept originals, and
+`backup.json` with the SHA-256 of each file. The folder gets its final name only when it is complete and
+verified by reading it. It contains one snapshot of the base: every change acknowledged before that moment,
+and no later one. The index is left out, as it is derived.
 
-    files ─▶ base (one read transaction) ─▶ files that came between ─▶ read back ─▶ named
-                ▲                              │ a job or a document of this moment has ended since, and its
+    files ─▶ base (one read transaction) ─▶ files added meanwhile ─▶ verify ─▶ rename
+                ▲                              │ a job or document of the snapshot has ended since, and its
                 └──────────────────────────────┘ file is gone
 """
 
@@ -41,14 +41,14 @@ _NAMED = 5
 
 
 class BackupRefused(Exception):
-    """It cannot be done; the message says why and what to do."""
+    """The backup or restore is impossible; the message gives the reason and the remedy."""
 
 
 class Backup(msgspec.Struct, forbid_unknown_fields=True):
-    """What a copy holds. `files` are the SHA-256 by the path within its folder; `layout` is the base's.
+    """The manifest of a backup. `files` maps paths within the folder to SHA-256; `layout` is that of the
+    base.
 
-    `uploads` are those whose jobs have not ended, `failed_uploads` those of failed jobs, which can be tried
-    again.
+    `uploads` counts the uploads of unfinished jobs, `failed_uploads` those of retryable failed jobs.
     """
 
     made_at: str
@@ -62,10 +62,10 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def back_up(database: Path, spool: Path, to: Path) -> Backup:
-    """Copy a base and its uploads into a new folder. Blocks; an engine may work on the base meanwhile.
+    """Copy a base and its uploads into a new folder. Blocks; an engine may use the base meanwhile.
 
     Raises:
-        BackupRefused: there is no base, something of that name is there, or the base is damaged or not whole.
+        BackupRefused: there is no base, the target exists, or the base is damaged or unfinished.
     """
     if not database.is_file():
         raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
@@ -93,11 +93,11 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
 
 
 def restore(copy: Path, database: Path, spool: Path) -> Backup:
-    """Make the base of a copy, where there is none yet, or complete one that was not ended. Blocks.
+    """Create a base from a backup, or complete an interrupted restore. Blocks.
 
     Raises:
-        BackupRefused: it is no copy, is damaged, or there is a base.
-        BaseRefused: it is being made by another process.
+        BackupRefused: the folder is not a backup or is damaged, or a base exists.
+        BaseRefused: another process is creating the base.
     """
     try:
         manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Backup)
@@ -116,7 +116,7 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         _check_free(database, spool)
         new, originals = restoring(database), originals_of(database)
         new.touch(mode=0o600)
-        sync(database.parent)  # from here on no engine makes a base of its own
+        sync(database.parent)  # from here on no engine creates a new base at this path
         for folder in (spool, originals):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(folder_of(database), ignore_errors=True)
@@ -126,13 +126,15 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
             shutil.copyfile(copy / name, path)
             path.chmod(0o600)
             sync(path)
-        new.rename(database)  # last: an engine finds all or nothing
+        new.rename(database)  # last, so that an engine finds a complete base or none
         sync(database.parent)
     return manifest
 
 
 def _check_free(database: Path, spool: Path) -> None:
-    """What is there already is what an earlier run has left, or another base's. Raises BackupRefused."""
+    """Check that no files are in the way. Existing files belong to another base, or to an interrupted
+    restore, which may be repeated. Raises BackupRefused.
+    """
     paths = [database, database.with_name(database.name + "-wal")]
     if not restoring(database.resolve()).exists():
         paths += [spool, originals_of(database)]
@@ -143,7 +145,7 @@ def _check_free(database: Path, spool: Path) -> None:
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A new folder that has its name when the block ends well, and is gone when it does not."""
+    """Yield a temporary folder, which is renamed to `folder` on success and removed on failure."""
     if folder.exists():
         raise BackupRefused(f"{folder} is there already. Name a new folder.")
     partial = folder.with_name(folder.name + ".partial")
@@ -171,7 +173,7 @@ def _failures(path: Path) -> Iterator[None]:
 
 
 def _take(source: Path, to: Path, names: set[str]) -> set[str]:
-    """Copy the files of these names that are not there yet; those that are gone."""
+    """Copy the named files that are not there yet; return the names of missing files."""
     gone = set()
     for name in names - _names(to):
         try:
@@ -183,7 +185,7 @@ def _take(source: Path, to: Path, names: set[str]) -> set[str]:
 
 
 def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
-    """Copy the base as it is at one moment; the names of the files that it needs, by their folder."""
+    """Copy a snapshot of the base; return the names of the files that it needs, by folder."""
     with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
         source.set_busy_timeout(60_000)
         with copied(source, to) as copy:
@@ -199,7 +201,7 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
 
 
 def _read_back(copy: Path) -> Backup:
-    """What the copy holds, after a look at all of it."""
+    """Read and verify the whole backup, and return its manifest."""
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         uploads, originals = _names(copy / SPOOL), _names(copy / ORIGINALS)
         beside = [f"{SPOOL}/{each}" for each in uploads] + [f"{ORIGINALS}/{each}" for each in originals]
@@ -235,7 +237,7 @@ def _hurt_notes(db: apsw.Connection) -> list[str]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Those of the files in it, if it is there."""
+    """Return the names of the files in a folder; empty if it does not exist."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 

@@ -1,4 +1,4 @@
-"""SQLite connections, and the transactions of repositories on the threads that own them."""
+"""SQLite connections, and the transactions of repositories on their threads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _DISK = {
     apsw.SQLITE_IOERR_TRUNCATE,
     apsw.SQLITE_IOERR_SHMSIZE,
 }
-"""How a quota or a failing volume shows itself where SQLite does not see `ENOSPC` itself."""
+"""The I/O errors caused by a quota or a failing volume, which SQLite does not report as a full disk."""
 
 
 def connect(path: Path) -> apsw.Connection:
-    """A connection that syncs each commit to the disk and honours foreign keys."""
+    """Open a connection that syncs each commit to the disk and enforces foreign keys."""
     db = apsw.Connection(str(path))
     db.set_busy_timeout(BUSY_TIMEOUT_MS)
     db.pragma("journal_mode", "wal")
@@ -55,36 +55,38 @@ def rows(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[tupl
 
 
 def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
-    """The first value of the first row, or None."""
+    """Return the first value of the first row, or None."""
     found = db.execute(sql, values).fetchone()
     return found[0] if found else None
 
 
 def damage_of(db: apsw.Connection) -> list[str]:
-    """What SQLite finds wrong with the pages of a base, and rows that point nowhere."""
+    """Return the faults found by SQLite's integrity check, and rows with a dangling foreign key."""
     found = [str(line) for (line,) in rows(db, "PRAGMA integrity_check(5)") if line != "ok"]
     return found + [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
 
 
 def integers(joined: str | None) -> Ids:
-    """Those of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
+    """Parse the result of a `group_concat`. Fetching the integers row by row would take the interpreter's
+    lock for each.
+    """
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
 
 
 def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:
-    """The numbers of these documents; None: there is no condition."""
+    """Return the ids of the documents that meet the condition; None if there is no condition."""
     where, values = condition
     return integers(db.execute(_DOCUMENTS.format(where), values).get) if where else None
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:
-    """Remember something of the base as a whole."""
+    """Store a property of the base as a whole."""
     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, text))
 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[None]:
-    """A write transaction: committed at the end, rolled back on any exception."""
+    """A write transaction, committed at the end and rolled back on any exception."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -95,13 +97,13 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
 
 
 def roll_back(db: apsw.Connection) -> None:
-    """End the transaction, unless SQLite has done so already (it does when the disk is full)."""
+    """Roll back the transaction, unless SQLite has done so already (as it does if the disk is full)."""
     if db.in_transaction:
         db.execute("ROLLBACK")
 
 
 def engine_error(error: apsw.Error) -> EngineError | None:
-    """The error of the contract for a full disk, and for a base that is locked or damaged."""
+    """Return the contract's error for a full disk, a locked base or a damaged base."""
     if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", None) in _DISK:
         return EngineError(
             "storage_full",
@@ -129,11 +131,11 @@ class SqliteRead(Read):
     among = "IN (SELECT value FROM json_each(?))"
     list_value = staticmethod(json.dumps)
     selected = "IN ({})"
-    # Row after row of the index alone: SQLite would take the table by its key, and read the metadata too.
+    # Forces a scan of the index alone. SQLite would use the table's primary key, and read the metadata too.
     statistics_index = " INDEXED BY documents_figures"
     last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
     generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
-    lacking_words = "SELECT false WHERE ? IS NOT NULL"  # they are in the files of the index
+    lacking_words = "SELECT false WHERE ? IS NOT NULL"  # always false: words are in the index files
     last_document = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'"
     vector = "v.vector"
     tags_in = "json_each({}) AS e"
@@ -159,7 +161,7 @@ class SqliteRead(Read):
 
 
 class SqliteWrite(SqliteRead, Write):
-    """An open transaction that writes; `changes` are what it leaves for the index."""
+    """An open write transaction; `changes` are its changes to the index."""
 
     ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
 
@@ -173,7 +175,7 @@ class SqliteWrite(SqliteRead, Write):
         *,
         logs_changes: bool,
     ) -> None:
-        """`dropped` are the files that are to be removed once the transaction is committed."""
+        """`dropped` collects the original files to remove after the commit."""
         super().__init__(db, clock, bounds)
         self.changes = Changes()
         self._originals = originals
@@ -185,7 +187,7 @@ class SqliteWrite(SqliteRead, Write):
         return self.db.changes()
 
     async def next_document(self) -> int:
-        """The id of a new document; AUTOINCREMENT keeps the highest ever given."""
+        """Return the id of a new document; AUTOINCREMENT remembers the highest id ever assigned."""
         return int(value(self.db, self.last_document)) + 1
 
     async def continue_from(self, last_document: int, generation: int) -> None:
@@ -217,7 +219,7 @@ class SqliteWrite(SqliteRead, Write):
     async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
         if not prepared.chunks:
             return
-        # Ids never given before, also not to chunks that are gone: AUTOINCREMENT keeps the highest.
+        # Chunk ids are never reused, even those of deleted chunks: AUTOINCREMENT remembers the highest.
         last = value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'chunks'") or 0
         ids = range(last + 1, last + 1 + len(prepared.chunks))
         chunks = list(zip(ids, prepared.chunks, strict=True))

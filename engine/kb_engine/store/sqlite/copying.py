@@ -1,4 +1,4 @@
-"""A base copied as it is at one moment, and the copy that is taken before its layout changes."""
+"""Snapshot copies of a base, and the copy made before a change of its layout."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ PRIVATE = 0o600
 
 @contextmanager
 def copied(source: apsw.Connection, to: Path) -> Iterator[apsw.Connection]:
-    """A connection to the copy, which is one new file, without a log beside it."""
+    """Yield a connection to the new copy, a single file without a write-ahead log."""
     to.unlink(missing_ok=True)
     to.touch(mode=PRIVATE)
     with closing(apsw.Connection(str(to))) as copy:
         with copy.backup("main", source, "main") as backup:
-            backup.step(-1)  # in one read transaction: writers go on, and nothing is begun anew for them
+            # In one read transaction: writers continue, and the copy never restarts because of them.
+            backup.step(-1)
         copy.pragma("journal_mode", "delete")
         yield copy
 
 
 def keep_layout(db: apsw.Connection, path: Path, version: int) -> None:
-    """Copy the base beside itself, as `<path>.layout-<version>`, in place of the copy of an earlier one.
+    """Copy the base to `<path>.layout-<version>` and remove the copies of earlier layouts.
 
-    Where there is no room for it the base is migrated without: it would be of no use as it is.
+    Without enough disk space the base is migrated without a copy, because this engine could not use it
+    unmigrated.
     """
     kept = path.with_name(f"{path.name}.layout-{version}")
-    if kept.exists():  # a migration was broken off; each of them is done whole or not at all
+    if kept.exists():  # an interrupted migration; each step is atomic
         return
     size = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size:

@@ -1,10 +1,10 @@
-"""Opening a base: owned, made or migrated, with its index; and all its chunks embedded anew.
+"""Opening a base: lock it, create or migrate it, open its index; and re-embed all its chunks.
 
-One process owns a base, by advisory locks, which the system drops with the process. The file that holds the
-data is locked, so that no other name of it lets a second process in: one byte far behind all data, for the
-open file rather than the process, so that SQLite's own locks are left alone. `<path>.lock` is locked too,
-because SQLite's log goes by the name: a file that is put under the name of an open base must not be opened
-with the log of the other.
+One process owns a base, by advisory locks, which the operating system releases when the process ends. The
+data file is locked, so that a second process cannot open it by another name: one byte far beyond all data,
+with an open-file-description lock, which does not interfere with SQLite's own locks. `<path>.lock` is locked
+too, because SQLite finds its write-ahead log by the name: a file moved to the name of an open base must not
+be opened with the log of the open one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PRIVATE = 0o600
 _BEHIND_ALL_DATA = 1 << 62
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
-"""Absent where the system has no locks of open files; there the name alone is locked."""
+"""None on systems without open-file-description locks; there only `<path>.lock` is locked."""
 
 _BEGIN = """
 DROP TABLE IF EXISTS next_vectors;
@@ -67,13 +67,13 @@ DROP TABLE next_vectors;
 DELETE FROM meta WHERE name = 'next_embedder';
 UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes';
 """
-# The last line leaves a gap in the log of changes: an index that keeps its data for itself is built again.
+# The last line leaves a gap in the log of changes, so that a separate index is rebuilt.
 
 
 def own(path: Path, *, unfinished: bool = False) -> BaseLock:
-    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`.
+    """Lock the base at `path` against other processes; create it if it does not exist. Raises `BaseRefused`.
 
-    `unfinished` marks one that is made as the target of a migration.
+    With `unfinished` a new base is marked as the target of a migration.
     """
     with _refusals(path):
         return BaseLock(path, unfinished=unfinished)
@@ -81,7 +81,7 @@ def own(path: Path, *, unfinished: bool = False) -> BaseLock:
 
 @contextmanager
 def made_at(path: Path) -> Iterator[Path]:
-    """The real path of a base that is to be made; all others are kept out of it. Raises `BaseRefused`."""
+    """Lock a base that is to be created, and yield its real path. Raises `BaseRefused`."""
     name = _own_name(path.resolve())
     try:
         yield path.resolve()
@@ -90,17 +90,17 @@ def made_at(path: Path) -> Iterator[Path]:
 
 
 def restoring(path: Path) -> Path:
-    """What `kb restore` makes before anything else, and gives the name of the base when that is whole."""
+    """The temporary file that `kb restore` creates first, and renames to the base at the end."""
     return path.with_name(path.name + ".restored")
 
 
 def prepare(
     path: Path, embedder: EmbedderIdentity, *, unfinished: bool = False
 ) -> tuple[EmbeddedIndex, EmbedderIdentity]:
-    """Bring the base to today's layout, and its index to what it holds; with the embedder that fills it.
+    """Migrate the base to the current layout and update its index; return the index and the base's embedder.
 
     Raises:
-        BaseRefused: one of its kinds.
+        BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     with latest(path, unfinished=unfinished) as db:
         stored = stored_embedder(db)
@@ -112,7 +112,7 @@ def prepare(
 
 
 def filled_by(path: Path) -> EmbedderIdentity:
-    """The embedder that filled a base, which must be there. Raises `BaseRefused`."""
+    """Return the embedder that filled an existing base. Raises `BaseRefused`."""
     _check_there(path)
     lock = own(path)
     try:
@@ -137,9 +137,9 @@ def _check_not_restoring(path: Path) -> None:
 
 @contextmanager
 def latest(path: Path, *, unfinished: bool = False) -> Iterator[apsw.Connection]:
-    """A connection to the base, which is owned, migrated; closed in the end. Raises `BaseRefused`.
+    """Yield a connection to the locked base after migrating it. Raises `BaseRefused`.
 
-    `unfinished` takes one too that holds a part of another base, to complete it.
+    With `unfinished` a base that holds a part of another one is accepted, to complete it.
     """
     with _refusals(path):
         db = connect(path)
@@ -170,14 +170,15 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 class BaseLock:
-    """The locks on the base at `path`, held from construction to `release`; the base is made where none is.
+    """The locks on the base at `path`, held from construction to `release`. A missing base is created.
 
-    `path` is the real one, without symbolic links. `<path>.lock` holds the owner's number.
+    `path` is the real path, without symbolic links. `<path>.lock` contains the owner's process id.
     """
 
     def __init__(self, path: Path, *, unfinished: bool = False) -> None:
         self.path = path.resolve()
-        # Held to the end: closing any descriptor of the file would drop the locks of SQLite in this process.
+        # Kept open: closing any descriptor of the file would release the locks of SQLite in this process
+        # (POSIX).
         self._held = [_own_name(self.path)]
         try:
             if not self.path.exists():
@@ -189,7 +190,9 @@ class BaseLock:
             raise
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the locks. The lock file stays: after a removal two processes could lock different files of
+        that name.
+        """
         while self._held:
             os.close(self._held.pop())
 
@@ -207,20 +210,20 @@ def _own_name(path: Path) -> int:
         pid = os.pread(file, 20, 0).strip()
         os.close(file)
         raise BaseInUse(path, int(pid) if pid.isdigit() else None) from error
-    with suppress(OSError):  # the number is for people alone, and the disk may be full
+    with suppress(OSError):  # the process id is informative only, and the disk may be full
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
     return file
 
 
 def _make(path: Path, *, unfinished: bool) -> None:
-    """A base without a table but the mark, whole or not at all.
+    """Create a base without tables except the mark, atomically.
 
-    A file without a byte is never one that was just made.
+    So an empty file is never a newly created base.
     """
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
-    # What people note down is for them alone; SQLite gives its other files the same mode.
+    # Notes are private to the user; SQLite gives its other files the same mode.
     new.touch(mode=PRIVATE)
     with closing(connect(new)) as db:
         if unfinished:
@@ -247,14 +250,14 @@ def _own_file(path: Path) -> int:
 def _lock_byte(path: Path, file: int) -> None:
     if _SET_LOCK is None:
         return
-    # struct flock: type, whence, start, length, process.
+    # struct flock: type, whence, start, length, process id.
     wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _BEHIND_ALL_DATA, 1, 0)
     try:
         fcntl.fcntl(file, _SET_LOCK, wanted)
     except OSError as error:
         if error.errno in {errno.EAGAIN, errno.EACCES}:
             raise BaseInUse(path, None) from error
-        if error.errno != errno.EINVAL:  # the system knows of no such locks after all
+        if error.errno != errno.EINVAL:  # the system does not support such locks after all
             raise
 
 
@@ -265,25 +268,25 @@ def reindex_sqlite(
     embed: Callable[[Sequence[Passage]], Vectors],
     progress: ReindexProgress = lambda _done, _total: None,
 ) -> int:
-    """Embed all chunks of a base again and make `embedder` its own; how many chunks. Blocks.
+    """Re-embed all chunks of a base with `embedder` and record it; return the number of chunks. Blocks.
 
-    Documents whose language is not known, as those of earlier layouts, have it found.
+    The language of documents without one, as in earlier layouts, is detected as well.
 
-    Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
-    `progress` is called with how many of how many are done.
+    Chunks keep their text; a chunk longer than the new embedder's window is embedded in part. `progress` is
+    called with the number done and the total.
 
-    The new vectors gather beside the old ones, a batch a transaction, so that what was stopped goes on where
-    it was. Until the switch the base opens with its old embedder as if nothing had begun.
+    The new vectors are collected in a separate table, one batch per transaction, so that an interrupted run
+    can be continued. Until the switch the base opens with its old embedder, unaffected.
 
     Raises:
-        BaseRefused: the base is in use, or is none.
+        BaseRefused: the base is in use, or is not a base.
     """
     _check_there(path)
     lock = own(path)
     try:
         with latest(lock.path) as db:
             total: int = value(db, "SELECT count(*) FROM chunks")
-            # What was begun for this embedder goes on; what was begun for another is dropped.
+            # A run begun for this embedder continues; one begun for a different embedder is dropped.
             wanted = f"{embedder.dimensions} {embedder.note}"
             if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") != wanted:
                 with transaction(db):

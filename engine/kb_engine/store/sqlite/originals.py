@@ -1,10 +1,10 @@
-"""The files that are kept of a SQLite base, beside it.
+"""The original files of a SQLite base, beside it.
 
-    <base>.originals/    a file for each content, by its SHA-256
+    <base>.originals/    a file for each content, named by its SHA-256
 
-A file is in its place, whole and synced, before the row that names it is committed, and it is removed after
-the commit that takes the row away. So a death at any instant leaves a file for each row; one that no row
-names is removed when the base is opened.
+A file is in place, complete and synced, before the row that names it is committed, and is removed after the
+commit that deletes the row. So after a crash at any moment each row has its file; a file without a row is
+removed when the base is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kb_engine.store.sqlite.copying import PRIVATE
 
 
 class OriginalFolder:
-    """The folder of a base, which is filled from the spool at `spool`. All methods block."""
+    """The folder of originals, filled from the spool at `spool`. All methods block."""
 
     def __init__(self, base: Path, spool: Path) -> None:
         self.folder = originals_of(base)
@@ -30,10 +30,10 @@ class OriginalFolder:
         return self.folder / sha256
 
     def take(self, sha256: str, name: str) -> None:
-        """Put a file of the spool in its place, which stays in the spool too.
+        """Put a file of the spool in its place; it stays in the spool too.
 
         Raises:
-            OSError: it is not there, or there is no room for a copy.
+            OSError: the file does not exist, or there is no space for a copy.
         """
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)
@@ -45,28 +45,28 @@ class OriginalFolder:
                 os.link(spooled, new)
             except FileNotFoundError:
                 raise
-            except OSError:  # the spool is on another disk, or this one knows no links
+            except OSError:  # the spool is on another disk, or the file system has no hard links
                 shutil.copyfile(spooled, new)
                 sync(new)
             new.chmod(PRIVATE)
             new.replace(self.path(sha256))
         finally:
-            new.unlink(missing_ok=True)  # where both were one file already, the system renames nothing
+            new.unlink(missing_ok=True)  # if both names are links to one file, rename() does nothing
         sync(self.folder)
 
     def remove(self, hashes: AbstractSet[str]) -> None:
-        """Remove files; what cannot be removed now is swept at the next opening."""
+        """Remove files. A file that cannot be removed now is removed at the next opening."""
         for sha256 in hashes:
             with suppress(OSError):
                 self.path(sha256).unlink(missing_ok=True)
 
     def sweep(self, known: AbstractSet[str]) -> int:
-        """Remove what no row names; how many files."""
+        """Remove the files without a row; return their number."""
         surplus = {path.name for path in self.folder.iterdir()} - known if self.folder.is_dir() else set()
         self.remove(surplus)
         return len(surplus)
 
 
 def originals_of(base: Path) -> Path:
-    """Where the files of the base at `base` are kept."""
+    """The folder of the originals of the base at `base`."""
     return base.with_name(f"{base.name}.originals")

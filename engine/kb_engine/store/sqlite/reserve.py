@@ -1,4 +1,4 @@
-"""Room on the disk that is kept for deletions."""
+"""Disk space reserved for deletions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 class Reserve:
-    """Room that is kept in a file beside the base at `path`, so that documents can be deleted on a full disk.
+    """Disk space reserved in a file beside the base at `path`, so that documents can be deleted on a full
+    disk.
 
-    A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
-    removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken.
-    While the base is opened there is none, so that an engine starts on a full disk too. Other writes that
-    find the disk full have the log moved as well, for what was deleted may have left room for them.
+    A deletion writes to the write-ahead log before it frees anything. If the disk has no space for that, the
+    reserve is removed, the deletion is done, the log is checkpointed and truncated, and a new reserve is
+    taken. While the base is being opened there is no reserve, so that an engine starts on a full disk too.
+    After other writes that find the disk full the log is checkpointed as well, because deletions may have
+    left space in it.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.with_name(path.name + ".reserve")
 
     def take(self, least: int = 0) -> None:
-        """Keep room: half of what is free, so that what was deleted makes room for documents."""
+        """Reserve half of the free space, at least `least` and at most `RESERVE_BYTES` bytes, so that space
+        freed by deletions serves new documents too.
+        """
         self.give()
         try:
             free = shutil.disk_usage(self._file.parent).free
@@ -48,22 +52,23 @@ class Reserve:
             logger.warning("no room is kept for deletions", extra={"error": str(error)})
 
     def give(self) -> None:
-        """Let the room go, to whoever is first."""
+        """Release the reserve."""
         with suppress(OSError):
             self._file.unlink()
 
     def spend(self, work: Callable[[], T], db: apsw.Connection) -> T:
-        """Do `work`, which is to make room, with the room of the reserve."""
+        """Run `work`, which frees space, in the space of the reserve."""
         self.give()
         try:
             return work()
         finally:
-            # What was committed is safe in the log; with less room than before the reserve is smaller.
+            # Committed changes are safe in the log; if there is less space than before, the reserve is
+            # smaller.
             _move_log(db)
             self.take()
 
     def move_log(self, work: Callable[[], T], db: apsw.Connection) -> T:
-        """Do `work` after the log was moved into the base, and the reserve is as large as before."""
+        """Run `work` after a checkpoint of the log; the reserve keeps its size."""
         size = self._file.stat().st_size if self._file.exists() else 0
         self.give()
         _move_log(db)

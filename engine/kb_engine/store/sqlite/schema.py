@@ -1,8 +1,7 @@
-"""The layout of a base, and the way from each earlier layout to this one.
+"""The layout of a base, and the migrations from each earlier layout.
 
-`PRAGMA user_version` is the number of the last migration done. Each runs in one transaction, takes nothing
-away that cannot be derived from what stays, and is never changed once released: a new layout is a new
-migration.
+`PRAGMA user_version` is the number of the last migration. Each runs in one transaction, deletes only data
+that can be derived from the rest, and is never changed once released: a new layout is a new migration.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kb_engine.store.sqlite.copying import keep_layout
 from kb_engine.turns import SHORT_BYTES
 
 Migration = str | Callable[[apsw.Connection], None]
-"""SQL, or a function where that does not do."""
+"""SQL, or a function if SQL does not suffice."""
 
 _VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -183,7 +182,8 @@ CREATE VIRTUAL TABLE words USING fts5 (
 """
 
 
-# Collections are described (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are counted.
+# Collections have descriptions (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are
+# counted.
 _VERSION_3 = """
 CREATE TABLE collections (
   id TEXT PRIMARY KEY,
@@ -206,7 +206,7 @@ UPDATE documents SET token_count = (
 CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
 """
 
-# An update of a note is a job, whose answer the idempotency keys of all that wait for it get at its end.
+# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
 _VERSION_5 = """
 ALTER TABLE jobs ADD COLUMN new_title TEXT;
 ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
@@ -217,7 +217,7 @@ ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CA
 CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
 """
 
-# Jobs know their lane, who asked for them, and their turn; those that wait keep their order.
+# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
 _VERSION_6 = f"""
 ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
@@ -228,7 +228,7 @@ CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
 CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
 """  # noqa: S608
 
-# Failed jobs keep their bytes, deaths of the engine are counted, and the time of jobs is measured.
+# Failed jobs keep their bytes, crashes of the engine are counted, and the duration of jobs is measured.
 _VERSION_7 = """
 ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
@@ -246,13 +246,13 @@ CREATE TABLE measures (
 ) WITHOUT ROWID;
 """
 
-# Every change of a document has a number; an index that keeps its data for itself follows them.
+# Every change of a document has a number, which a separate index follows.
 _VERSION_8 = """
 CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
 """
 
-# Words and vectors are indexed in files beside the base, of which it holds the list.
+# Words and vectors are indexed in files beside the base, which holds their list.
 _VERSION_9 = """
 DROP TABLE words;
 CREATE TABLE index_segments (
@@ -262,7 +262,7 @@ CREATE TABLE index_segments (
 ) WITHOUT ROWID;
 """
 
-# What voices say of documents: `opened` is 0 or 1, `rating` 1 for useful, -1 for not useful, 0 for none.
+# Feedback: `opened` is 0 or 1; `rating` is 1 for useful, -1 for not useful, 0 if not rated.
 _VERSION_10 = """
 CREATE TABLE feedback (
   document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
@@ -274,15 +274,15 @@ CREATE TABLE feedback (
 ) WITHOUT ROWID;
 """
 
-# The language of a document says how its words are stemmed; NULL: as those of English, as before.
+# The language of a document selects the stemmer; NULL: English, as before.
 _VERSION_11 = """
 ALTER TABLE documents ADD COLUMN language TEXT;
 CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
 """
 
-# A source has one document. Jobs of a source follow one another; what they did to it is kept with them. A
-# document that was also submitted without a source path is `unsourced`. Where one was moved to another
-# collection, its scope of deduplication follows.
+# A source has one document. Jobs of a source run in order, and record their outcome. A document that was also
+# submitted without a source path is `unsourced`. If a document was moved to another collection, its
+# deduplication scope follows.
 _VERSION_12 = """
 ALTER TABLE documents ADD COLUMN unsourced INTEGER NOT NULL DEFAULT 0;
 UPDATE documents SET unsourced = 1
@@ -299,7 +299,7 @@ UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND fin
 CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
 """
 
-# Documents as they were before they were replaced or removed.
+# Old versions of documents that were replaced or removed.
 _VERSION_13 = """
 CREATE TABLE versions (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -320,7 +320,7 @@ CREATE INDEX versions_by_end ON versions (expires_at);
 CREATE INDEX versions_removed ON versions (id) WHERE removed;
 """
 
-# Files that are kept, of which the base has the list; versions know of which of them they were made.
+# The base lists the kept original files; versions name the file from which they were made.
 _VERSION_15 = """
 CREATE TABLE originals (sha256 TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
 ALTER TABLE versions ADD COLUMN original TEXT;
@@ -331,7 +331,7 @@ CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT N
 
 
 def _sixteenth(db: apsw.Connection) -> None:
-    """Notes are the same whatever white space they end in."""
+    """Deduplicate notes regardless of trailing white space."""
     db.execute("ALTER TABLE documents ADD COLUMN note_hash TEXT")
     for document_id, text in db.execute("SELECT document_id, text FROM note_texts"):
         db.execute("UPDATE documents SET note_hash = ? WHERE id = ?", (note_hash(str(text)), document_id))
@@ -339,7 +339,7 @@ def _sixteenth(db: apsw.Connection) -> None:
 
 
 def _second(db: apsw.Connection) -> None:
-    """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
+    """Documents record their last change; jobs and idempotency keys become durable; CJK words are indexed."""
     db.execute(_VERSION_2_DOCUMENTS)
     db.execute(_VERSION_2_TABLES)
     db.execute(_VERSION_2_WORDS)
@@ -358,13 +358,13 @@ def _second(db: apsw.Connection) -> None:
 
 
 _OURS = {"meta", "documents", "chunks"}
-"""Tables of every layout: many a program counts its layouts in `user_version`."""
+"""Tables of every layout. They identify a base, because other programs use `user_version` too."""
 
 MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_1,
     _second,
     _VERSION_3,
-    # A job knows whether its file is to be read by OCR although it holds text.
+    # A job records whether its file is read by OCR even if it contains text.
     "ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0",
     _VERSION_5,
     _VERSION_6,
@@ -375,7 +375,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_11,
     _VERSION_12,
     _VERSION_13,
-    # How far the caller of a job reaches, as JSON; NULL: everywhere.
+    # The access scope of a job's caller, as JSON; NULL: unrestricted.
     "ALTER TABLE jobs ADD COLUMN reach TEXT",
     _VERSION_15,
     _sixteenth,
@@ -384,11 +384,12 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Bring the base to the latest layout, one migration a transaction; a copy is kept of it as it was.
+    """Migrate the base to the latest layout, one transaction per migration, and keep a copy of the old
+    layout.
 
     Raises:
-        BaseTooNew: a later engine has written it.
-        NotABase: a SQLite file of another program.
+        BaseTooNew: a later engine has written the base.
+        NotABase: the file belongs to another program.
     """
     version = int(db.pragma("user_version"))
     tables = {name for (name,) in rows(db, "SELECT name FROM sqlite_schema")}
@@ -408,17 +409,17 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
 
 
 def is_unfinished(db: apsw.Connection) -> bool:
-    """Whether it is the target of a migration that has not ended."""
+    """True if the base is the target of an unfinished migration."""
     return bool(rows(db, "SELECT 1 FROM sqlite_schema WHERE name = ?", (UNFINISHED,)))
 
 
 def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:
-    """The embedder that filled the base; None in a new one."""
+    """Return the embedder that filled the base; None for a new base."""
     found = dict(rows(db, "SELECT name, value FROM meta WHERE name IN ('embedder', 'dimensions')"))
     return EmbedderIdentity.noted(found["embedder"], int(found["dimensions"])) if found else None
 
 
 def set_embedder(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
-    """Note whose vectors the base holds."""
+    """Record the embedder of the vectors in the base."""
     set_meta(db, "embedder", embedder.note)
     set_meta(db, "dimensions", str(embedder.dimensions))

@@ -1,11 +1,11 @@
-"""The index beside a base: its files opened, made from the base where they are missing, and kept few.
+"""The index beside a base: opening its files, rebuilding missing ones, and merging them.
 
-    <base>.index/    a file for each segment, of any name
+    <base>.index/    a file for each segment, with an arbitrary name
 
-The base holds the list of its segments, which changes in the transaction that makes a change of them visible.
-So whatever happens, files and base agree: a file that is not in the list is none of the base's and goes, one
-that is missing or damaged is made again, and the chunks behind the last segment are read into memory. Which
-rows of a segment are alive is what chunks there are, for ids are never given again.
+The base holds the list of its segments, and a change of the list commits in the transaction that makes it
+visible. So files and base always agree: a file that is not listed is removed, a missing or damaged one is
+rebuilt, and the chunks after the last segment are read into memory. A row of a segment is alive if its chunk
+exists; ids are never reused.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from kb_engine.store.sqlite.connection import (
 
 BATCH_ROWS = 1_024
 _AT_ONCE = 16
-"""So many blocks in memory are written to a file while a base is read."""
+"""Number of blocks in memory that are merged into a file while a base is read."""
 PAUSE_SECONDS = 30.0
-"""After a failure, as on a full disk; searches are right meanwhile, and slower."""
+"""Pause after a failure such as a full disk, in seconds; searches stay correct meanwhile, but slower."""
 _ALL = 1 << 62
 _NICENESS = 10
 
@@ -73,11 +73,11 @@ logger = logging.getLogger(__name__)
 
 
 class RenewalStopped(Exception):
-    """The store is being closed; the segment is made anew another time."""
+    """The store is being closed; the segment is rebuilt after the next start."""
 
 
 class Renewal(NamedTuple):
-    """A segment made anew, None for nothing; and the languages of documents that had none."""
+    """A rebuilt segment (`block` is None if empty), and newly detected languages of documents."""
 
     name: str
     block: Block | None
@@ -85,7 +85,7 @@ class Renewal(NamedTuple):
 
 
 def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
-    """The index of the base at `path`, as it is now. Files that are none of its segments are removed.
+    """Open the index of the base at `path`, up to date. Files that are not segments of it are removed.
 
     Raises:
         NotABase: a vector is damaged.
@@ -111,12 +111,12 @@ def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
 
 
 def folder_of(path: Path) -> Path:
-    """Where the files of the index of the base at `path` are."""
+    """The folder of the index files of the base at `path`."""
     return path.with_name(f"{path.name}.index")
 
 
 def sweep(folder: Path, state: State) -> None:
-    """Remove what is none of the index's files."""
+    """Remove the files that do not belong to the index."""
     names = {part.name for part in state.parts}
     for file in folder.iterdir():
         if file.name not in names:
@@ -124,7 +124,7 @@ def sweep(folder: Path, state: State) -> None:
 
 
 def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None:
-    """A segment, of whose chunks these are in the base; None: it has to be made again."""
+    """Open a segment, with the given chunks alive, unless it must be rebuilt."""
     try:
         block = open_segment(folder / name, dimensions)
     except (UnreadableIndexFile, OSError) as error:
@@ -137,7 +137,7 @@ def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None
 
 
 def _read(db: apsw.Connection, path: Path, state: State, first: int, last: int) -> State:
-    """The state with the chunks of these ids from the base, the latest of them in memory."""
+    """Add the chunks with these ids from the base to the state; the last ones stay in memory."""
     analyser, folder = Analyser(), folder_of(path)
     for batch in _batches(db, path, state.dimensions, first, last):
         state = _united(db, folder, state.with_added(batch, analyser), at_least=_AT_ONCE)
@@ -163,7 +163,7 @@ def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last:
 
 
 def _united(db: apsw.Connection | None, folder: Path, state: State, at_least: int = 1) -> State:
-    """The state when so many parts, or more, that are to be united have been; `db` None: not the base's."""
+    """Merge parts while at least `at_least` are due. With `db`, update the base's list of segments."""
     while len(parts := next_union(state)) >= at_least:
         name, block = _unite(folder, state.dimensions, parts)
         if db is not None:
@@ -176,7 +176,7 @@ def _united(db: apsw.Connection | None, folder: Path, state: State, at_least: in
 
 
 def _unite(folder: Path, dimensions: int, parts: Sequence[Part]) -> tuple[str, Block | None]:
-    """Write what remains of these parts to a file; its name, and the block, which is None for nothing."""
+    """Write the living rows of these parts to a file; return its name and its block, if a row is left."""
     name = uuid4().hex
     if not (rest := remaining(parts)):
         return name, None
@@ -185,7 +185,7 @@ def _unite(folder: Path, dimensions: int, parts: Sequence[Part]) -> tuple[str, B
 
 
 def _note(db: apsw.Connection, parts: Sequence[Part], name: str, block: Block | None) -> None:
-    """Note that a segment takes the place of these parts."""
+    """Record that a segment replaces these parts."""
     _forget(db, [part.name for part in parts if part.name is not None])
     if block is not None:
         ends = (name, int(block.chunk_ids[0]), int(block.chunk_ids[-1]))
@@ -197,12 +197,12 @@ def _forget(db: apsw.Connection, names: Sequence[str]) -> None:
 
 
 def _renewed(path: Path, part: Part, dimensions: int, is_stopped: Callable[[], bool]) -> Renewal:
-    """A segment with the chunks of this one that are in the base, from the base.
+    """Rebuild a segment from the base, with the chunks of it that still exist.
 
     Raises:
         NotABase: a vector is damaged.
         OSError: a file cannot be written.
-        RenewalStopped: as it says.
+        RenewalStopped: the store is being closed.
     """
     ids, folder, analyser = part.block.chunk_ids, folder_of(path), Analyser()
     languages: dict[int, str | None] = {}
@@ -222,18 +222,19 @@ def _renewed(path: Path, part: Part, dimensions: int, is_stopped: Callable[[], b
 
 
 def language_in(db: apsw.Connection, document_id: int, title: str) -> str | None:
-    """The language of a document in the base; None where that is not certain."""
+    """Detect the language of a document in the base, if it is certain enough."""
     sql = "SELECT text FROM chunks WHERE document_id = ? ORDER BY position LIMIT ?"
     return language_of(title, [text for (text,) in rows(db, sql, (document_id, PASSAGES))])
 
 
 Writer = Callable[[Callable[[apsw.Connection], None]], Coroutine[Any, Any, None]]
-"""Does work on the thread that writes to the base."""
+"""Runs a function on the thread that writes to the base."""
 
 
 class Upkeep:
-    """Unites parts of the index, and makes anew those of an earlier analyser, in a thread of its own, while
-    others search it and change it."""
+    """Merges parts of the index, and rebuilds segments of an earlier analyser, in its own thread, while the
+    index is searched and changed.
+    """
 
     def __init__(self, index: EmbeddedIndex, path: Path, write: Writer) -> None:
         self._index = index
@@ -249,27 +250,28 @@ class Upkeep:
         self._task = asyncio.create_task(self._run())
 
     def wake(self) -> None:
-        """The index has changed."""
+        """Signal that the index has changed."""
         self._woken.set()
 
     async def close(self) -> None:
-        """Stop, when what is being written has been; it may be called again."""
+        """Stop after the current write; may be called again."""
         self._stopped.set()
         self._task.cancel()
         await asyncio.wait([self._task])
         await asyncio.to_thread(self._thread.shutdown)
 
     async def renew_damaged(self) -> int:
-        """Read the files of all segments, and make anew those that are not as they were written; how many.
+        """Read the files of all segments and rebuild the damaged ones; return their number.
 
-        Raises as `_renewed`.
+        Raises the errors of `_renewed`.
         """
         renewed = 0
         for part in self._index.state.parts:
             if part.name is None or await self._worked(partial(is_sound, self._folder / part.name)):
                 continue
             async with self._changing:
-                if any(each.name == part.name for each in self._index.state.parts):  # else it went meanwhile
+                # The part may have been replaced meanwhile.
+                if any(each.name == part.name for each in self._index.state.parts):
                     await self._renew(part)
                     renewed += 1
         if renewed:
@@ -288,7 +290,7 @@ class Upkeep:
                 if swept != (names := {part.name for part in state.parts}):
                     await asyncio.to_thread(sweep, self._folder, state)
                     swept = names
-            except Exception as error:  # whatever goes wrong, searches are right without it, and slower
+            except Exception as error:  # on any failure searches stay correct without the upkeep, but slower
                 trace = None if isinstance(error, OSError | EngineError) else error
                 logger.warning("the search index is not tidied up", extra={"why": str(error)}, exc_info=trace)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -296,7 +298,7 @@ class Upkeep:
             await self._woken.wait()
 
     async def _unite_some(self) -> bool:
-        """Whether there was something to be united."""
+        """Merge the next parts; return whether there were any."""
         state = self._index.state
         if not (parts := next_union(state)):
             return False
@@ -305,7 +307,7 @@ class Upkeep:
         return True
 
     async def _renew_one(self) -> bool:
-        """Whether there was something to be made anew."""
+        """Rebuild the next outdated segment; return whether there was one."""
         state = self._index.state
         if (part := next_renewal(state)) is None:
             return False

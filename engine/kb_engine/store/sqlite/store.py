@@ -1,15 +1,15 @@
 """The store on SQLite: one file, one process, every transaction synced to the disk.
 
-One thread writes, a few read, each on a connection of its own. The event loop never waits for the disk: work
-is given to a thread and awaited. A caller that is cancelled meanwhile stops waiting; the work on the thread
-runs to its end, so no transaction is left half done.
+One thread writes, a few read, each with its own connection. The event loop never waits for the disk: work is
+submitted to a thread and awaited. If a caller is cancelled, it stops waiting, but the work on the thread
+completes, so no transaction is left half done.
 
-A write that touches chunks becomes visible to searches together with their words and vectors: commit and
+A write that changes chunks becomes visible to searches together with their words and vectors: commit and
 publication happen under the index's guard.
 
-Writes that wait while the thread is busy are committed together, in the order in which they came. The disk is
-synced once, and then each is answered. Where one fails nothing of the transaction stays, and each is done
-again in one of its own, so that none is in the way of another.
+Writes that arrive while the thread is busy are committed together, in their order of arrival (group commit):
+the disk is synced once, and then each caller gets its result. If one fails, the transaction is rolled back
+and each write is repeated in a transaction of its own, so that a failing write does not affect the rest.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 READERS = 3
 SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
-"""Threads that compare vectors while those of the readers look words up."""
+"""Number of threads that compare vectors while reader threads look up words."""
 SEARCHES = max(1, min(READERS, (os.cpu_count() or 1) // 2))
-"""At once: each has two threads to itself. More would take turns at the interpreter's lock, and all wait."""
+"""Number of concurrent searches; each uses two threads. More would compete for the interpreter's lock and
+slow down all searches.
+"""
 GROUP_WRITES = 64
-"""So many writes are committed together at the most."""
+"""Maximum number of writes committed together."""
 GROUP_CHUNKS = 256
-"""Once writes have added so many chunks they are committed: the next one would wait for them."""
+"""Number of added chunks at which a group of writes is committed, to bound the wait of the next group."""
 CHECKPOINT_PAGES = 1_000
 
 
@@ -80,14 +82,15 @@ async def open_sqlite(
     spool: Path | None = None,
     unfinished: bool = False,
 ) -> SqliteStore:
-    """Open the base at `path`, created or migrated first, with its index, which is made where it is missing.
+    """Open the base at `path` with its index. A missing base is created, an old one migrated, a missing index
+    rebuilt.
 
-    `spool` is the folder of the uploads, by default one of that name beside the base. `index`, which is
-    closed with the store, answers the searches in place of the base's own. `unfinished` opens the target of a
-    migration that has not ended too.
+    `spool` is the folder of the uploads, by default `spool` beside the base. `index` answers the searches
+    instead of the embedded index, and is closed with the store. `unfinished` also opens the target of an
+    unfinished migration.
 
     Raises:
-        BaseRefused: one of its kinds, with a message for the person who starts the engine.
+        BaseRefused: the base cannot be opened; the message is for the operator.
     """
     store = await asyncio.to_thread(
         _open, path, spool or path.with_name("spool"), embedder, bounds, clock, unfinished=unfinished
@@ -109,7 +112,7 @@ def _open(
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})
-            # The index has no chunk without a vector, unless it was there before the vector was lost.
+            # The index has every chunk with a vector, and possibly chunks whose vector was lost later.
             is_whole = value(db, "SELECT count(*) FROM chunks") == index.state.size
             lost = [] if is_whole else vectors.lost(db, index.state.dimensions)
         reserve.take()
@@ -122,7 +125,7 @@ def _open(
 
 
 class SqliteStore(Store):
-    """The store on one file; made by `open_sqlite`."""
+    """The store on one file; created by `open_sqlite`."""
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class SqliteStore(Store):
         return self._index.state.dimensions
 
     def begin_upkeep(self) -> None:
-        """Keep the files of the index few, from now on. Called once."""
+        """Start merging the files of the index. Called once."""
         self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
 
     async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
@@ -172,7 +175,9 @@ class SqliteStore(Store):
             file.close()
 
     async def make_room(self) -> bool:
-        """In the base their room stays the base's; their files leave theirs to all."""
+        """Drop old versions if they have original files. Pages freed in the base stay in it; only removed
+        files free disk space.
+        """
         if not await self.read(originals.bytes_of_versions):
             return False
         await self._writer.run(self._empty_versions)
@@ -182,12 +187,12 @@ class SqliteStore(Store):
         return await self._upkeep.renew_damaged()
 
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """One process owns the base: nobody else changes it."""
+        """Do nothing: one process owns the base, so there are no changes by other engines."""
 
     async def _close(self) -> None:
         try:
             await self._upkeep.close()
-            # Where this fails, as on a full disk, `jobs.release` does the same at the next start.
+            # If this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
                 await self._run_write(jobs.hand_back, makes_room=False)
         finally:
@@ -207,7 +212,7 @@ class SqliteStore(Store):
             return apsw.SQLITE_OK
 
         db = connect(self._lock.path)
-        # SQLite would move the log into the base inside a commit, for which searches have to wait.
+        # Otherwise SQLite checkpoints the log within a commit, and searches wait for it.
         db.set_wal_hook(note)
         return db
 
@@ -228,7 +233,7 @@ class SqliteStore(Store):
             self._upkeep.wake()
         await self._writer.run(self._empty_versions)
         if makes_room:
-            # A copy of what is to be removed would take the room that this has.
+            # Keeping a version of the removed document would use the space just freed.
             bounds = replace(self._bounds, versions=0)
             again = partial(self._reserve.spend, partial(self._transact, [work], bounds))
         else:
@@ -237,26 +242,26 @@ class SqliteStore(Store):
         return answer
 
     def _empty_versions(self, db: apsw.Connection) -> None:
-        """Versions and trash are the first to make room for what is to be written."""
+        """Drop old versions and trash to make room for a write."""
         if value(db, "SELECT EXISTS (SELECT 1 FROM versions)"):
             (count,) = self._reserve.spend(partial(self._transact, [versions.drop_all]), db)
             self._note_emptied(count)
 
     def _write_waiting(self) -> None:
-        """Commit what waits together; nothing where an earlier call has done it."""
+        """Commit the waiting writes together. Does nothing if an earlier call has committed them."""
         group: list[_Waiting[Any]] = []
 
         def works() -> Iterator[Work[Any]]:
-            # What comes while these are done is for the next transaction, for which they need not wait.
+            # Writes that arrive meanwhile go into the next transaction, so that this one is not delayed.
             for _ in range(min(len(self._waiting), GROUP_WRITES)):
                 one = self._waiting.popleft()
-                if one.outcome.set_running_or_notify_cancel():  # else its caller has given up
+                if one.outcome.set_running_or_notify_cancel():  # otherwise its caller was cancelled
                     group.append(one)
                     yield one.work
 
         try:
             answers = self._transact(works())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the write was asked for
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's coroutine
             if len(group) == 1:
                 group[0].fail(error)
                 return
@@ -269,13 +274,13 @@ class SqliteStore(Store):
     def _write_alone(self, waiting: _Waiting[Any]) -> None:
         try:
             (answer,) = self._transact([waiting.work])
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - see above
             waiting.fail(error)
         else:
             waiting.outcome.set_result(answer)
 
     def _transact(self, works: Iterable[Work[T]], bounds: Bounds | None = None) -> list[T]:
-        """The answers of those that were done in one transaction; once it is large it takes no more."""
+        """Return the results of the works done in one transaction; it accepts no more once it is large."""
         works = iter(works)
         if (first := next(works, None)) is None:
             return []
@@ -298,7 +303,7 @@ class SqliteStore(Store):
                 )
                 answers.append(run_to_end(work(write)))
                 if write.changes:
-                    # Memory is found before the commit: after it nothing may fail.
+                    # Allocate memory before the commit; nothing may fail after it.
                     staged = self._index.stage(write.changes, staged)
                 added += sum(len(batch.chunk_ids) for batch in write.changes.added)
                 if added >= GROUP_CHUNKS:
@@ -316,7 +321,7 @@ class SqliteStore(Store):
             raise
         self._originals.remove(dropped)
         if self._log_pages >= CHECKPOINT_PAGES:
-            # What was committed is safe in the log; after the next commit this is tried again.
+            # The commit is safe in the log; the checkpoint is retried after the next commit.
             with suppress(apsw.Error):
                 db.wal_checkpoint()
         return answers
@@ -344,7 +349,7 @@ class SqliteStore(Store):
         if query.wording is None:
             return await self._ask(query, partial(self._found, query), ahead)
 
-        # Where many texts are to be read other searches get turns in between.
+        # In several turns, so that other searches can run while many texts are read.
         async def find(wanted: IndexQuery) -> Candidates:
             return await self._ask(wanted, partial(self._best, wanted))
 
@@ -367,7 +372,9 @@ class SqliteStore(Store):
         return replace(found, lost=sorted(self._lost))
 
     def _looks_ahead(self, query: Query) -> bool:
-        """Whether to look words up while the vector is made: that wins time, and no other search waits."""
+        """True if the words are looked up while the query is embedded: this saves time and delays no other
+        search.
+        """
         return (
             self._follower is None
             and query.wording is None
@@ -389,9 +396,9 @@ class SqliteStore(Store):
         ahead: _LookedUp | None,
         db: apsw.Connection,
     ) -> T:
-        """One read transaction, and the state of the index of the same instant.
+        """Run in one read transaction with the index state of the same moment.
 
-        `ahead` is what was there when it was looked up; it serves if nothing has changed since.
+        `ahead` is an earlier lookup; it is used if nothing has changed since.
         """
         try:
             with self._index.guard:
@@ -421,20 +428,20 @@ class SqliteStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class _LookedUp:
-    """A query looked up in the base of a generation."""
+    """A query looked up at a generation of the base."""
 
     lookup: Lookup
     generation: int
 
 
 def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:
-    """Its words scored now, and not when they are needed."""
+    """Compute the scores of the words now, instead of on first use."""
     _ = looked_up.lookup.scores
     return looked_up
 
 
 class _Waiting(Generic[T]):
-    """A write that waits for its transaction, and what comes of it."""
+    """A write waiting for its transaction, and its outcome."""
 
     def __init__(self, work: Work[T]) -> None:
         self.work = work
@@ -457,18 +464,18 @@ class Threads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Do `work` on one of the threads. Raises `not_ready` once closed."""
+        """Run `work` on one of the threads. Raises `not_ready` once closed."""
         return await asyncio.wrap_future(self.begin(partial(self._do, work)))
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Have `work` done on one of the threads, without waiting. Raises `not_ready` once closed."""
+        """Submit `work` to one of the threads without waiting. Raises `not_ready` once closed."""
         try:
             return self._executor.submit(work)
         except RuntimeError as error:
             raise EngineError("not_ready", "The engine is shutting down.") from error
 
     def connection(self) -> apsw.Connection:
-        """That of the thread that asks, one of these; opened when it is first needed."""
+        """Return the connection of the calling thread, one of these threads; opened on first use."""
         if not hasattr(self._local, "db"):
             self._local.db = self._open_one()
             self._opened.append(self._local.db)
@@ -483,14 +490,14 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Wait for what is under way, then close the connections. Blocks; may be called again."""
+        """Wait for running work, then close the connections. Blocks; may be called again."""
         self._executor.shutdown(wait=True)
         while self._opened:
             self._opened.pop().close()
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns in which nothing waits. Raises RuntimeError: something did."""
+    """Return the result of a coroutine that never suspends. Raises RuntimeError if it does."""
     try:
         coroutine.send(None)
     except StopIteration as end:

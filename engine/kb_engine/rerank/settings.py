@@ -1,4 +1,4 @@
-"""The settings of a reranking endpoint: where it is, how it speaks, and how long a search waits for it."""
+"""The settings of a reranking endpoint: its URL, its API, and the time-out of a search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_engine.endpoint.settings import check_key, check_url, key_warnings
 
-if TYPE_CHECKING:  # every command reads the settings, and few need the client
+if TYPE_CHECKING:  # each command reads the settings, and few need the client
     from kb_engine.rerank.port import Reranker
 
 TEI, JINA, COHERE = "tei", "jina", "cohere"
@@ -67,12 +67,12 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(f"KB_RERANK_MODEL={self.model!r}: is no name of a model")
 
     def warnings(self) -> Iterator[str]:
-        """What is wrong with these settings without being refused."""
+        """Yield warnings about accepted but risky settings."""
         yield from key_warnings("KB_RERANK_URL", self.url, "KB_RERANK_KEY", self.key)
 
 
 def reranker_from(settings: RerankSettings) -> Reranker | None:
-    """The reranker that the settings name; None where they name none. Nothing is called yet."""
+    """Return the configured reranker, or None without a URL. It makes no request yet."""
     if not settings.url:
         return None
     from kb_engine.rerank.endpoint import EndpointReranker

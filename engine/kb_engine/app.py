@@ -10,10 +10,10 @@ Errors at the start, each one line for people:
       HomeNotWritable      the data folder cannot be made or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
       KeysUnusable         the file of keys is damaged, or cannot be read
-        DriverMissing        KB_STORE or VECTOR_DB_TYPE needs a package that is not installed
-        CannotEncrypt        the certificate is unusable
+      DriverMissing        KB_STORE or VECTOR_DB_TYPE needs a package that is not installed
+      CannotEncrypt        the certificate is unusable
       CannotListen         the address cannot be used
-            PortInUse          the port is in use
+        PortInUse          the port is in use
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int
         end = start + segment
         passages = splitter.chunk_indices(text[start:end])
         if end < len(text) and passages and passages[-1][0] > 0:
-            # The last passage was cut by the segment's end, not at a boundary: the next segment begins with it.
+            # The segment's end cut the last passage, which is no boundary: the next segment starts with it.
             end = start + passages.pop()[0]
         for place, passage in _stripped(passages):
             yield start + place, start + place + len(passage)

@@ -1,7 +1,7 @@
 """Uploaded files between their acceptance and the end of their job, one file a job.
 
-        receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed; retained for a while after a failure
-           └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
+    receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed; after a failure kept for a while
+       └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
 A file belongs to the job of the same name. Only `sweep` looks for orphans. Here the files are in a folder;
 engines that share a PostgreSQL database keep them there, see `kb_engine.store.postgres.store`.

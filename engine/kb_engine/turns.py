@@ -3,16 +3,16 @@
 Each piece of work gets a number on arrival, and the lowest number is next (start-time fair queueing):
 
     the caller has no other work             the number being served
-        the caller has work running or waiting   the number after its last one
+    the caller has work running or waiting   the number after its last one
 
 A caller with two hundred pieces has the next two hundred numbers; a piece of another caller that arrives
-meanwhile gets the number being served, so it waits for one piece of the first caller, not for all. The durable
-queue stores the number with the job (`turn`); the embedding threads keep theirs in memory (`Turns`).
+meanwhile gets the number being served, so it waits for one piece of the first caller, not for all. The
+durable queue stores the number with the job (`turn`); the embedding threads keep theirs in memory (`Turns`).
 
-        lane     contents                                                        workers (`places`)
-        short    notes and updates of at most `SHORT_BYTES`                        3
-        long     longer notes, and files                                         embedding threads + 2
-        scan     PDFs with many pages that need OCR                              2
+    lane     contents                                                        workers (`places`)
+    short    notes and updates of at most `SHORT_BYTES`                        3
+    long     longer notes, and files                                         embedding threads + 2
+    scan     PDFs with many pages that need OCR                              2
 
 Lanes do not wait for each other. A caller may use all workers of a lane but one (`greedy`), so that the next
 caller's job starts at once even behind a large upload.

@@ -243,8 +243,8 @@ class DocumentsApi:
         check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id = incoming.path["document_id"]
-        # The outcome is stored under the caller's idempotency key, or a unique one. The maximum wait is no part
-        # of the request's identity.
+        # The outcome is stored under the caller's idempotency key, or a unique one. The maximum wait is not
+        # part of the request's identity.
         key = incoming.idempotency_key or str(uuid4())
         idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
         assert idempotency is not None  # it has a key

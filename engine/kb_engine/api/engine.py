@@ -154,7 +154,7 @@ class StateApi:
         return m.Health(status="ok")
 
     async def get_readiness(self, _incoming: Incoming) -> m.Health:
-        """Return normally if requests can be served, even in part for lack of model or index; else `not_ready`."""
+        """Return if requests can be served, even in part for lack of model or index; raises `not_ready`."""
         if self._engine.phase is not Phase.READY:
             raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)
         try:

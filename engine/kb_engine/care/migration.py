@@ -4,10 +4,10 @@ check for unfinished jobs ─▶ mark ─▶ compare existing rows ─▶ copy m
                                       remove the mark ◀─ compare all rows ◀─┘
 
 Nothing is embedded again: the vectors are copied, and the target gets the same embedder. Rows that an earlier
-run has copied must equal the source, so that an interrupted migration can be repeated, and a target with other
-data is refused. The target carries a mark until the last step, and is not opened for any other use meanwhile
-(`BaseUnfinished`). A new target is marked first of all; an existing one once its content is known to be a part
-of the source.
+run has copied must equal the source, so that an interrupted migration can be repeated, and a target with
+other data is refused. The target carries a mark until the last step, and is not opened for any other use
+meanwhile (`BaseUnfinished`). A new target is marked first of all; an existing one once its content is known
+to be a part of the source.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def _items(store: Store) -> list[_Item]:
 
 
 async def _missing(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> list[_Item]:
-    """Return the items missing in the target. Raises MigrationRefused: it has an item unknown to the source."""
+    """Return the items missing in the target. Raises MigrationRefused: it has items unknown to the source."""
     here = await _items(two)
     if strange := set(here) - set(items):
         first = min(map(str, strange))

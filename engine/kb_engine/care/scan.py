@@ -46,8 +46,8 @@ _CALLER = "scan"
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """Position of the scan, kept between runs. Times are seconds since 1970; `after` is the number of the last
-    document examined, or 0 after a complete round; `hurt` has the faults by document number."""
+    """Position of the scan, kept between runs. Times are seconds since 1970; `after` is the number of the
+    last document examined, or 0 after a complete round; `hurt` has the faults by document number."""
 
     begun: float = 0.0
     looked_at: float = 0.0

@@ -94,7 +94,7 @@ class KeptJobs:
         return len(over)
 
     async def make_room(self, size: int) -> None:
-        """Delete files of versions, then the oldest failures, until `size` bytes fit on the disk or nothing is left."""
+        """Delete files of versions, then the oldest failures, until the disk has room for `size` bytes."""
         if await self._free() >= size + _MARGIN_BYTES:
             return
         if await self._store.make_room() and await self._free() >= size + _MARGIN_BYTES:

@@ -217,7 +217,7 @@ class Pipeline:
         return vectors
 
     async def _retry_on_outage(self, work: Callable[[], Awaitable[T]], steps: Steps) -> T:
-        """Run `work` again after each outage of the embedder, with a growing pause; the job reports the wait."""
+        """Repeat `work` after each outage of the embedder, with a growing pause; the job reports the wait."""
         wait = RETRY_SECONDS
         while True:
             try:

@@ -3,8 +3,8 @@
     queued ──take──▶ running ──commit──▶ completed
                         ├────fail──────▶ failed       (an error of the contract, or `internal`)
                         ├────cancel────▶ cancelled    (the task is stopped, its child process killed)
-                                            ├─ change lane ▶ queued again as a scan, when many of its pages need OCR
-                                            └─ the process ends ─▶ queued again at the next start, or by another engine
+                        ├─ change lane ▶ queued again as a scan, when many of its pages need OCR
+                        └─ the process ends ─▶ queued again at the next start, or by another engine
 
 Lanes do not wait for each other (`turns.py`): short notes have workers of their own, and scans, which can
 take hours, occupy no slot of other files. While the store is not ready the workers wait; prepared documents
@@ -135,8 +135,8 @@ class Workers:
                 await _to_the_end(self._ended(leased.job))
 
     async def _next(self, line: _Line) -> LeasedJob:
-        # One worker per lane queries the store, and the others wait for the lock: two could both give a caller its
-        # last slot, and all would query for the same new job.
+        # One worker per lane queries the store, and the others wait for the lock: two could both give a
+        # caller its last slot, and all would query for the same new job.
         async with line.looking:
             while True:
                 line.woken.clear()  # before taking, so that an acceptance in between is not missed
@@ -240,7 +240,7 @@ class Workers:
         async def report(step: str, done: int, total: int) -> None:
             nonlocal reported
             now = time.monotonic()
-            # Each report is a transaction: a new step is always reported, progress within it a few times a second.
+            # Each report is a transaction: a new step is always reported, its progress a few times a second.
             if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
                 return
             reported = (step, now)
@@ -295,7 +295,7 @@ class Workers:
 
 
 class JobEnds:
-    """Waiters for the end of jobs. Each end in this process is announced here, so that callers need no polling."""
+    """Waiters for the end of jobs. Each end in this process is announced here: callers need no polling."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}

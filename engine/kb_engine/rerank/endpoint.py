@@ -4,8 +4,8 @@
     Jina, Cohere   {model, query, documents, top_n}    ──▶  {results: [{index, relevance_score}]}
 
 The batches of one search are requested concurrently, within one time-out. A failed batch fails the whole
-reranking: scores of some candidates are not comparable with the search scores of the rest. After a failure the
-endpoint is not called for some seconds, so that not every search waits for it in vain.
+reranking: scores of some candidates are not comparable with the search scores of the rest. After a failure
+the endpoint is not called for some seconds, so that not every search waits for it in vain.
 
 Error messages quote nothing of a response, because endpoints repeat the request in it.
 """
@@ -125,7 +125,7 @@ class _Scores(msgspec.Struct):
 
 
 def relevances(body: bytes, *, api: str, count: int, logits: bool) -> list[float]:
-    """Return the relevance of `count` texts in their order, from 0 to 1; logits go through the logistic function.
+    """Return the relevance of `count` texts in their order, from 0 to 1, converted if they are logits.
 
     Raises:
         BadAnswer: malformed JSON, a missing or repeated index, or an invalid score.

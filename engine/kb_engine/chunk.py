@@ -61,7 +61,7 @@ class Chunk(msgspec.Struct, frozen=True):
     end: int
     """In code points, exclusive."""
     tokens: int
-    """As counted by `count_tokens`; 0 without it."""
+    """The count of `count_tokens`; 0 without it."""
 
 
 def chunks(

@@ -1,15 +1,15 @@
-"""The engine put together, started and stopped.
+"""Assembly, start and shutdown of the engine.
 
-    open the base ─▶ queue again what ran ─▶ sweep the spool ─▶ workers ─▶ serve
-                                                                  └─ the model loads meanwhile
-    SIGTERM ─▶ listen no more ─▶ let bodies arrive ─▶ answer what is under way ─▶ stop the workers ─▶ close
+    open the database ─▶ queue interrupted jobs ─▶ sweep the spool ─▶ workers ─▶ serve
+                                                                        └─ the model loads meanwhile
+    SIGTERM ─▶ stop listening ─▶ receive request bodies ─▶ finish requests ─▶ stop the workers ─▶ close
 
-Errors at the start, each one line for people:
+Errors at the start; each message is one line:
 
     StartError
-      HomeNotWritable      the data folder cannot be made or written
+      HomeNotWritable      the data folder cannot be created or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
-      KeysUnusable         the file of keys is damaged, or cannot be read
+      KeysUnusable         the key file is damaged, or cannot be read
       DriverMissing        KB_STORE or VECTOR_DB_TYPE needs a package that is not installed
       CannotEncrypt        the certificate is unusable
       CannotListen         the address cannot be used
@@ -102,11 +102,11 @@ _LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
 async def create_app(settings: EngineSettings) -> web.Application:
-    """The engine as an application, its base open; it closes with the application's clean-up.
+    """Return the engine as an application with its database open; the clean-up closes it.
 
     Raises:
-        StartError: as listed above.
-        kb_engine.store.BaseRefused: the base is another process's, of another embedder, or no base.
+        StartError: one of the errors listed above.
+        kb_engine.store.BaseRefused: the database is in use, belongs to another embedder, or is unusable.
     """
     for warning in (*settings.embedder_warnings(), *settings.rerank.warnings()):
         logger.warning(warning)
@@ -360,7 +360,7 @@ def _prepare_folders(settings: EngineSettings) -> None:
         files = () if settings.address else (settings.database.parent,)
         for folder in (settings.folder, settings.spool_folder, *files):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder):  # has no name, so a crash leaves nothing
+            with TemporaryFile(dir=folder):  # unnamed, so a crash leaves no file behind
                 pass
     except OSError as error:
         raise HomeNotWritable(
@@ -466,15 +466,15 @@ async def _stop_signal() -> AsyncIterator[asyncio.Event]:
 
 
 class StartError(Exception):
-    """The engine cannot start; the message is one line that says why and what to do."""
+    """The engine cannot start; the message is one line with the reason and advice."""
 
 
 class HomeNotWritable(StartError):
-    """The data folder cannot be made or written."""
+    """The data folder cannot be created or written."""
 
 
 class KeysUnusable(StartError):
-    """The file of keys is damaged, or cannot be read."""
+    """The key file is damaged, or cannot be read."""
 
 
 class EmbedderUnknown(StartError):

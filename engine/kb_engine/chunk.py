@@ -40,7 +40,7 @@ _Counted: TypeAlias = tuple[int, str, int]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One passage: `text[start:end]` of the document's text, which is its pages with `PAGE_BREAK` between.
+    """One passage: `text[start:end]` of the document's text, that is its pages joined by `PAGE_BREAK`.
 
     A chunk lies on one page.
     """

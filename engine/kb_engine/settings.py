@@ -41,7 +41,7 @@ _MOST_WORKERS = 8
 
 
 def _default_workers() -> int:
-    # All cores: these threads have a low priority, so that searches get what they need. Each holds memory.
+    # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
     return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 

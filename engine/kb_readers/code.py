@@ -82,7 +82,7 @@ def _pieces(whole: Definition, path: list[str]) -> Iterator[tuple[list[str], int
 def _with_words(
     pieces: Iterable[tuple[list[str], int, int]], source: bytes
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield the pieces with words, as text; a piece of closing brackets is appended to the one before."""
+    """Yield the pieces with words, as text; closing brackets are appended to the piece before."""
     waiting: tuple[list[str], str] | None = None
     for path, start, end in pieces:
         code = source[start:end].decode()

@@ -15,7 +15,7 @@ _SYMBOL = (
 )
 _FONTS: dict[str, dict[int, str]] = {
     "symbol": dict(zip([*range(0x20, 0x7F), *range(0xA0, 0xFF)], _SYMBOL, strict=True)),
-    # Ticks, boxes, bullets and arrows, and what Word makes of `:)`, `:(`, `<--`, `-->`, `<==` and `==>`.
+    # Ticks, boxes, bullets and arrows, and Word's replacements of `:)`, `:(`, `<--`, `-->`, `<==` and `==>`.
     "wingdings": {
         0x4A: "☺", 0x4C: "☹", 0x6C: "●", 0x6E: "■", 0x6F: "☐", 0x71: "❑", 0x76: "❖", 0x9F: "•", 0xA7: "▪",
         0xA8: "☐", 0xD8: "➢", 0xDF: "←", 0xE0: "→", 0xE1: "↑", 0xE2: "↓", 0xE7: "←", 0xE8: "→", 0xEF: "⇦",

@@ -89,7 +89,7 @@ class JobsApi:
         job_id = incoming.path["job_id"]
         job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
-        self._engine.workers.wake()  # an update behind it may be taken now
+        self._engine.workers.wake()  # the next update of the note may start now
         self._engine.ends.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
@@ -138,7 +138,7 @@ class JobsApi:
                 # After any other failure the job may have been accepted; the next start sorts it out.
                 await spool.remove(job_id)
                 raise
-        if accepted.id != job_id:  # a retry: the first request's job has the file
+        if accepted.id != job_id:  # a retry: the job of the first request has the file
             await spool.remove(job_id)
         return accepted
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 60.0
 _SLICE_SECONDS, _MOST_SECONDS = 3_600.0, 86_400.0
-"""A slice covers the documents due within an hour; after idle time was lacking, those of up to a day."""
+"""A slice has the documents due in an hour; after the engine was busy or stopped, in up to a day."""
 _LEAST_DOCUMENTS = 100
 _BREATH_SECONDS = 0.1
 _DAY_SECONDS = 86_400.0

@@ -156,7 +156,7 @@ class Pipeline:
         found = chunks(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
         pieces: list[PreparedChunk] = []
         texts: list[str] = []
-        count_context = lru_cache(count_tokens)  # many passages stand under the same headings
+        count_context = lru_cache(count_tokens)  # many passages have the same headings
 
         def next_pieces() -> list[PreparedChunk]:
             some = [
@@ -229,11 +229,11 @@ class Pipeline:
 
 
 class LeaseVoid(Exception):
-    """The job was cancelled, or another worker has it: stop, and store nothing."""
+    """The job was cancelled or its lease lost: stop, and store nothing."""
 
 
 class ManyPages(Exception):
-    """More pages would have to be read by OCR than the caller of the pipeline allows."""
+    """More pages need OCR than the caller allows."""
 
 
 class Steps:
@@ -320,7 +320,7 @@ class _Batch:
         """Return the vectors. Raises EmbedderOutage, or EngineError if the passages are at fault."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.done() and isinstance(begun.exception(), EmbedderOutage):
-            begun = None  # it failed while an earlier slice was waited for, and may succeed by now
+            begun = None  # it failed earlier, in the background, and may succeed by now
         return await (begun or self._attempt())
 
     async def _attempt(self) -> Vectors:

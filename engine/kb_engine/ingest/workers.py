@@ -119,7 +119,7 @@ class Workers:
             task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
             try:
-                await asyncio.wait([task])  # unlike awaiting it, a cancelled job leaves the worker alive
+                await asyncio.wait([task])  # not awaited directly: a cancelled job must not end the worker
             except asyncio.CancelledError:
                 await _cancelled([task])
                 raise
@@ -139,7 +139,7 @@ class Workers:
         # caller its last slot, and all would query for the same new job.
         async with line.looking:
             while True:
-                line.woken.clear()  # before taking, so that an acceptance in between is not missed
+                line.woken.clear()  # before taking, so that a job accepted in between is not missed
                 leased = None
                 try:
                     without = greedy(line.in_hand, line.places)
@@ -290,7 +290,7 @@ class Workers:
         try:
             if not is_kept:
                 await self._spool.remove(job.spool)
-        except (OSError, EngineError):  # the next start sweeps it; the worker goes on
+        except (OSError, EngineError):  # the next start removes it; the worker continues
             logger.exception("a file stays in the spool", extra={"job": job.id})
 
 

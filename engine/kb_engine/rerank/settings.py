@@ -18,7 +18,7 @@ _EXAMPLE = "http://127.0.0.1:8080/rerank"
 
 
 class RerankSettings(Settings, frozen=True, kw_only=True):
-    """Settings of the reranker; without a URL there is none. Times are seconds."""
+    """Settings of the reranker; without a URL it is off. Times are seconds."""
 
     url: Annotated[
         str, Setting("KB_RERANK_URL", f"URL of a reranker, for example {_EXAMPLE}; empty: none")

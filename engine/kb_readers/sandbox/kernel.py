@@ -22,7 +22,7 @@ class NotAvailable(Exception):
 
 
 class Machine(NamedTuple):
-    """Constants of a processor architecture; `audit` is the kernel's number of its system call table."""
+    """Constants of a processor architecture; `audit` is its AUDIT_ARCH number."""
 
     name: str
     audit: int

@@ -1,4 +1,4 @@
-"""An embedder behind an OpenAI-compatible endpoint: Ollama, vLLM, TEI, llama.cpp, OpenAI and the like.
+"""An embedder behind an OpenAI-compatible endpoint: Ollama, vLLM, TEI, llama.cpp, OpenAI and similar.
 
     load    a few texts of our own ──▶ the dimensions, and the range of cosines
     embed   texts, each cut to the model's window ──▶ batches ──▶ vectors of length 1
@@ -56,8 +56,8 @@ _WEIGHTS = (
 class OpenAIEmbedder(Embedder):
     """The model of one endpoint. Its dimensions are known once it has answered, or by `expect`.
 
-    The constants of the score are those of the settings; the others are measured at loading, MiniLM's until
-    then.
+    The constants of the score come from the settings, or are measured at loading; before that they are
+    MiniLM's.
     """
 
     device = "remote"

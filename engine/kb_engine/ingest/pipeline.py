@@ -267,7 +267,7 @@ class Steps:
         await self._report(step, 1 + page.done, _AROUND + page.wanted)
 
     async def splitting(self) -> None:
-        """Report splitting. The amount of work is known only afterwards, so progress stays at 0 of 1."""
+        """Report splitting. The number of chunks is known only afterwards, so progress does not advance."""
         await self._after_pages("Splitting into chunks", 0, 0, (0, 1))
 
     async def embedding(self, done: int, passages: int, page: int | None = None) -> None:

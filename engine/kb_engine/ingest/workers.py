@@ -193,9 +193,7 @@ class Workers:
             return False
         closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))
         if closed is None:
-            return (
-                False  # the document was removed meanwhile, or the lease was lost (found by the next report)
-            )
+            return False  # the document was removed meanwhile, or the lease is lost, as the next report shows
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("kb_engine")
 
 
 def main() -> int:
-    """Serve until asked to stop; the exit status."""
+    """Serve until a stop signal; return the exit status."""
     try:
         start(EngineSettings.read(os.environ))
     except SettingsError as error:
@@ -36,7 +36,7 @@ def main() -> int:
 def start(
     settings: EngineSettings, *, on_ready: Callable[[str], object] = str, linger: float | None = None
 ) -> None:
-    """Serve as `serve` does, under uvloop where it is installed. `on_ready` learns the base URL.
+    """Serve as `serve` does, under uvloop if it is installed. `on_ready` is called with the base URL.
 
     Raises:
         StartError, kb_engine.store.BaseRefused: it cannot start.

@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL base, as a setting names it; its password is shown to nobody."""
+"""The address of a PostgreSQL base, as given in a setting; its password is never printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEMES = ("postgresql", "postgres")
 
 
 class NotAnAddress(ValueError):
-    """The message says what is wrong, without any part of the address."""
+    """The text is no address; the message says why, without quoting any part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +18,28 @@ class Address:
 
     url: str = field(repr=False)
     printed: str
-    """Without the password and the options."""
+    """The address without the password and the options."""
 
     def __str__(self) -> str:
         return self.printed
 
 
 def is_postgres(text: str) -> bool:
-    """Whether a setting names a PostgreSQL base."""
+    """True if a setting names a PostgreSQL base."""
     return text.partition("://")[0].lower() in SCHEMES and "://" in text
 
 
 def address_of(text: str) -> Address:
-    """The address in a setting.
+    """Parse the address in a setting.
 
     Raises:
-        NotAnAddress: it cannot be one.
+        NotAnAddress: it is malformed.
     """
     try:
         split = urlsplit(text)
         port = split.port
     except ValueError:
-        # The message of urllib quotes what it could not read, and that may be a part of a password.
+        # urllib's message quotes the unreadable part, which may be a part of a password.
         raise NotAnAddress("has no readable host or port; write special characters as %XX") from None
     if not is_postgres(text):
         raise NotAnAddress("does not begin with postgresql://")
@@ -55,7 +55,7 @@ def address_of(text: str) -> Address:
 
 
 def printable(text: str) -> str:
-    """A setting of the store as it may be printed."""
+    """Return a setting of the store in a form that may be printed."""
     if not is_postgres(text):
         return text
     try:

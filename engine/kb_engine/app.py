@@ -1,19 +1,19 @@
-"""The engine put together, started and stopped.
+"""Assembly, start and shutdown of the engine.
 
-    open the base ─▶ queue again what ran ─▶ sweep the spool ─▶ workers ─▶ serve
-                                                                  └─ the model loads meanwhile
-    SIGTERM ─▶ listen no more ─▶ let bodies arrive ─▶ answer what is under way ─▶ stop the workers ─▶ close
+    open the database ─▶ queue interrupted jobs ─▶ sweep the spool ─▶ workers ─▶ serve
+                                                                        └─ the model loads meanwhile
+    SIGTERM ─▶ stop listening ─▶ receive request bodies ─▶ finish requests ─▶ stop the workers ─▶ close
 
-Errors at the start, each one line for people:
+Errors at the start; each message is one line:
 
     StartError
-      HomeNotWritable      the data folder cannot be made or written
+      HomeNotWritable      the data folder cannot be created or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
-      KeysUnusable         the file of keys is damaged, or cannot be read
-      DriverMissing        what KB_STORE or VECTOR_DB_TYPE names needs a package that is not installed
-      CannotEncrypt        the certificate cannot be shown
+      KeysUnusable         the key file is damaged, or cannot be read
+      DriverMissing        KB_STORE or VECTOR_DB_TYPE needs a package that is not installed
+      CannotEncrypt        the certificate is unusable
       CannotListen         the address cannot be used
-        PortInUse          somebody listens there
+        PortInUse          the port is in use
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
 
 ENGINE = web.AppKey("engine", Engine)
-"""The parts of the engine behind an application, for whoever runs one in a process of its own."""
+"""The engine's parts, for a process that embeds the application."""
 CALLS = web.AppKey("calls", DirectCalls)
-"""Its operations, for callers in the same process."""
+"""The operations, for callers in the same process."""
 KEYS = web.AppKey("keys", KeyRing)
-"""Whose tokens it takes."""
+"""The API keys."""
 
 _SHUTDOWN_SECONDS = 10.0
 _ANNOUNCEMENTS = 20
@@ -102,11 +102,11 @@ _LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
 async def create_app(settings: EngineSettings) -> web.Application:
-    """The engine as an application, its base open; it closes with the application's clean-up.
+    """Return the engine as an application with its database open; the clean-up closes it.
 
     Raises:
-        StartError: as listed above.
-        kb_engine.store.BaseRefused: the base is another process's, of another embedder, or no base.
+        StartError: one of the errors listed above.
+        kb_engine.store.BaseRefused: the database is in use, belongs to another embedder, or is unusable.
     """
     for warning in (*settings.embedder_warnings(), *settings.rerank.warnings()):
         logger.warning(warning)
@@ -170,10 +170,10 @@ async def create_app(settings: EngineSettings) -> web.Application:
 async def serve(
     settings: EngineSettings, *, on_ready: Callable[[str], None], linger: float | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then end in order; `on_ready` is given the base URL.
+    """Serve until SIGTERM or SIGINT, then shut down gracefully; `on_ready` is called with the base URL.
 
-    With `linger` it ends as well when for so many seconds nobody has used it, as `Rendezvous` knows, and no
-    job is left.
+    With `linger` the engine also stops after that many seconds without a user (see `Rendezvous`), once it
+    has no unfinished jobs.
 
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
@@ -189,9 +189,9 @@ async def serve(
 
 @asynccontextmanager
 async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Application]]:
-    """The engine while it listens, announced in its data folder: its base URL, and the application.
+    """Yield the base URL and the application of a listening engine, announced in its data folder.
 
-    It ends in order when the block does.
+    It shuts down gracefully when the block ends.
 
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
@@ -228,9 +228,9 @@ def _index(settings: EngineSettings) -> Index | None:
 async def open_store(
     settings: EngineSettings, embedder: EmbedderIdentity, *, unfinished: bool = False
 ) -> tuple[Store, Spool]:
-    """The base of the settings, made where there is none, and its spool. Close the store.
+    """Open the database of the settings, or create it; return it with its spool. The caller closes the store.
 
-    `unfinished` opens the target of a migration that has not ended too.
+    With `unfinished` the target of an interrupted migration may be opened too.
 
     Raises:
         BaseRefused: the base cannot be opened.
@@ -274,10 +274,10 @@ async def open_store(
 
 
 async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
-    """The embedder that filled the base of the settings, which is not made where there is none.
+    """Return the embedder that filled the existing database of the settings.
 
     Raises:
-        BaseRefused: there is none, no engine has used it, or it cannot be opened.
+        BaseRefused: it does not exist, no engine has used it, or it cannot be opened.
         StartError: a package is not installed.
     """
     if (address := settings.address) is None:
@@ -360,7 +360,7 @@ def _prepare_folders(settings: EngineSettings) -> None:
         files = () if settings.address else (settings.database.parent,)
         for folder in (settings.folder, settings.spool_folder, *files):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder):  # has no name, so a crash leaves nothing
+            with TemporaryFile(dir=folder):  # unnamed, so a crash leaves no file behind
                 pass
     except OSError as error:
         raise HomeNotWritable(
@@ -371,9 +371,9 @@ def _prepare_folders(settings: EngineSettings) -> None:
 
 @asynccontextmanager
 async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIterator[str]:
-    """Listen; the base URL. Requests that are under way when the block ends go on.
+    """Listen; yield the base URL. Requests in progress when the block ends are continued.
 
-    The server is this engine's caller: all come from one address, so that addresses have no bound.
+    There is no limit per client address: the server is the only client, and uses one address.
     """
     make = runner.server
     assert make is not None, "a runner that was set up has a server"
@@ -405,10 +405,10 @@ def _certificate(settings: EngineSettings) -> Certificate | None:
 
 @asynccontextmanager
 async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[None]:
-    """Say in the data folder where the engine listens, for as long as it does."""
+    """Publish the base URL in the data folder while the block runs."""
     place = Rendezvous(settings.folder)
     lock: Lock | None = None
-    for _ in range(_ANNOUNCEMENTS):  # somebody who looks whether one is there holds it up for a moment
+    for _ in range(_ANNOUNCEMENTS):  # a process that checks for an engine holds the lock for a moment
         if (lock := place.announce(url)) is not None:
             break
         await asyncio.sleep(_LEAST_PAUSE)
@@ -420,7 +420,7 @@ async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[None]:
 
 
 async def _until_unused(place: Rendezvous, engine: Engine, seconds: float) -> None:
-    """Return, with the lock that keeps new ones waiting, when nobody has used the engine for so long."""
+    """Return when the engine has been unused for `seconds`, holding the lock that keeps new users waiting."""
     now = asyncio.get_running_loop().time
     used = now()
     while True:
@@ -441,13 +441,13 @@ async def _has_jobs(engine: Engine) -> bool:
     try:
         queue = (await engine.store.read(counts)).queue
     except EngineError:
-        return True  # for all that is known; it is asked again
+        return True  # unknown: assume so, and ask again later
     return bool(queue.queued or queue.running)
 
 
 @asynccontextmanager
 async def _stop_signal() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; a second one ends the process as it does by default."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal has its default effect."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
 
@@ -466,15 +466,15 @@ async def _stop_signal() -> AsyncIterator[asyncio.Event]:
 
 
 class StartError(Exception):
-    """The engine cannot start; the message is one line that says why and what to do."""
+    """The engine cannot start; the message is one line with the reason and advice."""
 
 
 class HomeNotWritable(StartError):
-    """The data folder cannot be made or written."""
+    """The data folder cannot be created or written."""
 
 
 class KeysUnusable(StartError):
-    """The file of keys is damaged, or cannot be read."""
+    """The key file is damaged, or cannot be read."""
 
 
 class EmbedderUnknown(StartError):
@@ -482,29 +482,29 @@ class EmbedderUnknown(StartError):
 
 
 class DriverMissing(StartError):
-    """What `KB_STORE` or `VECTOR_DB_TYPE` names needs a package that is not installed."""
+    """`KB_STORE` or `VECTOR_DB_TYPE` needs a package that is not installed."""
 
     def __init__(self, setting: str, package: str | None, extra: str) -> None:
         super().__init__(f"{setting}: needs the package {package}; install it with: {install_command(extra)}")
 
 
 class CannotEncrypt(StartError):
-    """The certificate cannot be shown."""
+    """The certificate is unusable."""
 
 
 class CannotListen(StartError):
-    """The address cannot be listened on."""
+    """The server cannot listen on the address."""
 
 
 class PortInUse(CannotListen):
-    """Somebody listens there already."""
+    """The port is in use."""
 
 
 class AccessLogger(AbstractAccessLogger):
-    """A line a request, at level debug: the route and never its values, which may be tags or keys."""
+    """One line per request at level debug: the route without its parameters, which may be tags or keys."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log one answered request; `time` is in seconds."""
+        """Log a request; `time` is in seconds."""
         match = request.match_info if isinstance(request, web.Request) else None
         route = match.route.resource.canonical if match and match.route.resource else "unknown"
         access.debug(
@@ -519,5 +519,5 @@ class AccessLogger(AbstractAccessLogger):
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody reads these lines."""
+        """True if the lines are logged at all."""
         return access.isEnabledFor(logging.DEBUG)

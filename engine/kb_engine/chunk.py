@@ -1,4 +1,4 @@
-"""Text into chunks that are embedded whole: cut where the sense allows, each with its place and heading."""
+"""Splits text into chunks for embedding: cut at natural boundaries, each with its place and heading."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from kb_readers.markdown import headings
 from kb_readers.model import Extraction
 
 CHUNK_CHARS = 1000
-"""Characters of a chunk at most: about 230 tokens of English, under MiniLM's 256."""
+"""Maximum size of a chunk in characters: about 230 tokens of English, under MiniLM's 256."""
 MAX_TOKENS = 256
 PAGE_BREAK = "\n\n"
 
 _BREADCRUMB = " > "
-# The splitter's time grows with the square of its input when that has no spaces, only emoji or very many
-# headings. Cut into segments first, the whole is linear: at worst 0.2 s a million characters.
+# The splitter is quadratic for input without spaces, of emoji only, or with very many headings. Cut into
+# segments first, the whole is linear: at worst 0.2 s a million characters.
 _SEGMENT_CHARS = 16_000
 _CHUNKS_A_SEGMENT = 8
-_SHORT = 10  # a passage under this part of the capacity is short
+_SHORT = 10  # passages of less than capacity / _SHORT characters are short
 
-# The line below the header row of a table, if it has bars and dashes; and the first line behind the table.
+# The line below the header row of a table: bars and dashes; and the first line after the table.
 _RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
 _NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
 _BAR = re.compile(r"(?<!\\)\|")
 _LONGEST_COLUMNS = 200
 
-# Where something begins on its page and where it ends; where it begins and what it says; and its tokens.
+# Start and end on the page; start and text; start, text and tokens.
 _Span: TypeAlias = tuple[int, int]
 _Passage: TypeAlias = tuple[int, str]
 _Counted: TypeAlias = tuple[int, str, int]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One passage: `text[start:end]` of the document's text, which is its pages with `PAGE_BREAK` between.
+    """One passage: `text[start:end]` of the document's text, that is its pages joined by `PAGE_BREAK`.
 
     A chunk lies on one page.
     """
 
     index: int
-    """From 0, in the order of the document."""
+    """From 0, in document order."""
     text: str
-    """Never blank; without blanks at its ends."""
+    """Never blank; without leading and trailing blanks."""
     page: int | None
     heading: str | None
-    """The headings above it, outermost first, as in "Guide > Install"; its own, when it begins with one.
+    """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
 
-    Where it begins in a table below the header row, the last one is the names of the columns, as in
-    "Accounts > No | Name", from that one on in which it begins.
+    If it begins in a table below the header row, the last element is the column names, starting with the
+    column in which it begins, as in "Accounts > No | Name".
     """
     start: int
-    """In code points from the beginning of the document's text."""
+    """In code points from the start of the document's text."""
     end: int
-    """The code point after the last one."""
+    """In code points, exclusive."""
     tokens: int
-    """As `count_tokens` has it; 0 where nobody counts."""
+    """The count of `count_tokens`; 0 without it."""
 
 
 def chunks(
@@ -71,10 +71,10 @@ def chunks(
     count_tokens: Callable[[str], int] | None = None,
     max_tokens: int = MAX_TOKENS,
 ) -> Iterator[Chunk]:
-    """The chunks of a document in order, of at most `capacity` characters and a tenth more each.
+    """Yield the chunks of a document in order, of at most `capacity` characters plus a tenth.
 
-    A chunk that `count_tokens` finds over `max_tokens`, as it does with Chinese, is cut further, so that
-    an embedder which reads that many tokens reads all of it. Takes time in proportion to the text.
+    A chunk over `max_tokens`, as happens with Chinese, is cut further, so that the embedder reads all of it.
+    Takes time linear in the length of the text.
     """
     splitter = (MarkdownSplitter if extraction.is_markdown else TextSplitter)(capacity)
     segment = max(_SEGMENT_CHARS, _CHUNKS_A_SEGMENT * capacity)
@@ -103,13 +103,13 @@ def chunks(
 
 
 def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int) -> Iterator[_Span]:
-    """Where on a page the passages begin and end that the splitter makes of it."""
+    """Yield the start and end of each passage of the splitter."""
     start = 0
     while start < len(text):
         end = start + segment
         passages = splitter.chunk_indices(text[start:end])
         if end < len(text) and passages and passages[-1][0] > 0:
-            # The last passage was cut by the segment's end, not by the sense: the next one begins with it.
+            # The segment's end cut the last passage, which is no boundary: the next segment starts with it.
             end = start + passages.pop()[0]
         for place, passage in _stripped(passages):
             yield start + place, start + place + len(passage)
@@ -119,10 +119,10 @@ def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int
 def _with_short_ones_joined(
     passages: Iterator[_Span], text: str, found: list[Heading], tables: Sequence[_Table], capacity: int
 ) -> Iterator[_Span]:
-    """The passages, a heading alone and a line such as a page's head joined to what follows them, and what
-    is empty of a table, as its rule, to what stands beside it.
+    """Yield the passages, joining headings and short lines, such as page headers, to the next passage.
 
-    A heading alone would be found and say nothing.
+    A heading alone would be found and carry no information. The rule of a table, which has no text, is joined
+    to its neighbour.
     """
     starts = [heading.start for heading in found]
 
@@ -149,9 +149,9 @@ def _with_short_ones_joined(
 def _fitting(
     start: int, text: str, count_tokens: Callable[[str], int] | None, max_tokens: int, spare: int
 ) -> Iterator[_Counted]:
-    """The passage, or the parts of it that have few enough tokens; a single character is never cut.
+    """Yield the passage, or parts of it within `max_tokens`; a single character is never cut.
 
-    Parts leave room for `spare` tokens of context, if that is no more than a quarter of all.
+    Parts leave room for `spare` tokens of context, up to a quarter of `max_tokens`.
     """
     room = max_tokens - min(spare, max_tokens // 4)
     waiting = [(start, text)]
@@ -161,30 +161,30 @@ def _fitting(
         if tokens <= max_tokens or len(text) == 1:
             yield start, text, tokens
             continue
-        # A tenth less than in proportion, since tokens are not spread evenly.
+        # A tenth less than in proportion, since tokens are not evenly distributed.
         smaller = max(1, min(len(text) - 1, len(text) * room * 9 // (tokens * 10)))
         parts = list(_stripped(TextSplitter(smaller).chunk_indices(text)))
         waiting.extend((start + place, part) for place, part in reversed(parts))
 
 
 def _stripped(passages: list[_Passage]) -> Iterator[_Passage]:
-    """The passages without blanks at their ends; the splitter leaves indents, and knows fewer blanks."""
+    """Strip the passages; the splitter leaves indents, and knows fewer blank characters."""
     for place, passage in passages:
         if body := passage.strip():
             yield place + passage.index(body[0]), body
 
 
 class _Table(NamedTuple):
-    """A table of a page, from its header row on."""
+    """A table of a page, including its header row."""
 
     start: int
     rule: int
-    """Where the line below the header row begins."""
+    """Start of the line below the header row."""
     end: int
 
 
 def _tables(text: str) -> Iterator[_Table]:
-    """The tables of a page in order. Linear in the length of the text."""
+    """Yield the tables of a page in order. Linear in the length of the text."""
     end = 0
     for rule in _RULE.finditer(text):
         if rule.start() <= end or "|" not in rule[0] or "-" not in rule[0]:
@@ -198,15 +198,15 @@ def _tables(text: str) -> Iterator[_Table]:
 
 
 def _table_at(tables: Sequence[_Table], place: int) -> _Table | None:
-    """The table that the place lies in."""
+    """Return the table at a place, or None."""
     last = bisect_right(tables, place, key=lambda table: table.start) - 1
     return tables[last] if last >= 0 and place < tables[last].end else None
 
 
 def _columns_at(text: str, place: int, tables: Sequence[_Table]) -> str:
-    """The names of the columns of a passage that begins there, if that is below a header row.
+    """Return the column names for a passage that begins at `place` below a header row, or an empty text.
 
-    Of a passage that begins far behind the beginning of its row it is not known which they are.
+    They are unknown if the passage begins more than `_SEGMENT_CHARS` after the beginning of its row.
     """
     table = _table_at(tables, place)
     if table is None or place < table.rule:
@@ -221,7 +221,7 @@ def _columns_at(text: str, place: int, tables: Sequence[_Table]) -> str:
 
 
 def _columns(text: str, table: _Table, first: int = 0) -> str:
-    """The names of the columns from this one on, as the header row has them, cut at a bound."""
+    """Return the names in the header row from column `first` on, cut at a maximum length."""
     header = text[table.start : min(table.rule, table.start + _SEGMENT_CHARS)].strip()
     header = header.removeprefix("|").removesuffix("|")
     if first:
@@ -234,12 +234,12 @@ def _columns(text: str, table: _Table, first: int = 0) -> str:
 
 
 def _is_empty(text: str, start: int, end: int, tables: Sequence[_Table]) -> bool:
-    """Whether a passage has nothing but bars and dashes of a table, as its rule has."""
+    """True if a passage consists of bars and dashes of a table, as its rule does."""
     return not text[start:end].strip("|:- \t\r\n") and _table_at(tables, end - 1) is not None
 
 
 class _Trail:
-    """The headings above the place that was last asked for; places are asked for in order."""
+    """The headings above the latest place; places are queried in order."""
 
     def __init__(self) -> None:
         self._open: list[Heading] = []
@@ -248,14 +248,14 @@ class _Trail:
         self._next: Heading | None = None
 
     def turn_to(self, text: str, found: list[Heading]) -> None:
-        """Go on with the next page; the headings of the pages before stay open."""
+        """Go on with the next page; the open headings of earlier pages stay open."""
         while self._next is not None:
             self._enter()
         self._text, self._ahead = text, iter(found)
         self._next = next(self._ahead, None)
 
     def at(self, start: int, end: int) -> str | None:
-        """The breadcrumb of a passage: the headings above it, and those that it begins with."""
+        """Return the breadcrumb of a passage: the headings above it, and those at its beginning."""
         while self._next is not None and self._next.start < start:
             self._enter()
         body = start
@@ -269,7 +269,7 @@ class _Trail:
         return _BREADCRUMB.join(heading.title for heading in self._open if heading.title) or None
 
     def _enter(self) -> None:
-        """Open the heading ahead, which closes those of its level and below."""
+        """Open the next heading, which closes the headings of its level and below."""
         assert self._next is not None
         while self._open and self._open[-1].level >= self._next.level:
             self._open.pop()

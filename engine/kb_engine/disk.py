@@ -1,4 +1,4 @@
-"""What outlives a loss of power."""
+"""Durable writes: data that must survive a loss of power."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk: a new name lasts when its folder was synced."""
+    """Sync a file or a folder to the disk: a new file's name is durable once its folder was synced."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

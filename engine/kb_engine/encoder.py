@@ -1,11 +1,11 @@
-"""The embedder put to work off the event loop: queries at once, passages when nobody else wants the core.
+"""Runs the embedder off the event loop: queries at once, passages on threads of low priority.
 
     search ───────────▶ query threads (normal priority) ──────┐
     short notes ──────▶ short threads (a lower one) ──────────┼──▶ embedder
     all other work ───▶ background threads (the lowest) ──────┘
 
-Three pools, so that a query never stands in a line behind a note, nor a note behind a book. Work comes in
-slices, and within a pool those who asked for it take turns slice by slice (`turns.py`).
+There are three pools, so that a query never waits behind a note, nor a note behind a book. Work comes in
+slices, and within a pool the callers take turns slice by slice (`turns.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROBE = "kb"
 
 
 class EmbedderOutage(EngineError):
-    """The embedder cannot be used at the moment: whoever can wait `seconds` may try again."""
+    """The embedder is temporarily unavailable; retry after `seconds`."""
 
     def __init__(self, why: str, seconds: float) -> None:
         super().__init__(
@@ -55,16 +55,16 @@ class EmbedderOutage(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom a slice of work is done for; `short` work has threads of its own."""
+    """The caller of a slice of work; `short` work has a pool of its own."""
 
     caller: str = ""
     short: bool = False
 
 
 class Encoder:
-    """Runs one embedder. Every failure of it is an `embedder_unavailable`, tried again later.
+    """Runs one embedder. Each failure becomes `embedder_unavailable` and is retried later.
 
-    `failure` says what is wrong while something is.
+    `failure` is the reason of an outage, or None.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Encoder:
 
     @property
     def model(self) -> m.ModelInfo:
-        """The model, whether or not it is loaded."""
+        """The model's properties, loaded or not."""
         return m.ModelInfo(
             name=self.embedder.name,
             dimensions=self.embedder.dimensions,
@@ -92,14 +92,14 @@ class Encoder:
 
     @property
     def device(self) -> m.DeviceInfo:
-        """What it runs on; `threads` is how many passages are embedded at once."""
+        """The embedder's device; `threads` is the number of concurrent passage batches."""
         return m.DeviceInfo(type=self.embedder.device, threads=self._workers)
 
     async def load(self) -> None:
-        """Have the model at hand; callers at the same time share one attempt.
+        """Load the model unless it is loaded; concurrent callers share one attempt.
 
         Raises:
-            EmbedderOutage: for some seconds after a failure without trying again.
+            EmbedderOutage: loading failed, or failed less than the backoff ago (then without a new attempt).
         """
         if self._backing_off:
             raise self._unavailable()
@@ -107,19 +107,19 @@ class Encoder:
             return
         self.begin_loading()
         if self._loading is not None:
-            await asyncio.shield(self._loading)  # who waits may give up; the load goes on for the others
+            await asyncio.shield(self._loading)  # a cancelled caller must not cancel the load for the rest
         if self.failure is not None:
             raise self._unavailable()
 
     def begin_loading(self) -> None:
-        """Start to load the model and return at once; who needs it later joins the attempt."""
+        """Start loading the model and return at once; later callers of `load` join the attempt."""
         if not self.embedder.loaded and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._load())
 
     def begin_recovery(self) -> None:
-        """Where the embedder is out of service, find out whether it still is, and return at once.
+        """During an outage, start a check whether the embedder works again, and return at once.
 
-        Nothing else may be using it, and a status has to show how it is now.
+        Called for the status: without other traffic the outage would be reported forever.
         """
         if (
             self.failure is None
@@ -130,27 +130,27 @@ class Encoder:
         self._loading = asyncio.create_task(self.probe() if self.embedder.loaded else self._load())
 
     async def query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a query, shape (dimensions,).
+        """Return the vector of a query, shape (dimensions,).
 
         Raises:
-            EmbedderOutage: the embedder is.
-            EngineError: `embedder_unavailable`, it takes other texts.
+            EmbedderOutage: the embedder is unavailable.
+            EngineError: `embedder_unavailable`, it refuses this text but accepts other texts.
         """
         await self.load()
         return await self._run(self._queries.submit, self.embedder.embed_query, text)
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
-        """The vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
+        """Return the vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
         await self.load()
         return await self._run(partial(self._pool(owner).submit, owner.caller), self.embedder.embed, texts)
 
     async def with_tokenizer(self, work: Callable[[Callable[[str], int]], T]) -> T:
-        """Do, at the priority of queries, what counts the tokens of texts. Raises as `query`."""
+        """Call `work` with the token counter, at the priority of queries. Raises as `query`."""
         await self.load()
         return await self._run(self._queries.submit, work, self.embedder.count_tokens)
 
     async def probe(self) -> bool:
-        """Whether the embedder takes a plain short text."""
+        """True if the embedder accepts a short plain text."""
         try:
             await self.query(_PROBE)
         except EngineError:
@@ -158,11 +158,11 @@ class Encoder:
         return True
 
     async def in_background(self, owner: Owner, work: Callable[[], T]) -> T:
-        """Run a slice of other work of an ingestion on the threads of low priority."""
+        """Run a slice of other ingestion work on the low-priority threads."""
         return await asyncio.wrap_future(self._pool(owner).submit(owner.caller, work))
 
     async def close(self) -> None:
-        """Let the threads end; what has not begun never does, and no endpoint is waited for."""
+        """Shut down the threads; pending work is cancelled, and no remote endpoint is waited for."""
         await asyncio.to_thread(self.embedder.close)
         if self._loading is not None:
             await asyncio.wait([self._loading])
@@ -175,7 +175,7 @@ class Encoder:
             await asyncio.get_running_loop().run_in_executor(self._queries, self.embedder.load)
         except EmbedderUnavailable as error:
             self._failed(error, max(RETRY_SECONDS, error.retry_after))
-        except Exception as error:  # a broken model can raise anything; the engine serves words without it
+        except Exception as error:  # a broken model can raise anything; full-text search works without it
             logger.exception("the embedding model failed to load")
             self._failed(error, RETRY_SECONDS)
         else:
@@ -200,7 +200,7 @@ class Encoder:
 
     @property
     def _backing_off(self) -> bool:
-        """Whether it is too early to try the embedder again."""
+        """True during the backoff after a failure."""
         return self._backoff_until is not None and self._clock() < self._backoff_until
 
     def _succeeded(self) -> None:
@@ -220,7 +220,7 @@ class Encoder:
 
 
 class _TurnsPool:
-    """Threads of a lower priority, on which callers take turns with every slice of work."""
+    """Threads of a lower priority; the callers take turns after each slice of work."""
 
     def __init__(self, threads: int, name: str, niceness: int) -> None:
         self._threads = ThreadPoolExecutor(
@@ -230,7 +230,7 @@ class _TurnsPool:
         self._lock = threading.Lock()
 
     def submit(self, caller: str, work: Callable[[], T]) -> Future[T]:
-        """Have a slice done; one whose future was cancelled before its turn is not."""
+        """Queue a slice; it is skipped if its future is cancelled before its turn."""
         future: Future[T] = Future()
         with self._lock:
             self._turns.add(caller, (future, work))
@@ -238,7 +238,7 @@ class _TurnsPool:
         return future
 
     def close(self) -> None:
-        """Wait for the slices under way; the others are never done."""
+        """Wait for the running slices and cancel the pending ones."""
         self._threads.shutdown(cancel_futures=True)
         while self._turns:
             self._turns.next()[0].cancel()
@@ -250,5 +250,5 @@ class _TurnsPool:
             return
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
+        except BaseException as error:  # noqa: BLE001 - raised again from the future
             future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Whose a token is: the keys of the file, the key of the settings, and that of the data folder's owner."""
+"""Authentication: the keys of the key file, of the settings, and of the data folder's owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kb_engine.settings import EngineSettings
 
 
 def key_ring(settings: EngineSettings) -> KeyRing:
-    """The keys of an engine whose folder is there; `access_of` is what an application asks.
+    """Return the keys of an engine; its data folder must exist.
 
     Raises:
         SettingsError: the file of keys cannot be used.

@@ -1,4 +1,4 @@
-"""Work that nobody waits for, on threads of a lower priority."""
+"""Background work, on threads of a lower priority."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 
 
 def lower_priority(niceness: int) -> None:
-    """Lower that of this thread by so much, where the system knows of such a thing."""
-    # On Linux a thread has a priority of its own, by its native id; elsewhere this would slow the process.
+    """Add `niceness` to that of this thread, on systems that support it."""
+    # On Linux a thread has a priority of its own, by its native id; elsewhere the whole process would slow.
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        # Beside the process's own: without a privilege a thread can only go down.
+        # Relative to the process: without a privilege a thread can only lower its priority.
         niceness += os.getpriority(os.PRIO_PROCESS, thread)
         os.setpriority(os.PRIO_PROCESS, thread, min(niceness, 19))

@@ -1,4 +1,4 @@
-"""The settings of the final score: what counts where a request does not say. The contract has the formula."""
+"""The settings of the final score: the defaults of a request's ranking. The contract has the formula."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _USUAL = _as_setting(msgspec.structs.asdict(DEFAULT_WEIGHTS))
 
 
 class RankingSettings(Settings, frozen=True, kw_only=True):
-    """How searches are ordered where they do not say."""
+    """The default order of search results."""
 
     always: Annotated[
         bool, Setting("KB_RANKING", "order every search by its final score, not only those that ask for it")
@@ -59,7 +59,7 @@ class RankingSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> RankingDefaults:
-        """What they say. Raises SettingsError."""
+        """The ranking defaults of these settings. Raises SettingsError."""
         usual = _weights("KB_RANKING_WEIGHTS", self.weights)
         exact = _weights("KB_RANKING_WEIGHTS_EXACT", self.weights_exact or self.weights)
         question = _weights("KB_RANKING_WEIGHTS_QUESTION", self.weights_question or self.weights)
@@ -83,7 +83,7 @@ def _weights(variable: str, text: str) -> m.RankingWeights:
 
 
 def _shares(variable: str, text: str) -> dict[str, float]:
-    """Numbers from 0 to 1 by their names, from `name=number` between commas."""
+    """Parse `name=number, ...` into numbers from 0 to 1 by name."""
     shares: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = (piece.strip() for piece in part.partition("="))

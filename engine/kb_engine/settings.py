@@ -1,4 +1,4 @@
-"""The engine's settings: one typed object, read once, refused at start when a value is wrong."""
+"""The engine's settings: one typed object, read once; an invalid value is refused at start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST_WORKERS = 8
 
 
 def _default_workers() -> int:
-    # All cores: these threads have a low priority, so that searches get what they need. Each holds memory.
+    # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
     return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
@@ -182,7 +182,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             raise SettingsError(f"KB_STORE={self.store!r} names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):
             return
-        # What it is instead is not told: it may be an address with a password, mistyped.
+        # The value is not quoted: it may be a mistyped address with a password.
         if not is_postgres(self.store):
             raise SettingsError(
                 "KB_STORE: takes sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE, "
@@ -195,37 +195,37 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def keys_file(self) -> Path:
-        """Where the keys are."""
+        """The file of API keys."""
         return keys_file(self.keys, self.home)
 
     @property
     def published(self) -> Reach | None:
-        """How far the role `service` reaches; None: everywhere."""
+        """Access scope of the role `service`, or None for all collections."""
         return self.parsed("published_collections", published_in)
 
     @property
     def folder(self) -> Path:
-        """Where the engine keeps its data."""
+        """The engine's data folder."""
         return self.home / "engine"
 
     @property
     def address(self) -> Address | None:
-        """Where the PostgreSQL base is; None where the base is a SQLite file."""
+        """The PostgreSQL address, or None for a SQLite database."""
         return address_of(self.store) if is_postgres(self.store) else None
 
     @property
     def database(self) -> Path:
-        """The file of the SQLite base."""
+        """The file of the SQLite database."""
         if self.store:
             return Path(self.store.removeprefix(_SQLITE)).expanduser()
         return self.folder / "kb.sqlite"
 
     @property
     def scan_position(self) -> Path:
-        """The file that says how far the scan of the base is."""
+        """The file with the position of the consistency scan."""
         return self.folder / "scan.json"
 
     @property
     def spool_folder(self) -> Path:
-        """Where uploads lie until they are taken in."""
+        """The folder of uploads whose job has not ended."""
         return self.folder / "spool"

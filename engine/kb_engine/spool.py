@@ -3,8 +3,8 @@
     receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed; after a failure kept for a while
        └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
-A file belongs to the job of the same name. Only `sweep` looks for files that belong to none. Here they lie in
-a folder; where engines share a database they lie there, see `kb_engine.store.postgres.store`.
+A file belongs to the job of the same name. Only `sweep` looks for orphans. Here the files are in a folder;
+engines that share a PostgreSQL database keep them there, see `kb_engine.store.postgres.store`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class SpoolFile(Protocol):
 
 
 class Spool(ABC):
-    """The uploads that wait for, or are in, their job; `held` are those whose job is not accepted yet."""
+    """Uploads whose job has not ended; `held` are the names of uploads whose job is not accepted yet."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Keep `sweep` away from a file whose job is not accepted yet."""
+        """Protect a file from `sweep` until its job is accepted."""
         self.held.add(name)
         try:
             yield
@@ -50,7 +50,7 @@ class Spool(ABC):
 
     @abstractmethod
     def receive(self, name: str) -> AbstractAsyncContextManager[SpoolFile]:
-        """A new file to write; durable when the block ends well, gone when it does not.
+        """Yield a new file to write; it is durable if the block ends normally, and removed otherwise.
 
         Raises:
             EngineError: `storage_full`.
@@ -58,26 +58,26 @@ class Spool(ABC):
 
     @abstractmethod
     def open(self, name: str) -> AbstractAsyncContextManager[Path]:
-        """The file on this machine's disk, for the length of a block. Raises FileNotFoundError."""
+        """Yield the path of the file on this machine while the block runs. Raises FileNotFoundError."""
 
     @abstractmethod
     async def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """True if the file exists."""
 
     @abstractmethod
     async def remove(self, name: str) -> None:
-        """Delete the file of that name, if there is one and no job has it."""
+        """Delete the file, if it exists and no job uses it."""
 
     @abstractmethod
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
-        """Delete the files that no job needs; how many.
+        """Delete the files that no job needs; return their number.
 
-        `needed` is asked after the folder was read: a file accepted in between is then among the needed.
+        `needed` is called after the folder was listed, so that a file accepted in between is not deleted.
         """
 
     @abstractmethod
     async def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of the files, in bytes."""
 
 
 class _FolderFile:
@@ -88,7 +88,7 @@ class _FolderFile:
         await on_disk(lambda: self._file.write(data))
 
     async def seal(self) -> None:
-        """Make what was written survive a power cut. Raises `storage_full`."""
+        """Sync the file, so that it survives a loss of power. Raises `storage_full`."""
         await on_disk(self._sync)
 
     def _sync(self) -> None:
@@ -108,7 +108,7 @@ class FolderSpool(Spool):
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
-        """A new file to write, synced to the disk when the block ends well."""
+        """Yield a new file to write; it is synced to the disk when the block ends normally."""
         path = self.path(name)
         file = await on_disk(lambda: path.open("xb"))
         try:
@@ -116,7 +116,7 @@ class FolderSpool(Spool):
             yield received
             await received.seal()
             await on_disk(lambda: sync(self.folder))
-        except BaseException:  # also a cancelled request leaves nothing behind
+        except BaseException:  # a cancelled request must leave no file either
             _close(file)
             path.unlink(missing_ok=True)
             raise
@@ -157,7 +157,7 @@ class FolderSpool(Spool):
 
 
 async def on_disk(work: Callable[[], T]) -> T:
-    """Do `work` on a thread. Raises `storage_full` where it finds no space."""
+    """Run `work` on a thread. Raises `storage_full` if the disk is full."""
     try:
         return await asyncio.to_thread(work)
     except OSError as error:
@@ -165,7 +165,7 @@ async def on_disk(work: Callable[[], T]) -> T:
 
 
 def no_space(error: OSError) -> Exception:
-    """`storage_full` where that is what the error says, else the error."""
+    """Return a `storage_full` if the disk is full, or the error itself."""
     if error.errno not in _NO_SPACE:
         return error
     return EngineError(
@@ -176,5 +176,5 @@ def no_space(error: OSError) -> Exception:
 def _close(file: BinaryIO) -> None:
     try:
         file.close()
-    except OSError:  # what could not be flushed belongs to a file that is thrown away, or was synced before
+    except OSError:  # the file is being discarded, or was synced before
         return

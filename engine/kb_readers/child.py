@@ -1,7 +1,7 @@
-"""One file read in a process of its own, which is killed with everything it started when it breaks a limit.
+"""Reads one file in a child process, which is killed with its descendants when it exceeds a limit.
 
-The child's input is the open file and its output goes to files without a name, so that a crash of either side
-leaves nothing on the disk. Its progress comes through a pipe.
+The child's input is the open file, and its output goes to unnamed temporary files, so that a crash of either
+side leaves nothing on the disk. Progress comes through a pipe.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from kb_readers.model import (
 )
 
 OnProgress = Callable[[Progress], Awaitable[None]]
-"""Called when the pages are counted, and before one is read by OCR; what it raises ends the reader."""
+"""Called when the pages are counted, and before each OCR page; an exception ends the reader."""
 
 _WORKER = "kb_readers.worker"
 _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 _READ_BYTES = 4096
-_MOST_BYTES = 1 << 16  # that wait to be looked at
+_MOST_BYTES = 1 << 16  # maximum progress data waiting to be processed
 _ERROR_BYTES = 4096
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 
@@ -56,10 +56,10 @@ async def read_in_child(
     *,
     memory: MemoryBudget | None = None,
 ) -> Extraction:
-    """The text of an open file, by a reader that may add to what is known.
+    """Return the text of an open file; the reader may complete the extraction `known`.
 
     `source` has a file descriptor. The child starts once `memory` has room for it, and is killed with its
-    whole group when it takes too long or when the awaiting task is cancelled. Raises ExtractionFailed.
+    process group when it exceeds the time or the awaiting task is cancelled. Raises ExtractionFailed.
     """
     most_bytes = limits.memory_for(reader, os.fstat(source.fileno()).st_size)
     async with nullcontext() if memory is None else memory.reserved(most_bytes):
@@ -101,7 +101,7 @@ async def _read(
         try:
             process = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Cancelled half-way there would be nobody to end what had started.
+            # Without the shield, a cancellation during the start would leave the child running.
             await _end(await starting)
             raise
         finally:
@@ -111,9 +111,9 @@ async def _read(
 
 
 async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress) -> int:
-    """The exit status, negative for a signal. When this returns or raises, the process is gone.
+    """Return the exit status, negative for a signal. On return or exception the process has ended.
 
-    Each page of OCR extends the time that a reader has, within a bound for all of them.
+    Each OCR page extends the reader's time limit, up to a bound for all pages.
     """
     loop = asyncio.get_running_loop()
     last: PageBegun | None = None
@@ -122,7 +122,7 @@ async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress
         async with asyncio.timeout(limits.wall_seconds) as timeout:
             while (progress := await pipe.next()) is not None:
                 left = (timeout.when() or loop.time()) - loop.time()
-                timeout.reschedule(None)  # `on_progress` may have to wait; the reader has its own alarm
+                timeout.reschedule(None)  # no limit while `on_progress` waits; the reader has its own alarm
                 await on_progress(progress)
                 now = loop.time()
                 if isinstance(progress, PageBegun):
@@ -130,7 +130,7 @@ async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress
                         end_of_all = now + limits.ocr_seconds
                     last = progress
                     timeout.reschedule(min(now + limits.wall_seconds, end_of_all))
-                else:  # having counted the pages does not extend its time
+                else:  # counting the pages does not extend the time
                     timeout.reschedule(now + left)
             return await process.wait()
     except TimeoutError:
@@ -153,7 +153,7 @@ async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress
 
 async def _end(process: Process) -> None:
     if process.returncode is None:
-        # Its own session is its own group: whatever it started goes with it.
+        # The child leads a session, and so a process group, which includes all its descendants.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -164,12 +164,12 @@ def _command(task: Task) -> list[str]:
 
 
 def reader_command(module: str) -> list[str]:
-    """Python with a module of ours, as a reader is started."""
+    """Return the command that runs a module of ours as readers are run."""
     return [sys.executable, "-B", "-P", "-s", "-m", module]
 
 
 def reader_environment() -> dict[str, str]:
-    """What the reader needs and no more: the modules of this process, one thread, and no place to write."""
+    """Return a minimal environment: the modules of this process, one thread, no writable folder."""
     nowhere = os.devnull  # not a folder, so that no folder can be made in it
     return {
         "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry),
@@ -202,7 +202,7 @@ def _outcome(
 def _died(
     status: int, errors: IO[bytes], reader: Reader, limits: Limits, most_bytes: int
 ) -> ExtractionFailed:
-    """Why a reader that left no report ended. Its output may quote the file, so no message repeats it."""
+    """Return the reason for a missing report. Messages never repeat output, which may quote the file."""
     errors.seek(0)
     printed = errors.read(_ERROR_BYTES)
     if -status == signal.SIGXCPU:
@@ -214,7 +214,7 @@ def _died(
     if -status == signal.SIGALRM:
         return too_long(limits.wall_seconds)
     is_denied = -status == signal.SIGABRT and reader.aborts_without_memory
-    # A kill that was not ours is the system's, which is out of memory.
+    # A SIGKILL not sent by this process comes from the kernel's out-of-memory killer.
     if is_denied or -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
         return too_much_memory(most_bytes)
     return crashed(f"signal {-status}" if status < 0 else f"status {status}")
@@ -222,7 +222,7 @@ def _died(
 
 @contextmanager
 def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
-    """A pipe, closed at the end. A child may report `most_pages` pages of OCR."""
+    """Yield a pipe, closed at the end. The child may report at most `most_pages` OCR pages."""
     reader, writer = os.pipe()
     pipe = ProgressPipe(reader, writer, most_pages)
     try:
@@ -234,7 +234,7 @@ def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
 
 
 class ProgressPipe:
-    """The parent's end. `writer` is the child's descriptor; close it here once the child has it."""
+    """The parent's end. `writer` is the child's descriptor; close it here once the child has started."""
 
     def __init__(self, reader: int, writer: int, most_pages: int) -> None:
         self._reader = reader
@@ -261,9 +261,9 @@ class ProgressPipe:
             self._writer = None
 
     async def next(self) -> Progress | None:
-        """The number of pages, or the next page; None when the child has closed its end.
+        """Return the number of pages, or the next page; None after the child has closed its end.
 
-        Raises ExtractionFailed when a record makes no sense, or would keep the child alive for ever.
+        Raises ExtractionFailed for invalid records, or records that would extend the time limit forever.
         """
         while len(self._data) < RECORD_BYTES:
             if self._ended:

@@ -1,8 +1,8 @@
-"""Source code, cut at its definitions: each function, method and class under a heading of its own.
+"""Source code, split at its definitions: each function, method and class under its own heading.
 
-What is a definition a grammar of tree-sitter finds, which also reads a file with mistakes in it. The text is
-the file's own, all of it and in its order, in fences; the comments and decorators right above a definition go
-with it. So a passage is found with the names that it stands below, as in "Store > open".
+Definitions are found by a tree-sitter grammar, which also parses files with errors. The text is the complete
+file, in its order, in fences; comments and decorators directly above a definition belong to it. So a passage
+is found by the names of its enclosing definitions, as in "Store > open".
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kb_readers.model import Context, Extraction, Page, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
 TOP_LEVEL = "Top level"
-"""The heading of what stands behind a definition and in none."""
+"""The heading of code after a definition and outside of all definitions."""
 
-_DEEPEST = 6  # a heading has no deeper level
+_DEEPEST = 6  # the deepest level of headings
 _LONGEST_NAME = 120
 
 _DEFINITION = re.compile(
@@ -32,7 +32,7 @@ _DEFINITION = re.compile(
     r"|class|module|internal_module|(?P<ruby>method|singleton_method)"
 )
 _LEAVES = frozenset(["function", "method", "constructor", "init", "type", "type_alias"])
-"""What is defined inside of them is nobody's business."""
+"""Definitions whose inner definitions are ignored."""
 _FUNCTIONS = frozenset(["arrow_function", "function_expression", "generator_function"])
 _WRAPPERS = frozenset(
     """decorated_definition export_statement template_declaration lexical_declaration
@@ -44,7 +44,7 @@ _WORD = re.compile(r"(?!\bend\b)\b\w")
 
 @dataclass(slots=True)
 class Definition:
-    """A part of a file: its name, where it begins and ends in bytes, and what is defined in it."""
+    """A part of a file: its name, its start and end in bytes, and its inner definitions."""
 
     name: str
     start: int
@@ -53,7 +53,7 @@ class Definition:
 
 
 def read_code(data: bytes, context: Context) -> Extraction:
-    """The whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
+    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
     text = decode(data, encoding_by_mark(data) or "utf-8").replace("\r\n", "\n")
     source = text.encode()
     module, function = GRAMMARS[context.format]
@@ -70,7 +70,7 @@ def read_code(data: bytes, context: Context) -> Extraction:
 
 
 def _pieces(whole: Definition, path: list[str]) -> Iterator[tuple[list[str], int, int]]:
-    """Every byte once, in order, with the names of the definitions that it is in."""
+    """Yield each byte once, in order, with the names of the enclosing definitions."""
     place = whole.start
     for inner in whole.inner:
         yield path, place, inner.start
@@ -82,7 +82,7 @@ def _pieces(whole: Definition, path: list[str]) -> Iterator[tuple[list[str], int
 def _with_words(
     pieces: Iterable[tuple[list[str], int, int]], source: bytes
 ) -> Iterator[tuple[list[str], str]]:
-    """The pieces that say something, as text; what is only the end of what is around a piece goes with it."""
+    """Yield the pieces with words, as text; closing brackets are appended to the piece before."""
     waiting: tuple[list[str], str] | None = None
     for path, start, end in pieces:
         code = source[start:end].decode()
@@ -108,7 +108,7 @@ def _fenced(code: str, name: str) -> str:
 
 
 def _definitions(root: Node, source: bytes) -> list[Definition]:
-    """The definitions in a tree, the outermost ones, in their order. Trees are deep: no recursion."""
+    """Return the outermost definitions of a tree, in order. Trees are deep, so this is not recursive."""
     top = Definition("", 0, len(source))
     waiting = [(child, top, 1) for child in reversed(root.named_children)]
     while waiting:
@@ -128,7 +128,7 @@ def _definitions(root: Node, source: bytes) -> list[Definition]:
 
 
 def _kind(node: Node) -> str | None:
-    """What a node defines; None: nothing."""
+    """Return the kind of definition of a node, or None."""
     if node.type == "variable_declarator":
         value = node.child_by_field_name("value")
         return "function" if value is not None and value.type in _FUNCTIONS else None
@@ -136,12 +136,12 @@ def _kind(node: Node) -> str | None:
     if found is None:
         return None
     if node.type.endswith("_specifier") and node.child_by_field_name("body") is None:
-        return None  # `struct stone` where one is used
+        return None  # a use, such as `struct stone`
     return "method" if found["ruby"] else found["kind"] or node.type
 
 
 def _extent(node: Node, source: bytes) -> tuple[int, int]:
-    """From the comments right above it, or the beginning of its line, to its end."""
+    """Return the start and end, including comments directly above and the indent of the first line."""
     outermost = node
     while (parent := outermost.parent) is not None and parent.type in _WRAPPERS:
         outermost = parent
@@ -165,7 +165,7 @@ def _line_before(place: int, source: bytes) -> bytes:
 
 
 def _name(node: Node) -> str:
-    """The name that it defines, or how it begins."""
+    """Return the name of a definition, or its beginning."""
     named: Node | None = node
     for step in ("name", "declarator", "type"):
         while named is not None and (inner := named.child_by_field_name(step)) is not None:

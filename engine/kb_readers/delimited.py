@@ -1,9 +1,9 @@
-"""CSV and TSV row by row: each row with a value as a line of a table, under the names of the columns.
+"""CSV and TSV: each non-empty row as a line of a table, under the names of the columns.
 
-What separates the values is found in the beginning of the file: tab, semicolon, bar or comma, whichever cuts
-its rows into the same number of values, and into most; of equals the comma is the last, since texts and
-numbers have commas too. Values may be quoted, also after a blank, and then hold separators, line breaks and
-doubled quotation marks (RFC 4180).
+The separator is detected from the beginning of the file: tab, semicolon, bar or comma, whichever splits most
+rows into the same number of values, and into most values; the comma comes last, since texts and numbers have
+commas too. Values may be quoted, also after a space, and then contain separators, line breaks and doubled
+quotation marks (RFC 4180).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kb_readers.model import DEFAULT_LIMITS, Extraction, Page, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
 MOST_COLUMNS = 16_384
-"""Of a row; as a workbook's."""
+"""Maximum columns of a row; the same as for workbooks."""
 
 _FORMAT = FORMATS["csv"]
 _SEPARATORS = "\t;|,"
@@ -30,13 +30,12 @@ _SAMPLE_CHARACTERS = 256 * 1024
 
 
 def read_delimited(data: bytes) -> Extraction:
-    """The whole file as one page without a number. Raises ExtractionFailed.
+    """Return the whole file as one page without a number. Raises ExtractionFailed.
 
-    Characters are UTF-8, or as a byte order mark says. Where nothing separates values, its lines are taken as
-    they are.
+    The encoding is UTF-8, or that of a byte order mark. Without a separator the lines are kept as they are.
     """
     text = decode(data, encoding_by_mark(data) or "utf-8")
-    csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # of the process: this one reads one file
+    csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # global, but this process reads one file only
     lines: list[str] = []
     budget = TextBudget()
     for line in _lines(text):
@@ -46,9 +45,9 @@ def read_delimited(data: bytes) -> Extraction:
 
 
 def separator_of(text: str) -> str | None:
-    """What stands between values: it cuts most rows alike, and of equals into most. None: nothing does.
+    """Return the separator that splits most rows equally, then into most values; None without any.
 
-    Of separators that are equal in both, the first of `_SEPARATORS`.
+    Among equals the first of `_SEPARATORS` is returned.
     """
     found: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
@@ -65,7 +64,7 @@ def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """A table for each run of rows without an empty one; a row of one value above it is a line by itself."""
+    """Yield a table for each run of non-empty rows; a row of one value above it is a line by itself."""
     separator = separator_of(text)
     if separator is None:
         yield from map(escaped, text.splitlines())

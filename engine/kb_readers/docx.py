@@ -1,10 +1,10 @@
-"""DOCX as one text without pages: where a page ends is decided by the program that shows it.
+"""DOCX as one text without pages: page breaks depend on the program that displays it.
 
-The body comes first, in its order, with headings, lists and tables as Markdown, and with the numbers that
-Word counts; text boxes stand after their paragraph. Then come footnotes and endnotes, and what headers and
-footers say, each once. Text that is formatted as hidden is read; deletions that are tracked, comments, and
-the words in charts and pictures are not. HTML and plain text that a converter put in place of the body are
-read; parts of other formats are named.
+The body comes first, in its order, with headings, lists and tables as Markdown, and with Word's numbering;
+text boxes follow their paragraph. Then come footnotes and endnotes, and headers and footers without
+repetition. Hidden text is read; tracked deletions, comments, and the words in charts and pictures are not.
+HTML and plain text that a converter embedded in place of the body are read; parts in other formats are listed
+in the remark.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)
 _TITLES = frozenset(["title"])
 _LEVELS = 6
-_DEEPEST_STYLE = 20  # styles that are based on one another
+_DEEPEST_STYLE = 20  # maximum length of a chain of base styles
 _DEEPEST_INDENT = 6
 _MOST_SPANNED = 1_000  # columns of a row that merged cells may fill
-# Properties of before a change that is tracked.
+# Properties before a tracked change.
 _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
-# What another element beside it says too, and what a change that is tracked took away.
+# Alternatives of another element, and content removed by a tracked change.
 _REMOVED = frozenset(["del", "moveFrom"])
 _UNREAD = frozenset(["Fallback", "rt", *_REMOVED, *_FORMER])
-_ORDERED = re.compile(r"\d{1,9}[.)]")  # the mark of an item that is numbered in Markdown too
+_ORDERED = re.compile(r"\d{1,9}[.)]")  # a mark that numbers the item in Markdown too
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
 def read_docx(data: bytes) -> Extraction:
-    """The whole document as one page without a number. Raises ExtractionFailed."""
+    """Return the whole document as one page without a number. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, "wordprocessingml")
     outgoing = list(package.relationships(package.main).values())
     styles, numbering = _Styles(), Numbering()
@@ -89,7 +89,7 @@ def read_docx(data: bytes) -> Extraction:
 
 
 def _embedded(name: str, data: bytes) -> str:
-    """The text of a part in another format, by its name. Raises what its reader does, or LookupError."""
+    """Return the text of an embedded part, by its file extension. Raises as its reader, or LookupError."""
     extension = name.rpartition(".")[2].lower()
     if not data or extension not in _EMBEDDED:
         raise LookupError(name)
@@ -107,14 +107,14 @@ def _plain_text(data: bytes) -> str:
 
 _EMBEDDED: dict[str, Callable[[bytes], str]] = {
     **dict.fromkeys(["html", "htm", "xhtml"], _text_of_page),
-    **dict.fromkeys(["mht", "mhtml"], body_of),  # a page saved with what it shows, in the form of a mail
+    **dict.fromkeys(["mht", "mhtml"], body_of),  # a page saved with its resources, in the format of a mail
     "txt": _plain_text,
 }
 
 
 @dataclass
 class _Style:
-    """What a style says of its paragraphs; None where the style that it is based on says it."""
+    """The properties of a paragraph style; None if inherited from its base style."""
 
     name: str = ""
     based_on: str = ""
@@ -130,11 +130,11 @@ class _Styles(Handler):
         self._former = 0
 
     def level(self, style_id: str) -> int:
-        """Of the heading that a paragraph of this style is; 0 for none."""
+        """Return the heading level of paragraphs of this style, or 0."""
         for style in self._chain(style_id):
             if style.level is not None:
                 return style.level
-            name = style.name or style_id  # some programs write no styles, and name them as Word does
+            name = style.name or style_id  # some programs omit styles, and use Word's names as ids
             if name.lower() in _TITLES:
                 return 1
             if heading := _HEADING.fullmatch(name):
@@ -142,7 +142,7 @@ class _Styles(Handler):
         return 0
 
     def list_of(self, style_id: str) -> tuple[str, int]:
-        """The list that its paragraphs are items of, and how deep in it; "" for none."""
+        """Return the list of paragraphs of this style, and their depth in it; "" without a list."""
         depth: int | None = None
         for style in self._chain(style_id):
             depth = style.depth if depth is None else depth
@@ -181,44 +181,44 @@ class _Styles(Handler):
 
 @dataclass
 class _Paragraph(LinearText):
-    """One that is being read; those of a text box are read while the one that holds it is open."""
+    """An open paragraph; the paragraphs of a text box are read while the enclosing one is open."""
 
     style: str = ""
     level: int | None = None
     list_id: str | None = None
     depth: int | None = None
     has_removed: bool = False
-    """Whether text of it, or its end, was removed by a change that is tracked."""
+    """True if a tracked change removed text of the paragraph, or its end."""
     chosen: str = ""
-    """The entry of a drop-down field that is open."""
+    """The selected entry of the open drop-down field."""
     begin: int = 0
-    """Of what the field shows, in `parts`."""
+    """Start of the displayed text of the field, in `parts`."""
 
 
 _Row: TypeAlias = list[tuple[str, int]]
-"""Cells, each with the number of columns that it takes."""
+"""Cells, each with its column span."""
 
 
 class _Text(Handler):
     """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
 
     def __init__(self, styles: _Styles, numbering: Numbering, embedded: Callable[[str], str]) -> None:
-        """`embedded` gives the text of a part in another format, by the id of its relationship."""
+        """`embedded` returns the text of an embedded part, by the id of its relationship."""
         self.blocks: list[str] = []
         self._styles = styles
         self._counter = Counter(numbering)
         self._embedded = embedded
-        self._entries: list[str] | None = None  # of a drop-down field that is being read
-        self._entry = 0  # that is chosen
+        self._entries: list[str] | None = None  # entries of the open drop-down field
+        self._entry = 0  # index of the selected one
         self._in_list = False
         self._paragraphs: list[_Paragraph] = []
         self._unread = 0
         self._in_text = False
-        self._tables = 0  # how many are open; one within another is text of its cell
+        self._tables = 0  # nesting depth; an inner table becomes text of its cell
         self._rows: list[_Row] = []
         self._row: _Row = []
         self._cell: list[str] = []
-        self._span = 1  # columns that the cell takes
+        self._span = 1  # column span of the open cell
         self._budget = TextBudget()
 
     def start(self, name: str, attributes: Attributes) -> None:
@@ -249,7 +249,7 @@ class _Text(Handler):
             elif name in ("default", "result"):
                 self._entry = int(value_of(attributes) or 0)
         elif paragraph.chosen and name == "fldChar" and value_of(attributes, "fldCharType") == "end":
-            # Some programs write what it shows beside its entries.
+            # Some programs write the displayed text in addition to the entries.
             if not "".join(paragraph.parts[paragraph.begin :]).strip():
                 paragraph.parts.append(paragraph.chosen)
             paragraph.chosen = ""
@@ -319,7 +319,7 @@ class _Text(Handler):
         list_id, depth = self._styles.list_of(paragraph.style)
         list_id = list_id if paragraph.list_id is None else paragraph.list_id
         depth = depth if paragraph.depth is None else paragraph.depth
-        is_item = list_id not in ("", "0")  # 0 takes a paragraph out of the list of its style
+        is_item = list_id not in ("", "0")  # 0 removes a paragraph from the list of its style
         mark = ""
         if is_item and (lines or not paragraph.has_removed):  # an item without text counts too
             mark = self._counter.mark(list_id, depth)
@@ -345,7 +345,7 @@ class _Text(Handler):
             self._add(text)
 
     def _add(self, block: str, *, is_item: bool = False) -> None:
-        """Items of a list follow one another without a blank line."""
+        """Add a block; list items follow each other without a blank line."""
         if is_item and self._in_list:
             self.blocks[-1] += f"\n{block}"
         else:
@@ -354,7 +354,7 @@ class _Text(Handler):
 
 
 def _columns(row: _Row) -> list[str]:
-    """The values of a row by their columns: empty cells follow one that was merged."""
+    """Return the cells of a row by column, with empty cells after a merged one."""
     columns: list[str] = []
     for text, span in row:
         columns += [text, *[""] * min(span - 1, _MOST_SPANNED - len(columns))]

@@ -1,4 +1,4 @@
-"""The numbers that Word shows before headings and the items of lists; a DOCX says only how to count."""
+"""The numbers of headings and list items, computed as Word does: a DOCX has only the counting rules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from kb_readers.markdown import one_line
 from kb_readers.xml_files import Attributes, Handler, value_of
 
-_DEEPEST = 8  # of the nine depths of a list
+_DEEPEST = 8  # the last of nine depths of a list, from 0
 _LARGEST_START = 1_000_000
 _LONGEST_TEXT = 100
 _PLACEHOLDER = re.compile("%([1-9])")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_MOST_LETTERS = 30  # aa comes after z, and bb after aa
+_MOST_LETTERS = 30  # maximum repetitions: aa follows z, and bb follows aa
 _ROMAN = (
     (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
     (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
@@ -24,29 +24,29 @@ _MOST_ROMAN = 3999
 
 @dataclass
 class _Level:
-    """How items of one depth are numbered."""
+    """The numbering of items of one depth."""
 
     format: str = "decimal"
     start: int = 1
     text: str = ""
-    """With placeholders, `%1` for the number of the outermost depth."""
+    """With placeholders: `%1` is the number of the outermost depth."""
     is_legal: bool = False
-    """Whether all numbers in it are decimal, whatever the formats of their depths."""
+    """True if all numbers in it are decimal, regardless of the formats of their depths."""
 
 
 class Numbering(Handler):
-    """The lists of a document, by their ids."""
+    """The lists of a document, by id."""
 
     def __init__(self) -> None:
         self._levels: defaultdict[tuple[str, str], dict[int, _Level]] = defaultdict(dict)
         self._definitions: dict[str, str] = {}
-        self._starts: dict[tuple[str, int], int] = {}  # at which a list begins again, by list and depth
-        self._owner = ("", "")  # a definition that lists share, or a list with levels of its own
+        self._starts: dict[tuple[str, int], int] = {}  # start overrides, by list and depth
+        self._owner = ("", "")  # the open shared definition, or list with levels of its own
         self._depth = 0
         self._open = _Level()
 
     def definition(self, list_id: str) -> str:
-        """Lists of the same definition are counted as one; "" for none."""
+        """Return the definition of a list, or "". Lists of the same definition are counted together."""
         return self._definitions.get(list_id, "")
 
     def level(self, list_id: str, depth: int) -> _Level | None:
@@ -56,7 +56,7 @@ class Numbering(Handler):
         return None
 
     def own_start(self, list_id: str, depth: int) -> int | None:
-        """The number of its first item, where the list does not go on with those of its definition."""
+        """Return the start of a list that does not continue the count of its definition, or None."""
         return self._starts.get((list_id, depth))
 
     def start(self, name: str, attributes: Attributes) -> None:
@@ -85,7 +85,7 @@ class Numbering(Handler):
 
 
 class Counter:
-    """Numbers the items of one part in their order."""
+    """Numbers the items of one part in order."""
 
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
@@ -93,7 +93,7 @@ class Counter:
         self._begun: set[tuple[str, int]] = set()
 
     def mark(self, list_id: str, depth: int) -> str:
-        """Count an item; what stands before it, as "2.1" or "Step 3:", or "" for a bullet or nothing."""
+        """Count an item; return its mark, such as "2.1" or "Step 3:", or "" for a bullet or no mark."""
         depth = max(0, min(depth, _DEEPEST))
         level = self._numbering.level(list_id, depth)
         if level is None:
@@ -122,7 +122,7 @@ def _start(value: str) -> int:
 
 
 def _numeral(count: int, fmt: str) -> str:
-    """The number in a format of Word; decimal where that is not known or has no such number."""
+    """Format a number as Word does; decimal if the format is unknown or has no such number."""
     numeral = str(count)
     if fmt in ("none", "bullet"):
         return ""

@@ -1,4 +1,4 @@
-"""EPUB: the documents of a book in the order in which they are read, each a page without a number."""
+"""EPUB: the documents of a book in reading order, each a page without a number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kb_readers.xml_files import Archive, Attributes, Handler
 
 _FORMAT = FORMATS["epub"]
 _FONTS = frozenset(["http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"])
-"""Obfuscation of fonts, which hides no text."""
+"""Algorithms that obfuscate fonts only, and no text."""
 _DOCUMENTS = frozenset(["application/xhtml+xml", "text/html"])
 
 
 def read_epub(data: bytes) -> Extraction:
-    """The whole book. Raises ExtractionFailed: `file_encrypted` where its text is locked."""
+    """Return the whole book. Raises ExtractionFailed: `file_encrypted` if its text is encrypted."""
     archive = Archive(data, _FORMAT.label)
     container, encryption = _Container(), _Encryption()
     archive.feed("META-INF/container.xml", container)
@@ -57,7 +57,7 @@ class _Encryption(Handler):
 
 
 class _Book(Handler):
-    """What the package says: the title, and the documents by their ids, in the order of the spine."""
+    """The package document: the title, and the documents by id, in the order of the spine."""
 
     def __init__(self, folder: str) -> None:
         self.title = ""
@@ -67,7 +67,7 @@ class _Book(Handler):
         self._in_title = False
 
     def read_in_order(self) -> list[str]:
-        """The parts, each once."""
+        """Return the parts in reading order, without repetitions."""
         parts = (self._documents[one] for one in self.order if one in self._documents)
         return list(dict.fromkeys(parts))
 

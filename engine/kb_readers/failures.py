@@ -1,4 +1,4 @@
-"""How the reading of a file fails: one exception with a stable code, and the message of each case."""
+"""The exception for files that cannot be read, with a stable code, and the message of each case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_REASON = 200
 
 
 class ExtractionFailed(Exception):
-    """One file gave no text, through no fault of the engine. The message is for people."""
+    """A file yields no text, by no fault of the engine. The message is for users."""
 
     def __init__(self, code: FailureCode, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Which package has the grammar of which language; none is imported here."""
+"""The packages with tree-sitter grammars by language; this module imports none of them."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ GRAMMARS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "lua": ("tree_sitter_lua", "language"),
     }
 )
-"""By the format's name: the package and its function that gives the grammar."""
+"""By format name: the package and its function that returns the grammar."""

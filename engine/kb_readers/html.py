@@ -1,7 +1,7 @@
-"""HTML into Markdown as a reader sees it: headings, paragraphs, lists, tables and code; of a link its words.
+"""HTML to Markdown as displayed: headings, paragraphs, lists, tables and code; only the words of links.
 
-Written on the standard library's tokenizer, which keeps no tree: no nesting is too deep for it. Converters
-that keep one drop what lies too deep, or overflow their stack.
+Built on the standard library's tokenizer, without a tree, so that no nesting is too deep. Converters with a
+tree drop deeply nested content, or overflow their stack.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DECLARED = re.compile(
     rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
     re.IGNORECASE,
 )
-# As browsers do: what says that it is Latin 1 or ASCII is Windows 1252, what names an encoding of East Asia
-# may have the characters that were added to it later, and what says in ASCII that it is UTF-16 is not. The
-# last ones are labels that Python does not know.
+# As in browsers: Latin 1 and ASCII mean Windows 1252, East Asian encodings include the characters added to
+# them later, and a declaration of UTF-16, itself readable as ASCII, is wrong. The last entries are labels
+# unknown to Python.
 _READ_AS = {
     "iso8859-1": "cp1252",
     "ascii": "cp1252",
@@ -61,23 +61,23 @@ _BLOCKS = frozenset(
     figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu nav ol option p
     pre search section select summary table tbody tfoot thead tr ul""".split()  # noqa: SIM905 - read as words
 )
-_ANNOTATIONS = frozenset(["rt", "rp", "rtc"])  # how the words before are pronounced
+_ANNOTATIONS = frozenset(["rt", "rp", "rtc"])  # pronunciation of the words before
 _ENDS_OF_ANNOTATIONS = _ANNOTATIONS | _BLOCKS | _CELLS | frozenset(["rb", "ruby"])
-# A table cell with one of these lays out a page; it is no cell of data.
+# A table cell with one of these lays out a page, and is no data cell.
 _LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "article", *_HEADINGS])
 
 _BACKTICKS = re.compile(r"`{3,}")
-# A letter alone may be a power. Several, and those that are left out, are of an ordinal or an abbreviation:
-# 21st, XXe, no.
+# A single letter may be a power. Several letters, and the excluded ones, belong to an ordinal or an
+# abbreviation: 21st, XXe, no.
 _EXPONENT = re.compile(r"[\d+\-\N{MINUS SIGN}]|(?![aeorAEOR])[^\W\d_](?![^\W\d_])")
 _NUMBER = re.compile(r"\s*([+-]?\d{1,9})(?!\d)", re.ASCII)
 
 
 def read_html(data: bytes) -> Extraction:
-    """The whole file as one page without a number.
+    """Return the whole file as one page without a number.
 
-    Raises ExtractionFailed "undecodable_text" when the bytes are not in the encoding that the file declares,
-    which is UTF-8 when it declares none.
+    Raises ExtractionFailed "undecodable_text" if the bytes do not match the declared encoding, by default
+    UTF-8.
     """
     document = _read(decode(data, find_encoding(data)))
     text = document.text()
@@ -86,12 +86,12 @@ def read_html(data: bytes) -> Extraction:
 
 
 def markdown_of(html: str) -> str:
-    """What a reader sees of it."""
+    """Return the displayed text of HTML as Markdown."""
     return _read(html).text()
 
 
 def find_encoding(data: bytes) -> str:
-    """That of a byte order mark, or the one that the page declares; UTF-8 where there is neither."""
+    """Return the encoding of a byte order mark, the declared one, or UTF-8."""
     if marked := encoding_by_mark(data):
         return marked
     declared = _DECLARED.search(data, 0, _HEAD_BYTES)
@@ -101,7 +101,7 @@ def find_encoding(data: bytes) -> str:
 
 
 def encoding_named(label: str, where: str) -> str:
-    """What a declaration means to browsers. Raises ExtractionFailed "undecodable_text": it is not read."""
+    """Return the codec for a declared label, as browsers do. Raises ExtractionFailed "undecodable_text"."""
     name = codec_named(label) or label.lower()
     name = _READ_AS.get(name, name)
     if name not in _TAKEN:
@@ -121,7 +121,7 @@ def _read(html: str) -> _Document:
 
 
 def _number(attribute: str | None, default: int = 1) -> int:
-    """What an attribute says, of nine digits at most."""
+    """Parse an attribute of at most nine digits."""
     found = _NUMBER.match(attribute or "")
     return int(found[1]) if found else default
 
@@ -134,23 +134,23 @@ class _Document(HTMLParser):
         self.title = ""
         self._in_title = False
         self._in_annotation = False
-        self._hidden = ""  # the open element whose text nobody sees, and how many of it are open
+        self._hidden = ""  # the outermost open hidden element, and its nesting depth
         self._hidden_depth = 0
-        self._parts: list[str] = []  # finished blocks, each behind its separator
+        self._parts: list[str] = []  # finished blocks, each after its separator
         self._last_kind = ""
         self._line: list[str] = []  # the block that is being written
-        self._may_be_exponent = False  # what comes next: it is set high directly after a letter or digit
+        self._may_be_exponent = False  # a superscript directly after a letter or digit begins
         self._begins_link = False
         self._level = 0  # of the open heading
-        self._pre = 0  # how many are open
+        self._pre = 0  # number of open ones
         self._lists: list[int | None] = []  # the open lists: the number of the next item, None for a bullet
         self._item = ""  # the mark of the list item that the next block begins
-        self._row: list[str] | None = None  # the finished cells of the open row of data
+        self._row: list[str] | None = None  # the finished cells of the open data row
         self._in_cell = False
-        self._span = 1, 1  # how many columns and rows the open cell takes
+        self._span = 1, 1  # columns and rows of the open cell
         self._row_number = 0
-        self._free_from: dict[int, int] = {}  # columns that cells reach down into: the first row below
-        self._empty_cells = _LARGEST_SPAN + length  # that spans may still add: in proportion to the file
+        self._free_from: dict[int, int] = {}  # first row below a cell with a row span, by column
+        self._empty_cells = _LARGEST_SPAN + length  # cells that spans may still add: bounded by the file size
 
     def text(self) -> str:
         """The whole document; call after `close`."""
@@ -158,7 +158,7 @@ class _Document(HTMLParser):
         self._end_block()
         return "".join(self._parts[1:])
 
-    # What the tokenizer calls
+    # Callbacks of the tokenizer
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._hidden:
@@ -204,7 +204,7 @@ class _Document(HTMLParser):
             self._line.append(data if self._pre else data.replace("\n", " "))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Take `<![anything` as the comment that browsers see; the standard one asserts on unknown words."""
+        """Treat `<![anything` as a comment, as browsers do; the base class asserts on unknown words."""
         return self.parse_bogus_comment(i, report)
 
     # Blocks
@@ -215,7 +215,7 @@ class _Document(HTMLParser):
         elif tag == "img":
             self._line.append(f" {dict(attrs).get('alt') or ''} ")
         elif tag == "sup":
-            # One in a link, or with a link in it, refers to a footnote.
+            # A superscript in a link, or with a link in it, refers to a footnote.
             self._may_be_exponent = not self._begins_link and "".join(self._line[-1:])[-1:].isalnum()
         elif tag == "a":
             self._may_be_exponent, self._begins_link = False, True
@@ -223,7 +223,7 @@ class _Document(HTMLParser):
             self._end_cell()
             self._in_cell = self._row is not None
             given = dict(attrs)
-            # No rows at all are all of the group.
+            # A row span of 0 means all remaining rows of the group.
             columns, rows = _number(given.get("colspan")), _number(given.get("rowspan")) or _LARGEST_SPAN
             self._span = min(max(1, columns), _LARGEST_SPAN), min(max(1, rows), _LARGEST_SPAN)
         elif tag == "tr":
@@ -237,7 +237,7 @@ class _Document(HTMLParser):
 
     def _start_block(self, tag: str, attrs: dict[str, str | None]) -> None:
         if self._row is not None and tag not in _LAYOUT:
-            self._line.append(" ")  # a paragraph or list in a cell of data stays on the row's line
+            self._line.append(" ")  # a paragraph or list in a data cell stays on the row's line
             return
         self._end_row()
         self._end_block()
@@ -289,7 +289,7 @@ class _Document(HTMLParser):
         lines = [" ".join(line.split()) for line in raw.split("\n") if line and not line.isspace()]
         if self._level:
             self._append(f"{'#' * self._level} {' '.join(lines)}")
-            self._level = 0  # a heading that is never closed ends with its first block
+            self._level = 0  # an unclosed heading ends with its first block
             return
         indent = "  " * min(len(self._lists), _DEEPEST_INDENT)
         mark, self._item = self._item, ""
@@ -297,11 +297,11 @@ class _Document(HTMLParser):
         self._append(f"{mark or indent}{text}", "item" if mark else "")
 
     def _append(self, block: str, kind: str = "") -> None:
-        """A finished block; blocks of the same kind that has a name stand without a blank line between."""
+        """Add a finished block; no blank line separates blocks of the same non-empty kind."""
         self._parts += "\n" if kind and kind == self._last_kind else "\n\n", block
         self._last_kind = kind
 
-    # Rows of data: their cells stand on one line
+    # Data rows: cells on one line
 
     def _end_cell(self) -> None:
         if self._row is None:
@@ -315,7 +315,7 @@ class _Document(HTMLParser):
         self._span = 1, 1
 
     def _add_cell(self, row: list[str], cell: str) -> None:
-        """Beside the columns that cells above reach down into, and with the columns that it spans."""
+        """Add a cell with its column span, after the columns that row spans from above cover."""
         while self._empty_cells and self._free_from.get(len(row), 0) > self._row_number:
             row.append("")
             self._empty_cells -= 1

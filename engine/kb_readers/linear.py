@@ -1,6 +1,6 @@
 """Text of Office documents in linear format: superscripts and fractions keep their meaning without layout.
 
-A superscript behind a letter or digit and an exponent follow a `^`, as in `10^6`; a fraction has a `/`.
+A superscript after a letter or digit and an exponent follow a `^`, as in `10^6`; a fraction has a `/`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import re
 from dataclasses import dataclass, field
 
 TERMS = {"num": "", "den": "/", "sup": "^"}
-"""The elements of an equation that stand above or below others, and what is written before them."""
+"""The elements of an equation set above or below the line, and the prefix of each."""
 
 _SIMPLE = re.compile(r"[-−]?[\w.,]{1,20}")  # needs no parentheses
 
 
 @dataclass
 class LinearText:
-    """One paragraph, run by run."""
+    """The text of one paragraph, built run by run."""
 
     parts: list[str] = field(default_factory=list)
     raised: bool = False
-    """Whether the open run is a superscript."""
-    _was_raised: bool = False  # what was written before
-    _terms: list[int] = field(default_factory=list)  # that are open, by the part before their first one
+    """True if the open run is a superscript."""
+    _was_raised: bool = False  # of the previous text
+    _terms: list[int] = field(default_factory=list)  # index of the prefix of each open term, in `parts`
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ class LinearText:
         self.parts.append("")
 
     def end_term(self, name: str) -> None:
-        """End it. One that was not begun is passed over."""
+        """End an element of `TERMS`; ignored if it was not begun."""
         if not self._terms:
             return
         begin = self._terms.pop()

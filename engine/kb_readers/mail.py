@@ -1,7 +1,7 @@
-"""An e-mail as it is read: who wrote to whom, when, and what; attachments by their names alone.
+"""An e-mail as text: sender, recipients, date and body; attachments are listed by name.
 
-A message is a tree of parts. Each leaf is read or named: plain text and HTML without a file name are read, of
-alternatives one, and all others are attachments.
+A message is a tree of parts. Leaves of plain text and HTML without a filename are read, of alternatives only
+one; all other leaves are attachments.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _OF_MAIL_ALONE = frozenset(
     """utf-7 utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be iso2022_kr hz
     cp437 cp850 cp852""".split()  # noqa: SIM905 - read as words
 )
-"""Encodings that no page can be in."""
+"""Encodings in mail that no web page may use."""
 
 
 def read_mail(data: bytes) -> Extraction:
-    """The whole message as one page without a number; its subject is the title. Raises ExtractionFailed."""
+    """Return the message as one page without a number; its subject is the title. Raises ExtractionFailed."""
     with _of_the_library():
         message = _parsed(data)
         headers = [(name, one_line(str(message[name] or ""))) for name in _HEADERS]
@@ -61,22 +61,22 @@ def read_mail(data: bytes) -> Extraction:
 
 
 def body_of(data: bytes) -> str:
-    """The text of a message without its headers, as Markdown. Raises ExtractionFailed."""
+    """Return the text of a message without its headers, as Markdown. Raises ExtractionFailed."""
     with _of_the_library():
         message = _parsed(data)
-        for _ in _leaves(message):  # none is too deep
+        for _ in _leaves(message):  # checks the depth
             pass
         return _text(message)
 
 
 @contextmanager
 def _of_the_library() -> Iterator[None]:
-    """What the library raises, as ExtractionFailed."""
+    """Convert exceptions of the library into ExtractionFailed."""
     try:
         yield
     except RecursionError:
         raise unsafe(_FORMAT.label, "parts or comments that are too deep") from None
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # of odd headers
+    except (ValueError, LookupError, AttributeError, TypeError) as error:  # malformed headers
         raise damaged(_FORMAT.label, str(error)) from None
 
 
@@ -87,7 +87,7 @@ def _parsed(data: bytes) -> EmailMessage:
 
 
 def _is_multipart(part: EmailMessage) -> bool:
-    """By its type: an attached message is made of parts, too, and is none."""
+    """True by content type: an attached message has parts too, and does not count."""
     return part.get_content_maintype() == "multipart"
 
 
@@ -99,7 +99,7 @@ def _parts(part: EmailMessage) -> list[EmailMessage]:
 
 
 def _leaves(part: EmailMessage, within: str = "", depth: int = 0) -> Iterator[tuple[EmailMessage, str]]:
-    """Each part that has none, in order, and what kind of multipart it is in."""
+    """Yield the leaves in order, each with the kind of its multipart."""
     if depth > _DEEPEST:
         raise unsafe(_FORMAT.label, f"parts more than {_DEEPEST:,} deep")
     if not _is_multipart(part):
@@ -120,7 +120,7 @@ def _name(leaf: EmailMessage) -> str:
 
 
 def _text(part: EmailMessage, within: str = "") -> str:
-    """All text of the part; of alternatives the first one that is plain and not blank, else not blank."""
+    """Return all text of a part; of alternatives the first non-blank one, preferably plain text."""
     if not _is_multipart(part):
         return _text_of_leaf(part) if _is_text(part, within) else ""
     kind, parts = part.get_content_subtype(), _parts(part)
@@ -146,7 +146,7 @@ def _bytes(leaf: EmailMessage) -> bytes:
         data = leaf.get_payload(decode=True)
         assert isinstance(data, bytes), "what a leaf is made of"
         return data
-    # The library takes what is left where base64 is broken, and ends at padding within it.
+    # The library decodes broken base64 partially, and stops at padding within it.
     try:
         return b64decode("".join(str(leaf.get_payload()).split()), validate=True)
     except ValueError:
@@ -154,7 +154,7 @@ def _bytes(leaf: EmailMessage) -> bytes:
 
 
 def _encoding(leaf: EmailMessage, data: bytes, is_html: bool) -> str:
-    """As declared; what declares nothing or ASCII is UTF-8, or as the HTML says."""
+    """Return the declared encoding; without one, or for ASCII, UTF-8 or that of the HTML."""
     declared = leaf.get_content_charset() or "us-ascii"
     name = codec_named(declared)
     if name == "ascii":

@@ -1,4 +1,4 @@
-"""One bound on the memory of all readers: a reader waits until its share is free."""
+"""A common limit on the memory of all readers: a reader waits until its share is free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class MemoryBudget:
-    """`total` bytes for all readers of a process. Readers that have to wait start in the order of arrival."""
+    """`total` bytes for all readers of a process. Waiting readers start in the order of arrival."""
 
     def __init__(self, total: int) -> None:
         self._free = total
@@ -17,7 +17,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes, at most the total, until the block is left; wait until they are free."""
+        """Wait for `size` bytes, at most the total, and hold them until the block ends."""
         async with self._turn:
             while self._free < size:
                 self._freed.clear()

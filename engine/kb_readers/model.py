@@ -1,10 +1,10 @@
-"""The values of extraction: what a reader gives and what bounds it, and the messages of parent and child.
+"""The data types of extraction: results, limits, and the messages between parent and child.
 
     parent ── Task, as JSON on the command line ──────────────────────────▶ child
            ◀─ Progress, in records of one size: the pages counted, each page of OCR begun ──
            ◀─ Report, as MessagePack: an Extraction or a Failure ────────────
 
-An extraction that a child starts from is sent as a report is.
+A `known` extraction, which the child completes, is sent in the format of a report.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from kb_readers.failures import ExtractionFailed, FailureCode, too_much_text
 from kb_readers.sandbox import Sandboxing
 
 Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extraction"]
-"""From the file's own text, by OCR, or some pages the one way and some the other."""
+"""From the file's own text, by OCR, or both on different pages."""
 
 PLAIN_TEXT = "text/plain"
 _PLAIN = frozenset({PLAIN_TEXT, *(each.mime_type for each in FORMATS.values() if each.doc_type == "data")})
 
 _RECORD = struct.Struct("<4I")
 RECORD_BYTES = _RECORD.size
-"""Of the progress that a child sends."""
+"""Size of a progress record of the child."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The text of one page, without NUL characters; empty where no text was found."""
+    """The text of one page, without NUL characters; may be empty."""
 
     number: int | None
-    """From 1; None where the format has no pages."""
+    """From 1, or None if the format has no pages."""
     text: str
     notes: str = ""
-    """What was written onto it, into a form or as notes; `text` ends with it."""
+    """Text of form fields and annotations; `text` ends with it."""
 
     @classmethod
     def of(cls, number: int | None, body: str, notes: str) -> Page:
-        """A page with notes behind its text."""
+        """Return a page with notes after its text."""
         return cls(number, "\n\n".join(filter(None, [body, notes])), notes)
 
     @property
     def body(self) -> str:
-        """Its text without the notes."""
+        """The text without the notes."""
         return self.text.removesuffix(self.notes).rstrip()
 
 
@@ -56,35 +56,35 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
 
     pages: list[Page]
     title: str | None
-    """What the file says its title is, or its first heading of the first level."""
+    """The declared title of the file, or its first heading of level 1."""
     method: Method
     mime_type: str
-    """Of the file that was read."""
+    """The MIME type of the file."""
     remark: str | None = None
-    """For people: what was not read, and why."""
+    """A message for users about content that was not read, and the reason."""
 
     @classmethod
     def of_note(cls, text: str) -> Extraction:
-        """The text of a note: agents write Markdown, so its headings count."""
+        """Wrap the text of a note: agents write Markdown, so its headings count."""
         return cls([Page(None, text)], None, "text_extraction", "text/markdown")
 
     @property
     def page_count(self) -> int | None:
-        """How many pages the file has; None where its format has none."""
+        """The number of pages, or None if the format has no pages."""
         return max((page.number for page in self.pages if page.number is not None), default=None)
 
     @property
     def is_markdown(self) -> bool:
-        """Whether the text has Markdown headings and fences: true of all formats but plain text and data."""
+        """True if the text has Markdown headings and fences: all formats except plain text and data."""
         return self.mime_type not in _PLAIN
 
     def with_remark(self, remark: str) -> Extraction:
-        """Itself, with a further remark."""
+        """Return a copy with a further remark."""
         return replace(self, remark=" ".join(filter(None, [self.remark, remark])))
 
     def within(self, limits: Limits) -> Extraction:
-        """Itself; raises ExtractionFailed "extraction_failed" when the text is over the limit."""
-        # Four bytes are the most that a character takes, so most texts need no second look.
+        """Return self. Raises ExtractionFailed "extraction_failed" if the text is over the limit."""
+        # A character takes at most four bytes, so most texts need no encoding.
         if sum(len(page.text) for page in self.pages) * 4 > limits.text_bytes:
             size = sum(len(page.text.encode()) for page in self.pages)
             if size > limits.text_bytes:
@@ -93,46 +93,46 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
 
 
 LEAST_MEMORY, OCR_MEMORY = 512 << 20, 1536 << 20
-"""Bytes of address space with which a small file, and a page by OCR, is read."""
+"""Minimum address space for reading a small file, and for OCR of a page, in bytes."""
 
 
 def shares(total: int) -> tuple[int, int]:
-    """What one file and one reader of pixels may take where all readers together have `total` bytes.
+    """Return the memory limits of one file and of one OCR reader, for `total` bytes of all readers.
 
-    Two scans leave room for the largest file: 2 fifths for that, 3 tenths for each of them.
+    Two scans leave room for the largest file: two fifths for the file, three tenths for each scan.
     """
     return min(total, max(LEAST_MEMORY, total * 2 // 5)), min(total, max(OCR_MEMORY, total * 3 // 10))
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the reading of one file may take before it is stopped."""
+    """Limits for the reading of one file."""
 
     wall_seconds: float = 300.0
-    """From the start of the reader to its end; of one that reads pages by OCR, from each page to the next."""
+    """From the start of the reader to its end; with OCR, from each page to the next."""
     cpu_seconds: float = 20.0
-    """Processor time that a PDF of no size may take for its text, and a second more for each `cpu_bytes`.
+    """Processor time for the text of a PDF, in seconds, plus a second per `cpu_bytes` of the file.
 
-    Twenty times what sound files take: a small one that takes longer leads its reader in circles.
+    Twenty times the need of sound files: a small file that takes longer leads its reader in circles.
     """
     cpu_bytes: int = 5_000
     ocr_seconds: float = 4 * 3600.0
-    """The pages of one file that are read by OCR, all together."""
+    """Time for all OCR pages of one file."""
     ocr_pages: int = 500
-    """How many pages of one file are read by OCR at the most."""
+    """Maximum number of OCR pages of one file."""
     memory_bytes: int = 2 << 30
-    """Address space of a process that reads, at the most, its programs included (about 200 MB)."""
+    """Maximum address space of a reader, including its programs (about 200 MB)."""
     least_memory_bytes: int = LEAST_MEMORY
-    """The same for a file of no size; each byte of a file adds `memory_a_byte`."""
+    """Address space of a reader for an empty file; each byte of the file adds `memory_a_byte`."""
     memory_a_byte: int = 64
     ocr_memory_bytes: int = OCR_MEMORY
-    """The same for a process that reads pixels, whatever the size of the file."""
+    """Address space of an OCR reader, independent of the size of the file."""
     text_bytes: int = 64 << 20
-    """The extracted text of a whole file in UTF-8."""
+    """Maximum extracted text of a whole file, in bytes of UTF-8."""
     sandbox: Sandboxing = "auto"
-    """Whether files are read where nothing else can be reached."""
+    """Use of the sandbox."""
 
     def memory_for(self, reader: Reader, size: int) -> int:
-        """Bytes of address space of a process that reads a file of `size` bytes."""
+        """Return the address space, in bytes, of a process that reads a file of `size` bytes."""
         if reader.memory_limit == "ocr":
             return self.ocr_memory_bytes
         return min(self.memory_bytes, self.least_memory_bytes + size * self.memory_a_byte)
@@ -142,64 +142,64 @@ DEFAULT_LIMITS = Limits()
 
 
 class TextBudget:
-    """The text that a reader may still give; it counts while it reads, before its memory is full."""
+    """Remaining text allowance of a reader, counted while reading, before the memory is full."""
 
     def __init__(self) -> None:
         self._left = DEFAULT_LIMITS.text_bytes
 
     def spend(self, text: str) -> None:
-        """Count a piece of the text. Raises ExtractionFailed: that was too much."""
+        """Count a piece of text. Raises ExtractionFailed if the allowance is exceeded."""
         self._left -= len(text)
         if self._left < 0:
             raise too_much_text(DEFAULT_LIMITS.text_bytes)
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """A function that reads files, by name: the child imports it, and the parent need not."""
+    """A reader function by name: the child imports it, the parent does not."""
 
     module: str
     function: str
     takes_context: bool = False
-    """Whether it is called with the bytes and a `Context`, or with the bytes alone."""
+    """If true, the function is called with the bytes and a `Context`, otherwise with the bytes alone."""
     cpu_limit: Literal["wall", "size", "ocr"] = "wall"
-    """Bounds its processor time: as on the wall; less for a small file; or more, as long as OCR may take."""
+    """Processor time limit: as wall time; less for a small file; or more, as long as OCR may take."""
     memory_limit: Literal["size", "ocr"] = "size"
-    """Bounds its memory: in proportion to the file, or as for OCR, where pixels count and not bytes."""
+    """Memory limit: in proportion to the file, or that of OCR, where pixels count instead of bytes."""
     aborts_without_memory: bool = False
-    """Whether its library ends the process where memory is denied: PDFium, which has no exceptions, does."""
+    """True if its library aborts the process when memory is denied, as PDFium, which has no exceptions."""
 
     @property
     def package(self) -> str:
-        """The top of its module's name."""
+        """The top-level package of the module."""
         return self.module.partition(".")[0]
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """What a child is to do with the file that is its standard input."""
+    """The task of a child; the file is its standard input."""
 
     reader: Reader
     format: str
     """The name of the file's format."""
     limits: Limits
     parent: int
-    """The process that waits for it; without that one there is no use in going on."""
+    """Process id of the parent; the child exits without it."""
     progress_fd: int
     """The file descriptor for progress."""
     known_fd: int | None = None
-    """The file descriptor of the extraction that the reader adds to; None: there is none."""
+    """The file descriptor of the extraction to complete, or None."""
 
 
 class PageBegun(NamedTuple):
-    """A page that is about to be read by OCR."""
+    """A page whose OCR begins."""
 
     number: int
-    """Of the page, from 1."""
+    """Page number, from 1."""
     pages: int
-    """That the file has."""
+    """Number of pages of the file."""
     done: int
-    """Pages read before it."""
+    """OCR pages finished before."""
     wanted: int
-    """Pages to be read in all."""
+    """OCR pages in total."""
 
     @property
     def record(self) -> bytes:
@@ -211,32 +211,32 @@ class PageBegun(NamedTuple):
 
 
 class PagesCounted(NamedTuple):
-    """How many pages a PDF has, some time before their text is known."""
+    """The number of pages of a PDF, reported before their text is read."""
 
     pages: int
 
     @property
     def record(self) -> bytes:
-        """What is begun is no page."""
+        """Encoded as a begun page with number 0."""
         return PageBegun(0, self.pages, 0, 0).record
 
 
 Progress: TypeAlias = PagesCounted | PageBegun
-"""How far a child is."""
+"""Progress of a child."""
 
 
 class Context(NamedTuple):
-    """What a reader may need beside the bytes of the file."""
+    """Input of a reader beside the bytes of the file."""
 
     format: str
     limits: Limits
     report_progress: Callable[[Progress], None] = lambda _progress: None
     known: Extraction | None = None
-    """What an earlier reader found in the same file."""
+    """The result of an earlier reader of the same file."""
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """Why there is no text."""
+    """The reason why there is no text."""
 
     code: FailureCode
     message: str

@@ -1,15 +1,15 @@
-"""The text of a PDF, page by page. A page that holds a picture only, such as a scan, has an empty text.
+"""Text of a PDF by page. A page with pictures only, such as a scan, has an empty text.
 
-A PDF has glyphs at places, and no paragraphs. PDFium puts them into lines, in the order in which the file
-draws them, and joins words that were hyphenated. What the lines are is told from their size and place:
+A PDF has glyphs at positions, and no paragraphs. PDFium combines them into lines, in the order in which the
+file draws them, and joins hyphenated words. The role of lines follows from their size and position:
 
     larger than most of the text     ─▶ headings; the sizes, from the largest down, are their levels
     the same columns, line on line   ─▶ a table
     a wider step, or an indent       ─▶ a new paragraph
-    short, and the next is no middle
-    of a sentence                    ─▶ a line of its own, as in a list or an address
+    short, and the next line does
+    not continue its sentence        ─▶ a line of its own, as in a list or an address
 
-Behind it stands what was written onto the page: into a form, and as notes.
+Form values and annotations follow the text of the page.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ _FORMAT = FORMATS["pdf"]
 _NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)
 
 _LOCKED = (4, 5)  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
-# Where readers look for the marks of beginning and end.
+# Range in which PDF viewers accept the header and the end mark.
 _HEAD_BYTES = 1024
 _TAIL_BYTES = 2048
 _PADDING = b"\0 \t\r\n"
 _OBJECT_OR_KIDS = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+obj\b|/Kids\s*\[([^\]]*)\]")
 _REFERENCE = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+R\b")
 
-_HEADING_SIZE = 1.15  # of a heading at least, in sizes of the text
+_HEADING_SIZE = 1.15  # minimum size of a heading, in sizes of the text
 _LONGEST_HEADING = 200
 _HEADING_LINES = 3
 _LEVELS = 6
-_CELL_GAP = 1.2  # between the columns of a table at least, in sizes of the text: no justified line is as wide
+_CELL_GAP = 1.2  # minimum gap between table columns, in sizes of the text: wider than in justified lines
 _LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
-_PARAGRAPH_STEP = 1.25  # from one paragraph to the next at least, in steps from line to line
-_INDENTED = (0.8, 4.0)  # how far the first line of a paragraph may stand to the right, in sizes of the text
-_FULL = 0.75  # of the width of its column: a line that takes less was not broken for want of room
-_COLUMN_POINTS = 40.0  # lines that begin within so much of one another are of one column
+_PARAGRAPH_STEP = 1.25  # minimum step between paragraphs, in steps from line to line
+_INDENTED = (0.8, 4.0)  # range of the first-line indent, in sizes of the text
+_FULL = 0.75  # of the column's width: a shorter line was not broken for lack of room
+_COLUMN_POINTS = 40.0  # lines whose left edges differ by less are in one column
 _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 _LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
-_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark where it joined what a hyphen broke
-# The hyphen of a word that PDFium joined, characters that are no text, and ligatures of one character.
+_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark for a removed hyphen
+# PDFium's mark of a joined word, characters that are no text, and ligatures of one character.
 _CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
     0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
-    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed.
+    """Return pages numbered from 1; their count is reported before. Raises ExtractionFailed.
 
-    A remark says which pages lost text to damage.
+    A remark lists pages that lost text to damage.
     """
     with open_pdf(data) as document:
-        with suppress(pypdfium2.PdfiumError):  # its fields are left out then
+        with suppress(pypdfium2.PdfiumError):  # without the form its fields are omitted
             document.init_forms()
         if len(document):
             context.report_progress(PagesCounted(len(document)))
@@ -94,16 +94,16 @@ def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
 
 @contextmanager
 def open_pdf(data: bytes) -> Iterator[Any]:
-    """A PDF checked and opened: a `pypdfium2.PdfDocument`, which has no types.
+    """Check and open a PDF: yield a `pypdfium2.PdfDocument`, which has no types.
 
     PDFium comes in the package pypdfium2 (Apache-2.0 or BSD-3-Clause; PDFium is BSD-3-Clause). It is C++ and
     reads hostile files: use it in a process that may be killed.
 
-    Raises ExtractionFailed: no PDF, cut off, damaged or locked.
+    Raises ExtractionFailed: no PDF, truncated, damaged or locked.
     """
     if b"%PDF-" not in data[:_HEAD_BYTES]:
         raise ExtractionFailed("file_corrupt", "The file is not a PDF, although its name says so.")
-    # PDFium repairs a file that was cut off as well as it can, and says nothing of what is lost.
+    # PDFium repairs a truncated file as far as it can, without reporting the loss.
     if b"%%EOF" not in data[-_TAIL_BYTES:] and b"%%EOF" not in data.rstrip(_PADDING)[-_TAIL_BYTES:]:
         raise ExtractionFailed(
             "file_corrupt",
@@ -121,7 +121,7 @@ def open_pdf(data: bytes) -> Iterator[Any]:
 
 
 def declared_title(document: Any) -> str | None:
-    """What the file says its title is."""
+    """Return the title in the metadata, or None."""
     try:
         return given_title(document.get_metadata_value("Title"))
     except UnicodeDecodeError:
@@ -129,12 +129,12 @@ def declared_title(document: Any) -> str | None:
 
 
 def check_page_tree(data: bytes) -> None:
-    """Raise ExtractionFailed "file_corrupt" where a node of the page tree is its own ancestor.
+    """Raise ExtractionFailed "file_corrupt" if a node of the page tree is its own ancestor.
 
-    PDFium would read the same pages as often as the file claims to have any. Only nodes that stand in the
-    file uncompressed are seen; of the others a reader has `Limits.cpu_seconds`.
+    PDFium would read the same pages as often as the file claims to have pages. Only uncompressed nodes are
+    checked; `Limits.cpu_seconds` bounds the rest.
     """
-    # The children of each node by its number; of a node that was changed, those of its last version.
+    # The children of each node by its number; for an updated node, those of its last version.
     kids: dict[int, list[int]] = {}
     number = 0
     for found in _OBJECT_OR_KIDS.finditer(data):
@@ -166,12 +166,12 @@ class _Line(NamedTuple):
     """One line of a page; lengths in points, from the lower left corner."""
 
     cells: list[str]
-    """Its text, in pieces where there is a wide gap."""
+    """Its text, split at wide gaps."""
     size: float
     left: float
     right: float
     first_base: float
-    """Where its first character stands; the last one is lower where a hyphenated word joined two lines."""
+    """Baseline of its first character; the last one is lower if a hyphenated word joined two lines."""
     last_base: float
 
     @property
@@ -180,16 +180,16 @@ class _Line(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What one page gave."""
+    """The content of one page."""
 
     lines: list[_Line]
     notes: str
     is_bare: bool
-    """Whether it shows nothing at all."""
+    """True if the page shows nothing."""
 
 
 def _read(document: Any, index: int) -> _Read:
-    """A page; nothing of one that PDFium cannot load."""
+    """Read a page; it is empty if PDFium cannot load it."""
     try:
         with closing(document[index]) as page, closing(page.get_textpage()) as textpage:
             text = textpage.get_text_range()
@@ -202,13 +202,13 @@ def _read(document: Any, index: int) -> _Read:
 
 def _lines(textpage: Any, text: str) -> list[_Line]:
     found: list[_Line] = []
-    start = 0  # of the line, in units of UTF-16
+    start = 0  # of the line, in UTF-16 code units
     for line in text.split("\r\n"):
         if line.strip():
             found.append(_line(textpage, start, line))
         start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
     lines = [line for line in found if line.text]
-    # A footer that was drawn first goes to the end, and a header that was drawn last to the start.
+    # Move a footer that was drawn first to the end, and a header that was drawn last to the start.
     header: list[_Line] = []
     if len(lines) > 1 and lines[-1].last_base > max(line.first_base for line in lines[:-1]):
         header = [lines.pop()]
@@ -219,7 +219,7 @@ def _lines(textpage: Any, text: str) -> list[_Line]:
 
 def _line(textpage: Any, start: int, line: str) -> _Line:
     def character(index: int) -> int:
-        """PDFium's number of the character at an index of the line."""
+        """Return PDFium's index of the character at an index of the line."""
         units = index if line.isascii() else len(line[:index].encode("utf-16-le", "surrogatepass")) // 2
         return int(raw.FPDFText_GetCharIndexFromTextIndex(textpage, start + units))
 
@@ -247,7 +247,7 @@ def _line(textpage: Any, start: int, line: str) -> _Line:
 
 
 def _with_hyphen(broken: re.Match[str]) -> str:
-    """The letters around a line's end; a hyphen from a small letter to a capital belongs to the word."""
+    """Join a hyphenated word; the hyphen is kept between a lower-case and an upper-case letter."""
     before, after = broken.groups()
     return f"{before}-{after}" if before.islower() and after.isupper() else f"{before}{after}"
 
@@ -265,7 +265,7 @@ def _base(textpage: Any, character: int) -> float:
 
 
 def _heading_levels(lines: Sequence[_Line]) -> dict[float, int]:
-    """The level of each size that is larger than that of most of the text."""
+    """Return the heading level of each size larger than that of most of the text."""
     characters: Counter[float] = Counter()
     for line in lines:
         characters[_rounded(line.size)] += len(line.text)
@@ -282,9 +282,9 @@ def _rounded(size: float) -> float:
 
 
 def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
-    """Headings, tables and paragraphs as Markdown."""
+    """Yield headings, tables and paragraphs as Markdown."""
     columns = [0, *(len(line.cells) for line in lines), 0]
-    lines = [  # only those in columns that have a neighbour in as many: a row alone is no table
+    lines = [  # keep columns only if a neighbouring line has as many: a single row is no table
         line if here in (before, after) else line._replace(cells=[line.text])
         for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
     ]
@@ -309,7 +309,7 @@ def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
 
 
 def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], usual_step: float) -> bool:
-    """Whether a line belongs to the heading, the table or the paragraph of the lines before it."""
+    """True if a line continues the heading, table or paragraph of the lines before it."""
     before = group[-1]
     level = _level(line, levels)
     if level != _level(before, levels):
@@ -321,7 +321,7 @@ def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], us
         return len(line.cells) == len(before.cells)
     is_middle = line.text[0].islower() and not before.text.endswith(_SENTENCE_END)
     if step <= 0:
-        return is_middle  # the next column, or another place on the page
+        return is_middle  # the next column, or another position on the page
     if step > _PARAGRAPH_STEP * usual_step:
         return is_middle and step < 2 * usual_step
     low, high = (line.left + share * line.size for share in _INDENTED)

@@ -1,6 +1,6 @@
-"""What was written onto the pages of a PDF: into the fields of its form, and as notes and comments.
+"""Text added to the pages of a PDF: form values, notes and comments.
 
-PDFium keeps these apart from a page's text. Nothing is run: the scripts of a form are never called.
+PDFium keeps these apart from a page's text. Scripts of a form are never run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pypdfium2 import raw
 
 from kb_readers.markdown import escaped, one_line
 
-_MOST = 1_000  # annotations of a page that are looked at, and options of a field
-_MOST_CHARACTERS = 50_000  # of all that is taken from one page
-_MOST_BYTES = 1 << 20  # of one string
+_MOST = 1_000  # annotations per page, and options per field, that are examined
+_MOST_CHARACTERS = 50_000  # maximum text from one page
+_MOST_BYTES = 1 << 20  # maximum size of a string
 _LONGEST_NAME = 200
-_OFTEN_REPEATED = 20  # a note that marks a text may repeat it; a shorter one may be a word of its own
+_OFTEN_REPEATED = 20  # a longer note in the page's text is a repetition; a shorter one may be a new word
 _UNSEEN = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
 _NOTES = frozenset(
     [
@@ -32,15 +32,15 @@ _CHOICES = frozenset([raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX])
 
 
 def notes_of(document: Any, page: Any, text: str) -> str:
-    """Fields as `Name: value` and notes, each on lines of their own; `text` is the page's, not repeated.
+    """Return fields as `Name: value` and notes, on separate lines, omitting repetitions of the page's `text`.
 
-    Of fields only where `document.init_forms()` was called.
+    Fields are included only after `document.init_forms()`.
     """
     count = raw.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return ""
     standing = one_line(text)
-    found: dict[str, None] = {}  # a field that stands on the page twice is told once
+    found: dict[str, None] = {}  # a field that appears twice is listed once
     left = _MOST_CHARACTERS
     for index in range(min(count, _MOST)):
         with _annotation(page, index) as annotation:
@@ -71,7 +71,7 @@ def _annotation(page: Any, index: int) -> Iterator[Any]:
 
 
 def _written(form: Any, annotation: Any) -> tuple[str, str]:
-    """The name and the value of a field, or "" and what a note says."""
+    """Return the name and the value of a field, or "" and the text of a note."""
     if raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
         return "", ""
     kind = raw.FPDFAnnot_GetSubtype(annotation)
@@ -102,7 +102,7 @@ def _written(form: Any, annotation: Any) -> tuple[str, str]:
 
 
 def _string(read: Callable[..., int], *of: Any) -> str:
-    """A string of PDFium's; "" for one that is longer than any note."""
+    """Read a PDFium string; "" if it is longer than any note."""
     size = read(*of, None, 0)
     if not 2 < size <= _MOST_BYTES:
         return ""

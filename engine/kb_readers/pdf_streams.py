@@ -1,9 +1,8 @@
-"""Which pages of a PDF lost text to damage: PDFium reads a stream up to the first byte that makes no sense.
+"""Finds PDF pages that lost text to damage: PDFium reads a stream up to the first invalid byte.
 
-PDFium says nothing of it and gives no stream as it stands in the file, but it writes a file anew, in a plain
-form whatever the form of the first: every object uncompressed and by its number, nothing encrypted, streams
-as they were. There the contents of each page are found, and inflated once to see whether they end as they
-should.
+PDFium does not report the damage and gives no access to raw streams, but it can save the file in a plain
+form: each object uncompressed under its number, nothing encrypted, streams unchanged. In that copy the
+content streams of each page are located, and inflated once to check that they end properly.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import pypdfium2
 from pypdfium2 import raw
 
 _MOST_INFLATED_BYTES = 256 << 20
-"""Of all contents together; what lies beyond passes for sound."""
-_INFLATED_BYTES = 1 << 18  # at once
+"""Limit for all content streams together; streams beyond it count as sound."""
+_INFLATED_BYTES = 1 << 18  # at a time
 
 _FLATE = re.compile(rb"/Fl(?:ateDecode)?[\s/>\]]")
 _XREF = re.compile(rb"startxref\s+(\d+)\s+%%EOF\s*$")
@@ -41,12 +40,12 @@ _REFERENCE = re.compile(rb"(\d+) \d+ R\b")
 
 
 def damaged_pages(document: Any, data: bytes) -> list[int]:
-    """The numbers of pages, from 1, whose contents break off or are not what was written.
+    """Return the numbers, from 1, of pages whose content is truncated or altered.
 
-    `document` is `data` opened, and is not to be read afterwards: it may be without its key.
+    `document` is `data` opened. Do not read it afterwards: saving may have removed its key.
     """
     if not _FLATE.search(data):
-        return []  # nothing in the file has a checksum
+        return []  # no stream has a checksum
     copy = BytesIO()
     try:
         document.save(copy, flags=raw.FPDF_REMOVE_SECURITY)
@@ -59,7 +58,7 @@ def damaged_pages(document: Any, data: bytes) -> list[int]:
     for number in dict.fromkeys(number for contents in pages for number in contents):
         states[number], taken = _look(objects.packed(number), room)
         room -= taken
-    # Some programs write no checksums, or wrong ones: that is seen by all of their streams.
+    # Programs that write no or wrong checksums do so in all of their streams.
     wrong = {_State.BROKEN}
     if _State.SOUND in states.values() or len(states) == 1:
         wrong.add(_State.UNPROVEN)
@@ -70,16 +69,16 @@ def damaged_pages(document: Any, data: bytes) -> list[int]:
 
 class _State(Enum):
     SOUND = auto()
-    """To its end, and by its checksum."""
+    """Complete, with a matching checksum."""
     UNPROVEN = auto()
-    """To be inflated, but without an end, or with another checksum."""
+    """Inflatable, but truncated or with another checksum."""
     BROKEN = auto()
     UNKNOWN = auto()
-    """Without a checksum."""
+    """Without a checksum, or not examined."""
 
 
 class _Objects:
-    """What is in a file that PDFium wrote."""
+    """The objects of a file written by PDFium."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -98,7 +97,7 @@ class _Objects:
         self._trailer = data[start:]
 
     def _table(self, start: int) -> Iterator[tuple[int, int]]:
-        """Numbers of objects and their places."""
+        """Yield object numbers and their offsets."""
         place = start + len(b"xref\r\n")
         while section := _SECTION.match(self._data, place):
             first, count = int(section[1]), int(section[2])
@@ -110,7 +109,7 @@ class _Objects:
                 place += _ENTRY_BYTES
 
     def pages(self, count: int) -> list[list[int]]:
-        """The contents of each page, as numbers of streams; empty where not so many pages are found."""
+        """Return the content streams of each page; empty unless exactly `count` pages are found."""
         root = _PAGES.search(self._plain(self._one(_ROOT, self._trailer)))
         left = [int(root[1])] if root else []
         seen: set[int] = set()
@@ -132,7 +131,7 @@ class _Objects:
         return int(found[1]) if found else -1
 
     def _listed(self, pattern: re.Pattern[bytes], node: bytes) -> list[int] | None:
-        """The numbers of the objects under a key, which may name one that holds an array."""
+        """Return the object numbers under a key, directly or in a referenced array."""
         found = pattern.search(node)
         if found is None:
             return None
@@ -146,7 +145,7 @@ class _Objects:
         return [int(reference) for reference in _REFERENCE.findall(array)]
 
     def _plain(self, number: int) -> bytes:
-        """An object without its stream."""
+        """Return an object without its stream."""
         start, end = self._places.get(number, (0, 0))
         head = _HEAD.match(self._data, start, end)
         if head is None:
@@ -155,7 +154,7 @@ class _Objects:
         return self._data[head.end() : stream.start() if stream else end]
 
     def packed(self, number: int) -> tuple[Sequence[bytes], bytes] | None:
-        """The filters of a stream, and what it is before them."""
+        """Return the filters of a stream, and its encoded bytes."""
         start, end = self._places.get(number, (0, 0))
         stream = _STREAM.search(self._data, start, end)
         plain = self._plain(number)
@@ -167,7 +166,7 @@ class _Objects:
 
 
 def _look(stream: tuple[Sequence[bytes], bytes] | None, room: int) -> tuple[_State, int]:
-    """How sound it is, and how many bytes were inflated for it."""
+    """Return the state of a stream, and the number of bytes inflated for it."""
     if stream is None:
         return _State.UNKNOWN, 0
     names, packed = stream

@@ -1,4 +1,4 @@
-"""PPTX slide by slide: the title as heading, texts and tables in the order they are read out, then notes."""
+"""PPTX slide by slide: the title as heading, texts and tables in reading order, then the notes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 _FORMAT = FORMATS["pptx"]
 _TITLES = frozenset(["title", "ctrTitle"])
-# Placeholders that say what the page says already, and on a page of notes what its slide says.
+# Placeholders that repeat the page, and on a page of notes its slide.
 _NUMBER = frozenset(["sldNum"])
 _NOTES_FRAME = frozenset(["sldNum", "hdr", "ftr", "dt", "sldImg"])
 
 
 def read_pptx(data: bytes) -> Extraction:
-    """One page a slide, in the order of the presentation; hidden slides say so. Raises ExtractionFailed."""
+    """Return one page per slide, in order; hidden slides are marked. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, "presentationml")
     order = _Order()
     package.feed(package.main, order)
@@ -35,11 +35,11 @@ def read_pptx(data: bytes) -> Extraction:
 
 
 def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
-    """The title and the text of a slide; both are empty where it says nothing."""
+    """Return the title and the text of a slide; both are empty for an empty slide."""
     outgoing = package.relationships(part)
 
     def diagram(id_: str) -> list[str]:
-        """The texts of a SmartArt, which lie in a part of their own."""
+        """Return the texts of a SmartArt, which is a separate part."""
         inner = _Shapes()
         if (where := outgoing.get(id_)) is not None:
             package.feed(where.part, inner)
@@ -56,13 +56,13 @@ def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
             blocks += ["## Notes", *title, *beside.blocks]
     if not (blocks or shapes.title):
         return "", ""
-    # A slide without a title gets a heading too: it would stand below that of the slide before.
+    # A slide without a title gets a heading too, to separate it from the slide before.
     heading = f"# {shapes.title or f'Slide {number}'}{' (hidden slide)' if shapes.is_hidden else ''}"
     return shapes.title, "\n\n".join([heading, *blocks])
 
 
 class _Order(Handler):
-    """The slides that a presentation lists, by the ids of their relationships."""
+    """The slides of a presentation, by the ids of their relationships."""
 
     def __init__(self) -> None:
         self.slides: list[str] = []
@@ -81,13 +81,13 @@ class _Shapes(Handler):
         unread: frozenset[str] = frozenset(),
         diagram: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
-        """Pass over placeholders of the types `unread`; `diagram` gives the texts of a SmartArt by its id."""
+        """Ignore placeholders of the types `unread`; `diagram` returns the texts of a SmartArt by its id."""
         self.title = ""
         self.is_hidden = False
         self.blocks: list[str] = []
         self._unread = unread
         self._diagram = diagram
-        self._fallbacks = 0  # open copies of what was already read, for programs that could not
+        self._fallbacks = 0  # open alternatives, for older programs, of content already read
         self._role = ""  # the type of the shape's placeholder
         self._lines: list[str] = []  # of the open shape, or of the open cell
         self._line = LinearText()  # of the open paragraph
@@ -106,7 +106,7 @@ class _Shapes(Handler):
             self._line.parts.append("\n")
         elif name in ("r", "fld"):
             self._line.begin_run()
-        elif name == "rPr":  # a baseline below that of the line is negative
+        elif name == "rPr":  # a subscript has a negative baseline
             self._line.raised = "0" < attributes.get("baseline", "")[:1] <= "9"
         elif name in TERMS:
             self._line.begin_term(name)

@@ -1,4 +1,4 @@
-"""What of the sandbox this system has, tried in a process like those that read files."""
+"""Detects the sandbox support of this system, in a process like a reader's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 30.0
 
 
 async def sandbox_info(setting: Sandboxing) -> SandboxInfo:
-    """What holds for readers under this setting."""
+    """Return the sandbox state of readers under this setting."""
     if setting == "off":
         return SandboxInfo(setting=setting, holds=[], missing={})
     try:
@@ -27,7 +27,7 @@ async def sandbox_info(setting: Sandboxing) -> SandboxInfo:
     return SandboxInfo(setting=setting, holds=[*state.holds], missing=state.missing)
 
 
-@cache  # it belongs to the system, and takes a process to find out
+@cache  # constant for the system, and determined by a process
 def _sandbox_state() -> SandboxState:
     done = subprocess.run(  # noqa: S603 - our own Python
         reader_command("kb_readers.sandbox"),

@@ -1,4 +1,4 @@
-"""Which reader reads which format, and the reading of one file by it.
+"""The registry of readers by format, and the reading of one file.
 
 A format is added by its line in `kb_contracts.api.formats`, a module here, and its line in `READERS`.
 """
@@ -37,16 +37,16 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
     }
 )
-"""By the format's name. A module is imported in the child only, when the first file of its format comes."""
+"""By format name. A module is imported in the child only, for the first file of its format."""
 
 _DECODED_HERE = frozenset(["txt", "md", "json", "yaml", "toml"])
 _PACKAGES = {"pdf": "pypdfium2", **{name: package for name, (package, _) in GRAMMARS.items()}}
 
 
 def format_of(filename: str, content_type: str = "") -> Format:
-    """As `kb_contracts.api.formats.format_of` has it.
+    """See `kb_contracts.api.formats.format_of`.
 
-    Raises ExtractionFailed "unsupported_format" with the list of what is taken.
+    Raises ExtractionFailed "unsupported_format" with the list of supported formats.
     """
     try:
         return formats.format_of(filename, content_type)
@@ -55,7 +55,7 @@ def format_of(filename: str, content_type: str = "") -> Format:
 
 
 def require_reader(fmt: Format) -> None:
-    """Raise ExtractionFailed "unsupported_format" where the package for this format is not installed."""
+    """Raise ExtractionFailed "unsupported_format" if the package for this format is not installed."""
     package = _PACKAGES.get(fmt.name)
     if package is not None and find_spec(package) is None:
         raise ExtractionFailed(
@@ -66,7 +66,7 @@ def require_reader(fmt: Format) -> None:
 
 
 async def ignore_progress(_progress: Progress) -> None:
-    """The `OnProgress` of work that nobody watches."""
+    """Discard progress."""
 
 
 async def read_file(
@@ -77,10 +77,10 @@ async def read_file(
     *,
     memory: MemoryBudget | None = None,
 ) -> Extraction:
-    """The text of an open file, read as `fmt`.
+    """Return the text of an open file, read as `fmt`.
 
-    Text, Markdown and data are decoded in a thread, other formats are read in a child, which starts once
-    `memory` has room for it, and is killed with its whole group when it breaks a limit or when the awaiting
+    Text, Markdown and data are decoded in a thread. Other formats are read in a child, which starts once
+    `memory` has room for it, and is killed with its process group when it exceeds a limit or the awaiting
     task is cancelled. Raises ExtractionFailed; KeyError for a format without a reader here.
     """
     if fmt.name in _DECODED_HERE:

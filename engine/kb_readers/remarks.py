@@ -1,4 +1,4 @@
-"""What a remark on a document lists: its pages, and its parts by their names; of many the first ones."""
+"""Lists of pages and names in remarks on a document, truncated if long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAMES = 50
 
 
 def pages_listed(numbers: Sequence[int]) -> str:
-    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
+    """ "Page 3", "Pages 3 and 7"; a long list ends with the number of further pages."""
     ordered = sorted(numbers)
     if len(ordered) == 1:
         return f"Page {ordered[0]:,}"
@@ -21,6 +21,6 @@ def pages_listed(numbers: Sequence[int]) -> str:
 
 
 def names_listed(names: Sequence[str]) -> str:
-    """ "a.pdf, b.zip" or, of many, the first ones and how many more."""
+    """ "a.pdf, b.zip"; a long list ends with the number of further names."""
     more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more

@@ -1,6 +1,6 @@
-"""reStructuredText: its sections as headings of Markdown, and everything else as it is written.
+"""reStructuredText: its sections as Markdown headings, and the rest unchanged.
 
-Nothing is run and nothing is included: a directive is text like any other.
+Nothing is run or included: directives are text.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _DEEPEST = 6
 
 
 def read_rst(data: bytes) -> Extraction:
-    """The whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
+    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
     text = "\n".join(_lines(decode(data, encoding_by_mark(data) or "utf-8").splitlines()))
     return Extraction([Page(None, text)], title_of(text), "text_extraction", FORMATS["rst"].mime_type)
 
 
 def _lines(lines: list[str]) -> Iterator[str]:
-    """The level of a section is when its kind of adornment came first: marks below, or below and above."""
+    """Yield the lines. Adornment styles (below, or above and below) get levels in order of appearance."""
     levels: list[tuple[str, bool]] = []
 
     def heading(title: str, mark: str, *, is_framed: bool) -> str:

@@ -1,6 +1,6 @@
-"""SVG as its reader finds it: title, descriptions and texts, in the order of the file.
+"""SVG as displayed: title, descriptions and texts, in the order of the file.
 
-Nothing outside the file is fetched, and nothing in it is run: scripts, styles and links are passed over.
+Nothing outside the file is fetched, and nothing in it is run: scripts, styles and links are ignored.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kb_readers.xml_files import Attributes, Handler, parser_for, unsound
 
 _FORMAT = FORMATS["svg"]
 _LONGEST_TITLE = 500
-# Drawing programs shorten namespaces by entities. What is short and holds no other entity cannot grow.
+# Drawing programs abbreviate namespaces by entities. Short entities without references cannot explode.
 _LONGEST_ENTITY = 1000
 
-# With their namespaces; a drawing without one is taken for what it looks like.
+# With their namespaces; elements without a namespace are taken for SVG.
 _SVG = "http://www.w3.org/2000/svg "
 _HTML = "http://www.w3.org/1999/xhtml "
 _TEXTS = frozenset(["title", "desc", "text", "foreignObject"])
@@ -27,13 +27,13 @@ _LINES = frozenset([*_TEXTS, *(_HTML + name for name in ("br", "div", "p", "li",
 
 
 def read_svg(data: bytes) -> Extraction:
-    """The whole drawing as one page without a number. Raises ExtractionFailed."""
+    """Return the whole drawing as one page without a number. Raises ExtractionFailed."""
     drawing = _Drawing()
     parser = parser_for(drawing, _FORMAT.label, lambda name: name.removeprefix(_SVG))
     parser.EntityDeclHandler = _refuse_what_grows
     try:
         parser.Parse(data, True)
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter of encodings
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for encodings
         raise unsound(_FORMAT.label, error) from None
     heading = [f"# {drawing.title}"] if drawing.title else []
     text = "\n\n".join([*heading, "\n".join(drawing.lines)]).strip("\n")
@@ -41,7 +41,7 @@ def read_svg(data: bytes) -> Extraction:
 
 
 def _refuse_what_grows(*declaration: object) -> None:
-    value = declaration[2]  # None of an entity that lies elsewhere, which is never fetched
+    value = declaration[2]  # None for an external entity, which is never fetched
     if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
         raise ExtractionFailed(
             "file_corrupt", "The SVG defines entities that grow when they are put in; it is not read."
@@ -56,12 +56,12 @@ class _Drawing(Handler):
         self.lines: list[str] = []
         self._budget = TextBudget()
         self._depth = 0  # of the innermost open element; the root's is 1
-        self._hidden_depth = 0  # of the outermost open element that is not shown, or 0
+        self._hidden_depth = 0  # of the outermost open hidden element, or 0
         self._text_depth = 0  # of the outermost open element whose text is collected, or 0
         self._is_title = False
-        self._switches: dict[int, int] = {}  # how many children each open `switch` has had, by its depth
+        self._switches: dict[int, int] = {}  # number of children so far of each open `switch`, by depth
         self._parts: list[str] = []
-        self._y = ""  # where the line stands that is being collected
+        self._y = ""  # vertical position of the line being collected
 
     def start(self, name: str, attributes: Attributes) -> None:
         self._depth += 1
@@ -78,7 +78,7 @@ class _Drawing(Handler):
             self._switches[self._depth] = 0
         elif not self._text_depth and name in _TEXTS:
             self._text_depth = self._depth
-            # The title of the drawing is a child of its root; others are those of its parts.
+            # The title of the drawing is a child of its root; other titles belong to parts.
             self._is_title = name == "title" and self._depth == 2 and not self.title
             self._y = attributes.get("y", "")
         elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):
@@ -97,7 +97,7 @@ class _Drawing(Handler):
             self._parts.append(text.replace("\n", " "))
 
     def _is_new_line(self, attributes: Attributes) -> bool:
-        """Whether a piece of a text is set below another, not merely beside it."""
+        """True if a piece of text is placed below the previous one, not merely beside it."""
         y, self._y = self._y, attributes.get("y", self._y)
         return "x" in attributes and (self._y != y or attributes.get("dy", "0") != "0")
 

@@ -1,4 +1,4 @@
-"""Bytes into characters, strictly: what cannot be decoded is refused, never guessed."""
+"""Strict decoding of bytes: undecodable text is refused, never guessed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kb_readers.markdown import title_of
 from kb_readers.model import Extraction, Page
 
 FEW_LETTERS = 100
-"""A page with fewer may be a scan that bears a stamp or its number as text."""
+"""Minimum letters of a page with text; with fewer it may be a scan with a stamp or page number as text."""
 
-# UTF-32's little-endian mark begins with UTF-16's, so it is looked for first.
+# UTF-32's little-endian mark begins with UTF-16's, so it is tested first.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -23,25 +23,25 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _JIS = {"euc_jp": 0xA0, "iso2022_jp": 0x20}
-"""Encodings of JIS X 0208, and what their bytes are more than its rows and cells."""
+"""Encodings of JIS X 0208, and the offset of their bytes from its rows and cells."""
 _ADDING = "kb_readers.additions_to_jis"
 
 
 def encoding_by_mark(data: bytes) -> str | None:
-    """The encoding of a byte order mark at the start; decoding by it removes the mark."""
+    """Return the encoding of a byte order mark, or None; decoding with it removes the mark."""
     return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
 
 
 def codec_named(label: str) -> str:
-    """Python's own name for an encoding that is declared; empty where it knows none."""
+    """Return Python's name of a declared encoding, or "" if it is unknown."""
     try:
         return codecs.lookup(label).name
-    except (LookupError, ValueError):  # the latter of a label that is not ASCII, or holds a NUL character
+    except (LookupError, ValueError):  # ValueError for labels that are not ASCII, or have a NUL character
         return ""
 
 
 def decode(data: bytes, encoding: str) -> str:
-    """The text, or ExtractionFailed "undecodable_text". Text with a NUL character is not text."""
+    """Decode text strictly. Raises ExtractionFailed "undecodable_text", also for NUL characters."""
     if encoding in _JIS:
         codecs.register_error(_ADDING, _add)
     try:
@@ -63,10 +63,10 @@ def decode(data: bytes, encoding: str) -> str:
 
 @cache
 def _additions(offset: int) -> dict[bytes, str]:
-    """What Windows, and so browsers, have in the rows 13 and 89 to 92 of JIS X 0208, such as ① and ㈱."""
+    """Return the characters that Windows and browsers add to JIS X 0208, rows 13 and 89 to 92: ① and ㈱."""
     trails = [*range(0x40, 0x7F), *range(0x80, 0xFD)]
     found = {}
-    for row, lead in ((13, 0x87), (89, 0xED), (91, 0xEE)):  # a lead of Shift JIS is two rows
+    for row, lead in ((13, 0x87), (89, 0xED), (91, 0xEE)):  # a lead byte of Shift JIS covers two rows
         for place, trail in enumerate(trails):
             pair = bytes([offset + row + place // 94, offset + 1 + place % 94])
             found[pair] = bytes([lead, trail]).decode("cp932", "replace")
@@ -82,17 +82,17 @@ def _add(error: UnicodeError) -> tuple[str, int]:
 
 
 def read_text(data: bytes, mime_type: str) -> Extraction:
-    """Plain text, data or Markdown as one page without a number: UTF-8, or as a byte order mark says."""
+    """Return plain text, data or Markdown as one page; the encoding is UTF-8 or that of a mark."""
     text = decode(data, encoding_by_mark(data) or "utf-8")
     extraction = Extraction([Page(None, text)], None, "text_extraction", mime_type)
     return replace(extraction, title=title_of(text)) if extraction.is_markdown else extraction
 
 
 def count_letters(text: str) -> int:
-    """How many characters are not white space."""
+    """Return the number of characters that are not white space."""
     return len("".join(text.split()))
 
 
 def has_few_letters(text: str) -> bool:
-    """Whether there is so little text on a page that there may be more to see on it."""
+    """True if a page has so little text that it may show more."""
     return count_letters(text) < FEW_LETTERS

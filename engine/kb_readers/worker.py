@@ -1,7 +1,7 @@
 """The child process that reads one file: standard input to a report on standard output.
 
-Run as `python -m kb_readers.worker TASK`. It binds itself by limits and enters the sandbox before it
-looks at the file, since what reads the file is not to be trusted with what is in it.
+Run as `python -m kb_readers.worker TASK`. It sets resource limits and enters the sandbox before it looks at
+the file, since the parsers may have bugs that a hostile file exploits.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _NICENESS = 10
 _OPEN_FILES = 64
 _REPORT_SLACK_BYTES = 16 << 20
 _ALARM_SLACK_SECONDS = 5.0
-_CPU_SLACK_SECONDS = 1  # a process that reaches both bounds at once is killed without a signal that says why
+_CPU_SLACK_SECONDS = 1  # if the soft and hard limits are equal, the kernel kills without SIGXCPU
 _PR_SET_PDEATHSIG = 1
-_NO_ROOM = "failed to map segment"  # the loader's words when the memory limit is smaller than a library
+_NO_ROOM = "failed to map segment"  # the loader's message when a library exceeds the memory limit
 
 
 def main() -> None:
-    """Read the file and report. Never returns: it leaves without the clean-up of what may be broken."""
+    """Read the file, report, and exit the process without clean-up, which may hang or crash."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    # Die with the parent, even when it was killed: by the kernel's promise where there is one.
+    # Die with the parent, even if it is killed; on Linux the kernel ensures that.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != task.parent:
         os._exit(1)
     _bind(task)
     missing = {} if task.limits.sandbox == "off" else enter(task.reader.package).missing
-    # The report has the standard output for itself; whatever prints, prints into the errors.
+    # Standard output is reserved for the report; prints of libraries go to standard error.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if missing and task.limits.sandbox == "require":
@@ -50,7 +50,7 @@ def main() -> None:
     report = memoryview(msgspec.msgpack.encode(outcome))
     while report:
         report = report[os.write(out, report) :]
-    # Threads of a library may still be running, and destructors that meet a broken state may crash.
+    # Threads of a library may still be running, and destructors may crash in a broken state.
     os._exit(0)
 
 
@@ -61,7 +61,7 @@ def _report(task: Task) -> Report:
             _set_alarm(task.limits)
 
     try:
-        # Imported only now: the parsers are most of the start-up.
+        # Imported late: the parsers take most of the start-up time.
         read: Callable[..., Extraction] = getattr(import_module(task.reader.module), task.reader.function)
         known = None
         if task.known_fd is not None:
@@ -93,7 +93,7 @@ def _bind(task: Task) -> None:
         "size": min(limits.wall_seconds, limits.cpu_seconds + size / limits.cpu_bytes),
     }[task.reader.cpu_limit]
     os.nice(_NICENESS)
-    # The parent ends a reader that takes too long; these end one whose parent no longer can.
+    # The parent ends slow readers; these limits end a reader whose parent no longer can.
     _set_alarm(limits)
     _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds) + 1, _CPU_SLACK_SECONDS)
     _limit(resource.RLIMIT_AS, _memory_of(task))
@@ -111,7 +111,7 @@ def _set_alarm(limits: Limits) -> None:
 
 
 def _limit(what: int, most: int, slack: int = 0) -> None:
-    """Bound a resource for good, or leave the tighter bound that is there; the kernel kills past `slack`."""
+    """Limit a resource permanently, unless a lower limit is set; the kernel kills beyond `slack`."""
     _, hard = resource.getrlimit(what)
     last = most + slack if hard == resource.RLIM_INFINITY else min(most + slack, hard)
     resource.setrlimit(what, (min(most, last), last))

@@ -1,8 +1,8 @@
-"""XLSX sheet by sheet: its name as heading, each row with a value as a line of a table.
+"""XLSX sheet by sheet: a heading with its name, and each non-empty row as a line of a table.
 
-Values stand as a reader of the workbook sees them: dates as dates, the results of formulas, numbers with
-their unit and codes with their zeros; but no digit is rounded away. What is hidden is taken in; a hidden
-sheet says so in its heading. Empty rows and columns cost nothing, whatever size a sheet declares.
+Values appear as displayed: dates as dates, results of formulas, numbers with their unit, and codes with
+leading zeros; but numbers are not rounded. Hidden content is included; the heading of a hidden sheet says so.
+Empty rows and columns cost nothing, regardless of the declared size of a sheet.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 Formatter: TypeAlias = Callable[[str], str]
-"""A number as the file has it into the words for people; raises ValueError when it is none."""
+"""Formats a number from the file for display; raises ValueError for invalid numbers."""
 
 MOST_CELLS = 1_000_000
-"""Cells with a value in a whole workbook."""
+"""Maximum number of non-empty cells of a workbook."""
 
 _FORMAT = FORMATS["xlsx"]
 _MOST_COLUMNS = 16_384
-_WIDEST_GAP = 8  # empty cells in a row that are written out
-_LONGEST_NAME = 40  # of a column, where it stands before a value
+_WIDEST_GAP = 8  # maximum number of consecutive empty cells that are written out
+_LONGEST_NAME = 40  # of a column, when it prefixes a value
 _PLACE = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
-_CONTROL = re.compile(r"_x00[01][0-9A-Fa-f]_")  # how Office writes a control character in XML
+_CONTROL = re.compile(r"_x00[01][0-9A-Fa-f]_")  # Office's escape of a control character in XML
 
 _DAY_SECONDS = 86_400
 _DAYS = 2_958_465  # up to the end of the year 9999
 _MOST_HOURS = 1_000_000
 
-# What a format code puts out as it is, colours and languages, and the word for no format.
+# Literals of a format code, colours and languages, and the word for no format.
 _LITERAL = re.compile(r'"[^"]*"|\\.|[_*].|\[(?!(?:h+|m+|s+)\])[^\]]*\]|general|standard', re.IGNORECASE)
 _ELAPSED = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
 _TIME = re.compile(r"[dmyhs]", re.IGNORECASE)
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
-# What a format code consists of. What has no other sense here counts as digits that make no number.
+# The parts of a format code. Any other character counts as digits that make no number.
 _PART = re.compile(
     r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|[_*].|\[\$(?P<currency>[^\]-]*)[^\]]*\]|\[[^\]<=>]*\]'
     r"|(?P<shown>[-() $€£¥₩₹₽])|(?P<end>;)|(?P<digits>[0#?.,]+|general|standard|.)",
     re.IGNORECASE | re.DOTALL,
 )
-# A comma behind the last digit divides by a thousand.
+# A comma after the last digit divides by a thousand.
 _DIGITS = re.compile(r"[0#?](?:[0#?,]*[0#?])?(?:\.[0#?]*)?|general|standard", re.IGNORECASE)
 _NO_SIGNS = dict.fromkeys(map(ord, "-() "))
-_LONGEST_CODE = 255  # that Excel takes
+_LONGEST_CODE = 255  # Excel's maximum
 
-# The formats that have a number and no code.
+# The built-in formats, which have a number and no code.
 _PERCENTAGES = frozenset([9, 10])
 _TIMES = frozenset([*range(14, 23), *range(27, 37), 45, 47, *range(50, 59)])
 _DURATIONS = frozenset([46])
 
 
 def read_xlsx(data: bytes) -> Extraction:
-    """The whole workbook as one page without a number. Raises ExtractionFailed."""
+    """Return the whole workbook as one page without a number. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, "spreadsheetml")
     book = _Book()
     package.feed(package.main, book)
@@ -77,7 +77,7 @@ def read_xlsx(data: bytes) -> Extraction:
         where = outgoing.get(sheet.relationship)
         if where is None:
             raise damaged(_FORMAT.label, "a sheet is missing")
-        if where.kind == "worksheet":  # a sheet that is one chart has no cells
+        if where.kind == "worksheet":  # a chart sheet has no cells
             text.begin(sheet)
             package.feed(where.part, _Cells(text, strings.values, formatters))
     return Extraction(
@@ -92,7 +92,7 @@ class _Sheet(NamedTuple):
 
 
 class _Book(Handler):
-    """The sheets in the order of their tabs, and where days are counted from."""
+    """The sheets in tab order, and the epoch of dates."""
 
     def __init__(self) -> None:
         self.sheets: list[_Sheet] = []
@@ -107,7 +107,7 @@ class _Book(Handler):
 
 
 class _Strings(Handler):
-    """The texts that cells share, which cells name by their place."""
+    """The shared strings, which cells reference by index."""
 
     def __init__(self) -> None:
         self.values: list[str] = []
@@ -118,7 +118,7 @@ class _Strings(Handler):
     def start(self, name: str, _attributes: Attributes) -> None:
         if name == "t":
             self._in_text = not self._in_reading_aid
-        elif name == "rPh":  # how the characters beside it are pronounced
+        elif name == "rPh":  # phonetic guide to the characters beside it
             self._in_reading_aid = True
 
     def end(self, name: str) -> None:
@@ -136,7 +136,7 @@ class _Strings(Handler):
 
 
 class _Styles(Handler):
-    """How cells show their numbers, by the place that a cell names."""
+    """The number formats of cells, which cells reference by index."""
 
     def __init__(self) -> None:
         self._codes: dict[int, str] = {}
@@ -164,25 +164,25 @@ class _Styles(Handler):
 
 
 class _Text:
-    """The lines of the whole workbook, within bounds."""
+    """The lines of the whole workbook, within limits."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._heading = ""
         self._last_row = 0
-        self._header: dict[int, tuple[int, str]] = {}  # of the open table: where its cells stand, and names
+        self._header: dict[int, tuple[int, str]] = {}  # position and name by column of the open table
         self._cells = 0
         self._budget = TextBudget()
 
     def begin(self, sheet: _Sheet) -> None:
-        """The next sheet, whose heading is written when it has a row."""
+        """Begin the next sheet; its heading is written with its first row."""
         self._heading = f"# {sheet.name}{' (hidden sheet)' if sheet.is_hidden else ''}"
 
     def add(self, row: int, values: Mapping[int, str]) -> None:
-        """A row, its values by their columns from 1; after an empty row another table begins.
+        """Add a row, its values by column from 1; an empty row before it begins a new table.
 
-        Very many empty cells become one. A value that therefore does not stand below the name of its column
-        has it before it.
+        A long run of empty cells becomes one cell. Values that are therefore not below the name of their
+        column are prefixed with it.
         """
         self._cells += len(values)
         if self._cells > MOST_CELLS:
@@ -233,7 +233,7 @@ class _Cells(Handler):
             place = attributes.get("r")
             self._column = self._column + 1 if place is None else _column(place)
             self._kind = attributes.get("t", "n")
-            style = int(attributes.get("s") or 0)  # some programs write it empty
+            style = int(attributes.get("s") or 0)  # some programs write an empty attribute
             self._style = self._styles[style] if 0 <= style < len(self._styles) else plain
             for pieces in self._pieces.values():
                 pieces.clear()
@@ -267,7 +267,7 @@ class _Cells(Handler):
         if text:
             return _words(text)
         if not value:
-            # Programs that do not calculate leave the formula alone.
+            # Programs that do not calculate omit the value.
             return _words(f"={formula}") if formula else ""
         match self._kind:
             case "s":
@@ -283,7 +283,7 @@ class _Cells(Handler):
 
 
 def _column(place: str) -> int:
-    """From 1: of "AB7" it is 28."""
+    """Return the column number of a cell reference, from 1: 28 for "AB7"."""
     found = _PLACE.fullmatch(place)
     column = 0
     for letter in found[1] if found else "":
@@ -298,9 +298,9 @@ def _words(text: str) -> str:
 
 
 def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
-    """What the number format `number` makes of a number; `code` is its code in the file, or "".
+    """Return the formatter for the number format `number`; `code` is its code in the file, or "".
 
-    Days are counted from 1900, or from 1904 as some workbooks do.
+    Dates count from 1900, or in some workbooks from 1904.
     """
     if len(code) > _LONGEST_CODE:
         return plain
@@ -315,20 +315,20 @@ def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
 
 
 def plain(raw: str) -> str:
-    """A number with the 15 digits that a workbook keeps."""
+    """Format a number with the 15 digits that a workbook keeps."""
     return raw if _WHOLE.fullmatch(raw) else f"{float(raw):.15g}"
 
 
 class _Section(NamedTuple):
-    """Of a format code: its runs of digits, and what is put out before, between and behind them."""
+    """A section of a format code: its runs of digits, and the literals before, between and after them."""
 
     literals: list[str]
-    """One more than runs."""
+    """One more than the runs of digits."""
     digits: list[str]
 
     @property
     def unit(self) -> str:
-        """What it puts out but for signs."""
+        """The literals without signs."""
         return "".join(self.literals).translate(_NO_SIGNS)
 
 
@@ -347,9 +347,9 @@ def _sections(code: str) -> list[_Section]:
 
 
 def _with_literals(code: str) -> Formatter:
-    """What a code puts out beside the number, as a unit, and the zeros of one that is all zeros.
+    """Return a formatter with the literals of a code, as a unit, and the leading zeros of a code of zeros.
 
-    The number itself stays as `plain` has it.
+    The digits are those of `plain`.
     """
     first, *others = _sections(code)
     zeros = "".join(first.digits).count("0") if set("".join(first.digits)) == {"0"} else 0
@@ -374,7 +374,7 @@ def _with_literals(code: str) -> Formatter:
 
 
 def _filled(section: _Section, number: str, zeros: int) -> str:
-    """The digits in the places of the zeros; what is more stands at the first one."""
+    """Fill the digits into the zeros of a section; surplus digits go to the first one."""
     pieces = [section.literals[0].lstrip()]
     at = 0
     for run, literal in zip(section.digits, section.literals[1:], strict=True):
@@ -393,7 +393,7 @@ def _duration(raw: str) -> str:
 
 
 def _moment(raw: str, *, from_1904: bool) -> str:
-    """A day, with the time where it has one; without a day the time alone."""
+    """Format a date, with the time unless it is 0:00; a value below 1 is a time alone."""
     value = float(raw)
     if not 0 <= value < _DAYS:
         return plain(raw)
@@ -403,7 +403,7 @@ def _moment(raw: str, *, from_1904: bool) -> str:
         clock += f":{seconds % 60:02}"
     if value < 1:
         return clock
-    # Day 0. Counting from 1900, workbooks know a 29 February in that year, which is day 60.
+    # Day 0. In the 1900 system workbooks have a 29 February 1900, which is day 60.
     first_day = date(1899, 12, 30) if days >= 60 else date(1899, 12, 31)
     day = (date(1904, 1, 1) if from_1904 else first_day) + timedelta(days)
     return f"{day.isoformat()} {clock}" if seconds else day.isoformat()

@@ -1,7 +1,7 @@
-"""XML element by element, to a handler that keeps what it wants, within bounds: what SVG and Office share.
+"""Event-based XML parsing within limits, shared by SVG and the Office formats.
 
 A tree of a hostile file could fill the memory, so none is built. `parser_for` reads one document, `Archive` a
-ZIP of them, without entities, and `Package` an Office file, whose documents point to one another.
+ZIP of documents without entities, and `Package` an Office file, whose documents reference each other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kb_readers.failures import ExtractionFailed, damaged, locked, unsafe
 from kb_readers.markdown import one_line
 
 MOST_UNPACKED_BYTES = 256 << 20
-"""What the parts that are read may unpack to, all together, whatever the ZIP says of their sizes."""
+"""Maximum unpacked size of all parts that are read, regardless of the sizes declared in the ZIP."""
 Attributes = Mapping[str, str]
-"""Of an element; a name with a namespace is that, a space and the local name."""
+"""Attributes of an element; a qualified name is the namespace, a space and the local name."""
 
-_DEEPEST = 1000  # elements in elements; the parser takes minutes for a million of them
-_ENCRYPTED = 1  # the bit of a zip member's flags
-# What the standard library lets through on an unsound file, and a handler on a number that is none.
+_DEEPEST = 1000  # nesting of elements; the parser takes minutes for a million
+_ENCRYPTED = 1  # bit of a ZIP member's flags
+# Exceptions of the standard library for malformed files, and of handlers for malformed numbers.
 _BROKEN = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
     expat.ExpatError,
@@ -34,38 +34,38 @@ _BROKEN = (
 _NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
 _READ_BYTES = 1 << 18
 _LONGEST_TITLE = 500
-# How an Office file begins that is from before 2007 or locked with a password, and what a locked one holds.
+# The beginning of an Office file from before 2007 or with a password, and the entry of a protected one.
 _OLE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
-_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
-# What a program names a presentation that nobody has named.
+_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the methods that Office uses
+# Default titles of programs.
 _NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 
 class Handler:
-    """Looks at elements as they go by, and passes over what it does not define."""
+    """Receives elements as they go by; the default ignores them."""
 
     def start(self, name: str, attributes: Attributes) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
 
     def end(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
 
     def characters(self, text: str) -> None:
-        """Text, or a piece of it."""
+        """Handle text, or a piece of it."""
 
 
 def local_name(name: str) -> str:
-    """The name without its namespace."""
+    """Return a name without its namespace."""
     return name.rpartition(" ")[2]
 
 
 def parser_for(
     handler: Handler, label: str, name_of: Callable[[str], str] = local_name
 ) -> expat.XMLParserType:
-    """A parser that feeds `handler`, with elements by the name that `name_of` makes of namespace and name.
+    """Return a parser that feeds `handler`; `name_of` maps a qualified name to an element name.
 
-    Raises ExtractionFailed where the elements are too deep; `label` is the format's.
+    Raises ExtractionFailed while parsing if elements are nested too deeply; `label` is the format's.
     """
     depth = 0
 
@@ -90,29 +90,29 @@ def parser_for(
 
 
 class Archive:
-    """A ZIP of documents, held to what it may unpack to. Every method may raise ExtractionFailed."""
+    """A ZIP of documents with a limit on the unpacked size. Each method may raise ExtractionFailed."""
 
     def __init__(self, data: bytes, label: str) -> None:
-        """Open it; `label` is the format's."""
+        """Open the archive; `label` is the format's."""
         self._label = label
         self._room = MOST_UNPACKED_BYTES
         try:
             self._archive = zipfile.ZipFile(io.BytesIO(data))
         except _BROKEN as error:
             raise unsound(self._label, error) from None
-        # Names of parts are equal whatever their case.
+        # Part names are case-insensitive.
         self._members = {each.filename.lower(): each for each in self._archive.infolist()}
 
     def holds(self, part: str) -> bool:
-        """Whether there is such a part."""
+        """True if the part exists."""
         return part.lower() in self._members
 
     def read(self, part: str) -> bytes:
-        """A part, whole. One that is not there is a damaged file."""
+        """Return a complete part. A missing part means a damaged file."""
         return b"".join(self._blocks(part))
 
     def feed(self, part: str, handler: Handler) -> None:
-        """Pass a part, which is XML, to a handler. One that is not there is a damaged file."""
+        """Feed an XML part to a handler. A missing part means a damaged file."""
         parser = parser_for(handler, self._label)
         parser.StartDoctypeDeclHandler = self._refuse_declarations
         try:
@@ -149,10 +149,10 @@ class Archive:
 
 
 class Package(Archive):
-    """One Office file. Every method may raise ExtractionFailed."""
+    """One Office file. Each method may raise ExtractionFailed."""
 
     def __init__(self, data: bytes, fmt: Format, family: str) -> None:
-        """Open it; `family` stands in the content type of every main part of this format."""
+        """Open the file; `family` is in the content type of each main part of this format."""
         if data.startswith(_OLE):
             if _ENCRYPTED_PACKAGE in data:
                 raise locked(fmt.label)
@@ -177,10 +177,10 @@ class Package(Archive):
                 "file_corrupt", f"The file is no {self._label}, although its name says so."
             )
         self.main = main
-        """The name of the part that everything hangs on."""
+        """The name of the main part."""
 
     def relationships(self, part: str) -> dict[str, Relationship]:
-        """Where a part points to inside the file, by id; "" is the package itself."""
+        """Return the internal relationships of a part by id; "" is the package itself."""
         folder, name = posixpath.split(part)
         found = _Relationships(folder)
         path = posixpath.join(folder, "_rels", f"{name}.rels")
@@ -190,7 +190,7 @@ class Package(Archive):
 
     @property
     def title(self) -> str | None:
-        """What the file's properties say, unless it is what programs write by themselves."""
+        """The title in the file's properties, or None if it is missing or a program's default."""
         found = _Text("title")
         for outer in self._outer.values():
             if outer.kind == "core-properties" and self.holds(outer.part):
@@ -200,7 +200,7 @@ class Package(Archive):
 
 
 class Relationship(NamedTuple):
-    """Where a part points to."""
+    """A reference from a part to another part."""
 
     kind: str
     """The last word of its type, as in "slide"."""
@@ -214,7 +214,7 @@ class _Relationships(Handler):
 
     def start(self, name: str, attributes: Attributes) -> None:
         if name == "Relationship" and attributes.get("TargetMode") != "External":
-            # A target that begins with a slash is one from the root.
+            # A target with a leading slash is relative to the root.
             path = posixpath.join("/", self._folder, attributes.get("Target", ""))
             kind = attributes.get("Type", "").rpartition("/")[2]
             part = posixpath.normpath(path).lstrip("/")
@@ -227,7 +227,7 @@ class _ContentTypes(Handler):
         self._by_extension: dict[str, str] = {}
 
     def of(self, part: str) -> str:
-        """In lower case; "" where the file says none."""
+        """Return the content type of a part in lower case, or ""."""
         by_extension = self._by_extension.get(part.rpartition(".")[2].lower(), "")
         return self._by_part.get(f"/{part}".lower(), by_extension)
 
@@ -240,7 +240,7 @@ class _ContentTypes(Handler):
 
 
 class _Text(Handler):
-    """Collects the text of the elements of one name."""
+    """Collects the text of all elements of one name."""
 
     def __init__(self, element: str) -> None:
         self.text = ""
@@ -259,18 +259,18 @@ class _Text(Handler):
 
 
 def reference(attributes: Attributes, name: str = "id") -> str:
-    """The id of the relationship that an element names, as in `r:id`; "" where it names none."""
+    """Return the relationship id in an attribute such as `r:id`, or ""."""
     full = f"/relationships {name}"
     return next((value for key, value in attributes.items() if key.endswith(full)), "")
 
 
 def value_of(attributes: Attributes, name: str = "val") -> str:
-    """Of an attribute, whatever its namespace; "" where there is none."""
+    """Return the value of an attribute, regardless of its namespace, or ""."""
     return next((value for key, value in attributes.items() if local_name(key) == name), "")
 
 
 def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
-    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
+    """Convert an exception of the standard library: a damaged file, or too little memory."""
     if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
         return MemoryError()
     return damaged(label, str(error))

@@ -1,4 +1,4 @@
-"""What the audit log of an engine says of requests: who asked for what, of which documents."""
+"""Audit entries of engine requests: caller, action and documents."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kb_contracts.api.ragler import USER_ID
 from kb_contracts.http.mount import Audit, Audited
 
 REQUEST_ID = "X-Request-ID"
-"""Which request of the server's this belongs to."""
+"""Header with the id of the server's request that caused this one."""
 
 
 def audit_into(log: AuditLog) -> Audit:
-    """Writes a line for each request."""
+    """Return a function that writes an audit line for each request."""
 
     def audit(request: Audited) -> None:
         documents, found = _named_in(request.answer)
-        if named := request.path.get("document_id"):  # it may say no more than what it was addressed by
+        if named := request.path.get("document_id"):  # the response may not repeat the id of the request
             documents = list(dict.fromkeys([*documents, named]))
         log.write(
             request.action,
@@ -40,7 +40,7 @@ def audit_into(log: AuditLog) -> Audit:
 
 
 def _named_in(answer: msgspec.Struct | None) -> tuple[Sequence[str], int | None]:
-    """The documents that an answer is about, by number and uid, or of many by uid; how many were found."""
+    """Return the documents of a response, by number and uid or uid only, and the number of hits."""
     match answer:
         case m.Document():
             return [str(answer.id), answer.uid], None

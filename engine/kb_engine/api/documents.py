@@ -1,4 +1,4 @@
-"""`/jobs`, `/documents`, `/notes` and `/tags`: taking in notes and files, and what became of them."""
+"""`/jobs`, `/documents`, `/notes` and `/tags`: ingestion of notes and files, and access to documents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
 
 _CHUNKS_PER_NOTE = 4  # read for each similar note wanted, as several chunks of one may be similar
-_ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
+_ENVELOPE_BYTES = 8 * 1024 * 1024  # allowance for the other parts of a multipart body
 
 
 class JobsApi:
@@ -92,7 +92,7 @@ class JobsApi:
         job_id = incoming.path["job_id"]
         job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
-        self._engine.workers.wake()  # an update behind it may be taken now
+        self._engine.workers.wake()  # the next update of the note may start now
         self._engine.ends.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
@@ -103,7 +103,7 @@ class JobsApi:
         return job
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
-        assert incoming.source is not None  # where there is no body there is a file
+        assert incoming.source is not None  # without a body there is a file
         length, limit = incoming.source.content_length or 0, self._engine.settings.max_upload_bytes
         if length > limit + _ENVELOPE_BYTES:
             raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
@@ -113,7 +113,7 @@ class JobsApi:
             try:
                 received, form = await self._receive(incoming.source, incoming.access.reach, job_id)
             except EngineError as error:
-                if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
+                if error.code == "storage_full":  # make room for a retry of the upload
                     await self._engine.kept.make_room(limit)
                 raise
             fields = received.fields
@@ -138,10 +138,10 @@ class JobsApi:
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
             except EngineError:
-                # Of another failure nobody knows whether it was accepted: the next start does.
+                # After any other failure the job may have been accepted; the next start sorts it out.
                 await spool.remove(job_id)
                 raise
-        if accepted.id != job_id:  # a retry: the first request's job has the file
+        if accepted.id != job_id:  # a retry: the job of the first request has the file
             await spool.remove(job_id)
         return accepted
 
@@ -153,7 +153,7 @@ class JobsApi:
 
             async def open_sink(filename: str, content_type: str) -> SpoolFile:
                 nonlocal form
-                try:  # before the first byte: an unknown kind is refused at once
+                try:  # before the first byte: an unknown format is refused at once
                     form = format_of(filename, content_type)
                 except ExtractionFailed as error:
                     raise EngineError(error.code, error.message, parameter="file") from error
@@ -168,7 +168,7 @@ class JobsApi:
 
 
 def caller_of(incoming: Incoming) -> str:
-    """With whom jobs take turns, and whose voice it is: a digest of the credential and of its user."""
+    """Return a digest of the credential and its user: the caller for fair queueing and for feedback."""
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
 
 
@@ -267,18 +267,18 @@ class DocumentsApi:
         return removed
 
     async def patch_note(self, incoming: Incoming) -> m.Document | m.Job:
-        """Replace a note's text, title or both: the document when that is done in time, else its job."""
+        """Replace a note's text, title or both; return the document, or its job if that takes too long."""
         patch: m.NotePatch = incoming.body
         check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id = incoming.path["document_id"]
-        # The outcome is kept under the caller's key, else under one that nobody else has. How long the caller
-        # waits does not make it another request.
+        # The outcome is stored under the caller's idempotency key, or a unique one. The maximum wait is not
+        # part of the request's identity.
         key = incoming.idempotency_key or str(uuid4())
         idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
         assert idempotency is not None  # it has a key
-        # Why the embedder takes nothing, so that the caller is refused now and not by a failed job. It may
-        # not be known in time, as while the model is loading.
+        # An outage of the embedder, so that the caller is refused now rather than by a failed job. Unknown if
+        # the model does not load in time.
         refusal = None
         try:
             async with asyncio.timeout_at(deadline):
@@ -302,11 +302,11 @@ class DocumentsApi:
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         job = await self._engine.ends.wait(taken.id, left, lambda job_id: self._store.read(jobs.find, job_id))
         if job.error is not None:
-            # What the failed update would meet now, with all that belongs to such an error.
+            # Check again: a changed version is reported with all fields of that error.
             document, _ = await self._store.read(documents.note, document_id)
             check_version(document.version, incoming.if_match, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
-        # Not as the note is now: a later update may have been quick.
+        # The stored response, not the current note: a later update may have changed it already.
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None
         return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 

@@ -1,4 +1,4 @@
-"""The parts of a running engine, what its handlers share, and how it is: `/status`, `/healthz`, `/readyz`."""
+"""The parts of a running engine, shared by its handlers, and its state: `/status`, `/healthz`, `/readyz`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _NEARLY_FULL_BYTES = 512 * 1024 * 1024
 _RETRY_SECONDS = 1.0
-# What is open to everybody names no address; `/status` says why.
+# Public endpoints reveal no address; `/status` has the reason.
 _WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
 _WITHOUT_INDEX = "The search index cannot be asked; searches are refused until it can"
 # Before the first reading.
@@ -54,7 +54,7 @@ _NO_STORAGE = m.StorageInfo(path="", bytes=0, free_bytes=0, originals_bytes=0)
 
 
 class Phase(StrEnum):
-    """Where the engine is between its start and its end."""
+    """Phase in the life of the engine."""
 
     STARTING = "starting"
     READY = "ready"
@@ -63,7 +63,7 @@ class Phase(StrEnum):
 
 @dataclass
 class Engine:
-    """The parts, put together by `kb_engine.app`. `started_at` is RFC 3339."""
+    """The parts of an engine, assembled by `kb_engine.app`. `started_at` is RFC 3339."""
 
     settings: EngineSettings
     store: Store
@@ -78,11 +78,11 @@ class Engine:
     started_at: str
     phase: Phase = Phase.STARTING
     searched_at: float = field(default_factory=time.monotonic)
-    """When somebody last began to search, so that work which can wait finds a time of its own."""
+    """Monotonic time of the latest search; background work waits for a pause between searches."""
 
 
 def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idempotency | None:
-    """How a retry of this request is recognised; None where it came without a key."""
+    """Return the identity of a request for recognising retries; None without an idempotency key."""
     if incoming.idempotency_key is None:
         return None
     return Idempotency(
@@ -111,9 +111,9 @@ class StateApi:
         self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
 
     async def get_status(self, incoming: Incoming) -> m.Status:
-        """Counts, model, queue, storage, and what is wrong.
+        """Return counts, model, queue, storage and issues.
 
-        Of the storage, and in which way something is wrong, administrators of all of it are told.
+        Storage and the causes of issues are shown to unrestricted administrators only.
         """
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
@@ -154,7 +154,7 @@ class StateApi:
         return m.Health(status="ok")
 
     async def get_readiness(self, _incoming: Incoming) -> m.Health:
-        """Whether requests can be served; raises `not_ready`. Without model or index some still can."""
+        """Return if requests can be served, even in part for lack of model or index; raises `not_ready`."""
         if self._engine.phase is not Phase.READY:
             raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)
         try:
@@ -167,20 +167,20 @@ class StateApi:
         return m.Health(status="ready", issues=self._out_of_order() or UNSET)
 
     def _out_of_order(self) -> list[str]:
-        """What is, in words for everybody."""
+        """Return the current outages, without internal details."""
         engine = self._engine
         issues = [_WITHOUT_MODEL] if engine.encoder.failure is not None else []
         return issues + [_WITHOUT_INDEX] * (engine.store.index_failure is not None)
 
     async def _read(self) -> list[str]:
-        """Read the figures anew; what is wrong with the storage."""
+        """Refresh counts and storage figures; return the issues of the storage."""
         engine = self._engine
         try:
             counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.kept)
             uploads = await engine.spool.size()
             lost = await engine.store.lost_vectors()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
-        except Exception as error:  # whatever keeps the base from being read is what a status is asked for
+        except Exception as error:  # boundary: the status must report whatever fails here
             logger.warning("the base cannot be read", exc_info=True)
             self._storage = msgspec.structs.replace(self._storage, accessible=False)
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__

@@ -57,12 +57,12 @@ class SearchApi:
         return await self.answer(incoming.body, incoming.access.reach)
 
     async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
-        """What `search` answers. In process `top` has no bound, which `kb eval` needs.
+        """Answer a search request. Called in process, `top` has no maximum, as `kb eval` needs.
 
-        The cursors are for `reach`, which the store knows of the request.
+        `reach` is the caller's access scope: cursors are bound to it.
 
         Raises:
-            EngineError: as the operation does.
+            EngineError: as the operation `search`.
         """
         started = time.perf_counter()
         self._engine.searched_at = time.monotonic()
@@ -86,7 +86,7 @@ class SearchApi:
         return answer
 
     async def _after_cursor(self, request: m.SearchRequest, reach: Reach | None) -> m.SearchResponse:
-        """What is left of a ranking."""
+        """Return the next page of an earlier ranking."""
         answer, places = opened(request, reach)
         chunk_ids = [place.chunk_id for place in places]
         there = await self._store.read(search_rows.at, chunk_ids, selection_of(request))
@@ -94,7 +94,7 @@ class SearchApi:
         return answer
 
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
-        """All that the page, and those after it, are made of."""
+        """Return the full ranking, from which this page and the following ones are cut."""
         selection = selection_of(request)
         ranking = request.ranking or self._ranking.for_all
         plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
@@ -119,7 +119,7 @@ class SearchApi:
         )
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)
-        if request.collapse:  # many texts are compared, which others do not wait for
+        if request.collapse:  # compares many texts: on a thread, so that the event loop is not blocked
             results = await asyncio.to_thread(diverse, results, request)
         else:
             results = diverse(results, request)
@@ -187,7 +187,7 @@ class RaglerApi:
         )
 
     async def _chosen(self, request: r.VectorSearchRequest) -> dict[str, str]:
-        """The collection that is asked for by its name, its id or both: its id by its name; empty for all."""
+        """Return the requested collection as {name: id}; empty for all collections."""
         name = request.collection_name
         if request.collection_id is None:
             if name is None:
@@ -203,9 +203,9 @@ class RaglerApi:
 async def _second_look(
     reranker: Reranker | None, request: m.SearchRequest, query: str, results: list[m.SearchResult], most: int
 ) -> tuple[list[m.SearchResult], bool | UnsetType, str | UnsetType]:
-    """The first `most` results as the reranker orders them, `reranked` and `rerank_failure`.
+    """Rerank the first `most` results; return results, `reranked` and `rerank_failure`.
 
-    Where it fails, all results as they are.
+    If the reranker fails, all results are returned in their original order.
     """
     if reranker is None:
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
@@ -225,7 +225,7 @@ async def _in_final_order(
 
 
 def selection_of(request: m.SearchRequest) -> Selection:
-    """Which documents may answer. Raises EngineError as `date_window`."""
+    """Return the filters of a request. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
     date_from, date_to = date_window(filters) if request.filters else (None, None)
     return Selection(
@@ -242,7 +242,7 @@ def selection_of(request: m.SearchRequest) -> Selection:
 
 
 def vector_selection_of(filters: r.VectorFilters, collection: str | None) -> Selection:
-    """Which documents may answer. Raises EngineError as `date_window`."""
+    """Return the filters of a vector search. Raises EngineError as `date_window`."""
     date_from, date_to = date_window(filters)
     return Selection(
         tags=() if collection is None else (r.PREFIX + collection,),

@@ -1,4 +1,4 @@
-"""`/documents/{id}/versions` and `/trash`: documents as they were, looked at and restored."""
+"""`/documents/{id}/versions` and `/trash`: past versions of documents, and their restoration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VersionsApi:
         )
 
     async def restore_version(self, incoming: Incoming) -> m.Document:
-        """Restore with the vectors that are kept; where another embedder has come, with new ones."""
+        """Restore with the stored vectors; after a change of the embedder, with new ones."""
         key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
         retry, if_match = idempotency_of(incoming), incoming.if_match
         try:

@@ -1,7 +1,7 @@
-"""What is done to a base beside its use.
+"""Maintenance of a database.
 
-arrivals.py   documents of another base are taken in, while no engine uses this one
-check.py      what is kept is compared with itself, and what is derived of it is made again: likewise
-migration.py  all of it is put into another base: likewise
-scan.py       the same look as a check, a little at a time, by an engine that has nothing else to do
+arrivals.py   import documents of another database, offline
+check.py      compare stored data with itself and derive again what is damaged, offline
+migration.py  copy everything into another database, offline
+scan.py       the checks of check.py, spread over days, by a running engine while it is idle
 """

@@ -1,7 +1,7 @@
-"""Documents of another base, taken in while no engine uses this one.
+"""Import of documents from another database, while no engine uses this one.
 
-They come with their passages, which are embedded here: so they answer as they did where they come from,
-whether or not the files that they were made of come too.
+They come with their passages, which are embedded here, so that searches find them as in the source even if
+their original files are not imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kb_engine.store.store import BLOCK_BYTES, Store
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a document holds, as it was read: its passages and what was said of the reading."""
+    """The extracted content of a document: its passages, and how they were extracted."""
 
     chunks: Sequence[PreparedChunk]
     extraction_method: str
@@ -37,7 +37,7 @@ class Contents:
 
 
 class Arrivals:
-    """A base that takes documents in, and the embedder that fills it. `uids` are those of all that come."""
+    """A database that imports documents, and its embedder. `uids` has the uids of the whole import."""
 
     def __init__(self, store: Store, spool: Spool, embedder: OfflineEmbedder, uids: Container[str]) -> None:
         self._store = store
@@ -50,7 +50,7 @@ class Arrivals:
     async def opened(
         cls, settings: EngineSettings, embedder: OfflineEmbedder, uids: Container[str]
     ) -> AsyncIterator[Self]:
-        """The base of the settings, until the block ends.
+        """Yield the database of the settings, open until the block ends.
 
         Raises:
             BaseRefused: the base cannot be opened, for instance because an engine uses it.
@@ -63,13 +63,13 @@ class Arrivals:
             await store.close()
 
     async def take_in(self, arrival: Arrival, contents: Contents, original: Path | None = None) -> bool:
-        """Whether it was taken in; False where it is here already (`repository.arrivals`).
+        """Import a document; return False if it exists already (`repository.arrivals`).
 
-        The file `original` is kept, which has the arrival's SHA-256.
+        The file `original`, whose SHA-256 is the arrival's, is kept.
 
         Raises:
-            EmbedderUnavailable: it has been out of order for too long.
-            TextRefused: the embedder does not take a text.
+            EmbedderUnavailable: an outage of the embedder lasted too long.
+            TextRefused: the embedder refuses a text.
         """
         if await self._store.read(documents.has, arrival.uid):
             return False
@@ -87,7 +87,7 @@ class Arrivals:
             await self._spool.remove(name)
 
     async def describe(self, id_: str, wanted: r.CollectionRequest) -> None:
-        """Describe a collection. Raises `EngineError` where another has its name or id."""
+        """Describe a collection. Raises `EngineError` if its name or id is taken."""
         await self._store.write(collections.put, id_, wanted)
 
     def _prepare(self, title: str, contents: Contents) -> Prepared:

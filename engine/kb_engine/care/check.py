@@ -1,9 +1,8 @@
-"""A base compared with itself, document by document, and what is derived made again where it is wrong.
+"""Consistency check of a database, document by document, and repair of derived data.
 
-The truth of a document is its texts: that of a note, with its hash, the passages of a file, and the file
-where it is kept. Derived are
-the chunks of a note, the words and vectors by which passages are found, and counts. A text that is hurt is
-named, so that it can be restored or sent again.
+The truth of a document is its texts: the text of a note, with its hash, the passages of a file, and the
+original file if it is kept. Derived data are the chunks of a note, the words and vectors of the index, and
+counts. A damaged text is reported, so that it can be restored or sent again.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store
 
 ALIKE = 0.98
-"""The cosine of two vectors of one text, whatever made them: other versions of a library differ a little."""
+"""Minimum cosine of two embeddings of the same text: other versions of a library differ a little."""
 
 _PAGE = 200
 _UNIT = 0.01
@@ -35,7 +34,7 @@ _UNIT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a document. `derived`: it can be made again of what is right."""
+    """A fault of a document. `derived`: it can be repaired from intact data."""
 
     what: str
     derived: bool
@@ -47,7 +46,7 @@ OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A document that is hurt, with all that is wrong with it; whether that was mended."""
+    """A damaged document with all its faults; `repaired` if they were repaired."""
 
     document_id: int
     title: str
@@ -56,7 +55,7 @@ class Finding:
 
 
 def faults_of(document: Content, dimensions: int, expected: Vectors | None = None) -> list[Fault]:
-    """What is wrong with a document. `expected` are the vectors that its chunks should have."""
+    """Return the faults of a document. `expected` are freshly computed vectors of its chunks."""
     faults = []
     is_right = document.text is not None and text_digest(document.text)[0] == document.sha256
     if document.text is not None and not is_right:
@@ -77,12 +76,12 @@ def faults_of(document: Content, dimensions: int, expected: Vectors | None = Non
 
 
 def is_of_another(vector: Vectors | None, expected: Vectors) -> bool:
-    """Whether a vector is not that of its passage, which should be nearly as expected."""
+    """True if a vector does not belong to its passage, whose fresh vector is `expected`."""
     return vector is not None and float(vector @ expected) < ALIKE
 
 
 def mended(document: Content) -> list[PreparedChunk]:
-    """The chunks as they should be; those of a note say what stands in its text."""
+    """Return the repaired chunks; those of a note are cut from its text again."""
     if document.text is None:
         return [*document.chunks]
     return [replace(chunk, text=document.text[chunk.start : chunk.end]) for chunk in document.chunks]
@@ -101,7 +100,7 @@ def _is_no_vector(vector: Vectors | None, dimensions: int) -> bool:
 
 
 async def file_fault(store: Store, document_id: int) -> Fault | None:
-    """What is wrong with the file of a document, where one is kept."""
+    """Return the fault of a document's original file, or None if it is intact or not kept."""
     sha256 = await store.read(originals.of, document_id)
     if sha256 is None:
         return None
@@ -122,27 +121,27 @@ async def file_fault(store: Store, document_id: int) -> Fault | None:
 
 
 class Check:
-    """Looks at every document of a base, and mends what it may."""
+    """Examines each document of a database, and repairs derived data on request."""
 
     def __init__(self, store: Store, embedder: OfflineEmbedder, *, deep: bool, repair: bool) -> None:
-        """`deep`: every passage is embedded again and compared. `repair`: what is derived is mended."""
+        """`deep`: embed each passage again and compare. `repair`: repair faults of derived data."""
         self._store = store
         self._embedder = embedder
         self._deep = deep
         self._repair = repair
         self.documents = 0
-        """How many were looked at."""
+        """Number of documents examined so far."""
 
     async def damage(self) -> list[str]:
-        """What the database itself finds wrong."""
+        """Return the damage found by the database's own check."""
         return await self._store.read(content.damage)
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """The documents that are hurt, one after another.
+        """Yield the damaged documents.
 
         Raises:
-            EmbedderUnavailable: it has been out of order for too long.
-            TextRefused: the embedder does not take a text.
+            EmbedderUnavailable: an outage of the embedder lasted too long.
+            TextRefused: the embedder refuses a text.
         """
         last = 0
         while numbers := await self._store.read(content.ids_after, last, _PAGE):

@@ -1,13 +1,13 @@
-"""A base put into another one, on the same database or another: all that it keeps, as it is.
+"""Copy of a database into another one, of the same kind or another, complete and unchanged.
 
-check that nothing waits ─▶ mark ─▶ compare what is there already ─▶ copy what is missing
-                                          take the mark away ◀─ compare all of it ◀─┘
+check for unfinished jobs ─▶ mark ─▶ compare existing rows ─▶ copy missing rows
+                                      remove the mark ◀─ compare all rows ◀─┘
 
-Nothing is embedded: the vectors come along, and the other base takes the same embedder. What is there already
-is what an earlier run has left, and must be equal: so one that was broken off is run again, and a base that
-was used otherwise is refused. A base is whole when the last step has said so: until then it bears a mark, and
-nothing else opens it (`BaseUnfinished`). One that is made here has the mark before all else; one that is
-there is marked once it is known to be a part of the same source.
+Nothing is embedded again: the vectors are copied, and the target gets the same embedder. Rows that an earlier
+run has copied must equal the source, so that an interrupted migration can be repeated, and a target with
+other data is refused. The target carries a mark until the last step, and is not opened for any other use
+meanwhile (`BaseUnfinished`). A new target is marked first of all; an existing one once its content is known
+to be a part of the source.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kb_engine.store.repository import originals, state, transfer
 from kb_engine.store.store import Store
 
 BATCH = 16
-"""Documents that are committed together."""
+"""Documents per transaction."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, and with how many of how many are done."""
+"""Called with the current step, the items done and their total."""
 
 
 class MigrationRefused(Exception):
-    """It cannot be done, or was not done right; the message says why and what to do."""
+    """The migration is impossible or failed; the message says why and how to proceed."""
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """What the other base holds now. `copied` documents came in this run; `files` are those that were sent
-    and are kept; `digest` is a SHA-256 over all."""
+    """Content of the target. `copied` counts the documents of this run, `files` the original files kept;
+    `digest` is a SHA-256 over everything."""
 
     documents: int
     copied: int
@@ -66,11 +66,11 @@ class _Item:
 
 
 async def migrate(source: EngineSettings, target: EngineSettings, progress: Progress) -> Migrated:
-    """Put the base of `source` into that of `target`, which is unused or holds a part of it.
+    """Copy the database of `source` into that of `target`, which is empty or holds a part of the source.
 
     Raises:
-        MigrationRefused: jobs have not ended, the target is used, or the two differ in the end.
-        BaseRefused, StartError: one of the two cannot be opened.
+            MigrationRefused: jobs are unfinished, the target has other data, or the two differ in the end.
+            BaseRefused, StartError: one of the databases cannot be opened.
     """
     if (source.address or source.database.resolve()) == (target.address or target.database.resolve()):
         raise MigrationRefused("source and target are the same base. Name another target.")
@@ -87,7 +87,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
         await two.write(
             transfer.continue_from,
             await one.read(transfer.last_document),
-            # Beyond it, so that an index of its own that followed the source is made again.
+            # One more than the source's, so that a separate index that followed the source is rebuilt.
             await one.read(state.generation) + 1,
         )
         await _copy(one, two, missing, progress)
@@ -111,7 +111,7 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
 async def _opened(
     settings: EngineSettings, identity: EmbedderIdentity, *, unfinished: bool = False
 ) -> AsyncIterator[tuple[Store, Spool]]:
-    """The base alone: an index of its own follows when an engine opens it."""
+    """Open a database without its separate index, which an engine updates when it opens the database."""
     alone = msgspec.structs.replace(settings, index="")
     store, spool = await open_store(alone, identity, unfinished=unfinished)
     try:
@@ -130,7 +130,7 @@ async def _check_at_rest(one: Store) -> None:
 
 
 async def _items(store: Store) -> list[_Item]:
-    """All that a base keeps, in the order in which it is put into another."""
+    """Return all documents and rows of a database, in the order of copying."""
     found = [_Item("documents", (number,)) for number in await store.read(transfer.document_ids)]
     for table in transfer.TABLES:
         found += [_Item(table, key) for key in await store.read(transfer.keys, table)]
@@ -138,7 +138,7 @@ async def _items(store: Store) -> list[_Item]:
 
 
 async def _missing(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> list[_Item]:
-    """What is not in the target yet. Raises MigrationRefused: it holds something else."""
+    """Return the items missing in the target. Raises MigrationRefused: it has items unknown to the source."""
     here = await _items(two)
     if strange := set(here) - set(items):
         first = min(map(str, strange))
@@ -174,9 +174,9 @@ async def _copy(one: Store, two: Store, missing: Sequence[_Item], progress: Prog
 
 
 async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) -> int:
-    """Copy the files that are kept and not there yet; how many there are.
+    """Copy the missing original files; return the number of all.
 
-    Raises MigrationRefused: one of the source is hurt, or the target has others.
+    Raises MigrationRefused: a file of the source is damaged, or the target has a file unknown to the source.
     """
     wanted, here = await one.read(originals.every), await two.read(originals.every)
     if here.keys() - wanted.keys():
@@ -184,7 +184,7 @@ async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) 
     for done, sha256 in enumerate(sorted(wanted.keys() - here.keys())):
         progress("copying files", done, len(wanted) - len(here))
         name, digest = f"moved-{sha256}", hashlib.sha256()
-        await spool.remove(name)  # what an earlier run has left
+        await spool.remove(name)  # left by an earlier run
         try:
             async with spool.receive(name) as file, aclosing(one.original(sha256)) as blocks:
                 async for block in blocks:
@@ -206,7 +206,7 @@ async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) 
 
 
 async def _compared(one: Store, two: Store, items: Sequence[_Item], progress: Progress) -> str:
-    """SHA-256 over all that both hold. Raises MigrationRefused: they differ."""
+    """Return a SHA-256 over the content of both. Raises MigrationRefused: they differ."""
     for store, name in ((one, "source"), (two, "target")):
         if set(await _items(store)) != set(items):
             raise MigrationRefused(
@@ -221,7 +221,7 @@ async def _compared(one: Store, two: Store, items: Sequence[_Item], progress: Pr
 
 
 async def _check_equal(one: Store, two: Store, item: _Item) -> str:
-    """The digest of what both have. Raises MigrationRefused: it differs."""
+    """Return the common digest of an item. Raises MigrationRefused: it differs."""
     first, second = await _digest(one, item), await _digest(two, item)
     if first is None or first != second:
         raise MigrationRefused(

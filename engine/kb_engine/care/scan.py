@@ -1,13 +1,13 @@
-"""A look at all of a base over days, a little at a time, while nobody wants anything of the engine.
+"""Consistency check of a whole database over days, in small slices while the engine is idle.
 
-    a minute ─▶ a slice is due, and nobody asks? ─▶ document after document ─▶ where it stopped, to the disk
-                                                        │ somebody asks: wait for quiet
-                                                        └ after the last one: the files of the index
+    once a minute ─▶ slice due and engine idle? ─▶ document after document ─▶ save the position
+                                                        │ not idle: wait
+                                                        └ after the last one: check the index files
 
-What `kb check` compares is compared here: texts and kept files with their hashes, passages with the texts,
-vectors by their length, and one passage of each document with what the model says now, unless the model is
-paid for. What is hurt is named, and left as it is: a text cannot be made again, and a change that comes
-meanwhile must not be lost. Only the index's own files, which are derived of what is compared, are made anew.
+The checks are those of `kb check`: texts and kept files against their hashes, passages against the texts, the
+length of vectors, and one passage of each document against a fresh embedding, except with a paid endpoint.
+Damage is reported and not repaired: a text cannot be derived again, and a concurrent change must not be lost.
+Only the index files, which are derived data, are rebuilt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 60.0
 _SLICE_SECONDS, _MOST_SECONDS = 3_600.0, 86_400.0
-"""A slice is what is due after an hour; where the engine was not idle or did not run, up to a day's."""
+"""A slice has the documents due in an hour; after the engine was busy or stopped, in up to a day."""
 _LEAST_DOCUMENTS = 100
 _BREATH_SECONDS = 0.1
 _DAY_SECONDS = 86_400.0
@@ -46,8 +46,8 @@ _CALLER = "scan"
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """Where a scan is, kept between runs. Times are seconds since 1970; `after` is a document's number, 0
-    where a round is over; `hurt` has what is wrong, by the number of the document."""
+    """Position of the scan, kept between runs. Times are seconds since 1970; `after` is the number of the
+    last document examined, or 0 after a complete round; `hurt` has the faults by document number."""
 
     begun: float = 0.0
     looked_at: float = 0.0
@@ -57,14 +57,14 @@ class Position(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A round of all documents takes so many days; nothing is done before `is_idle` says so."""
+    """`days` is the time for a round over all documents; the scan works only while `is_idle` returns True."""
 
     days: float
     is_idle: Callable[[], bool]
 
 
 class Scan:
-    """Looks at the documents of a base, and remembers in a file at `place` where it is."""
+    """Scans the documents of a database; the position is kept in the file `place`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Scan:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Scan from now on, where the pace wants that."""
+        """Start the scan, unless it is disabled (`days` is 0)."""
         if self._pace.days:
             self._task = asyncio.create_task(self._run(), name="scan")
 
@@ -100,7 +100,7 @@ class Scan:
 
     @property
     def issues(self) -> list[str]:
-        """What is hurt, as far as it has been found."""
+        """Damage found so far, as messages."""
         hurt = [
             f"Document {number} is hurt: {what}. kb check says more"
             for number, what in self._position.hurt.items()
@@ -118,9 +118,9 @@ class Scan:
             try:
                 if self._is_due and self._pace.is_idle():
                     await self._slice()
-            except EngineError as error:  # a database that is away is asked again
+            except EngineError as error:  # for instance an unreachable database: try again later
                 logger.warning("the scan was broken off", extra={"code": error.code})
-            except Exception:  # the boundary: a scan that fails must not be the end of all scans
+            except Exception:  # boundary: a failed slice must not end the scan
                 logger.exception("the scan was broken off")
 
     @property
@@ -134,10 +134,10 @@ class Scan:
         return bool(has_work) and self._now - at.looked_at >= _SLICE_SECONDS
 
     async def _slice(self) -> None:
-        """What is due now; it ends early where the engine does."""
+        """Run a due slice; it is cancelled when the engine stops."""
         at, now, before = self._position, self._now, self._position.looked_at
-        at.looked_at = now  # also where it fails, so that it is not tried again every minute
-        for number in list(at.hurt):  # it may have been mended, or removed
+        at.looked_at = now  # set before the work, so that a failing slice is not repeated each minute
+        for number in list(at.hurt):  # may have been repaired or removed
             await self._look_at(int(number))
         if at.after or now - at.begun >= self._pace.days * _DAY_SECONDS:
             await self._go_on(now, now - before)
@@ -162,7 +162,7 @@ class Scan:
             logger.info("all documents have been looked at", extra={"hurt": len(at.hurt)})
 
     async def _quiet(self) -> None:
-        """Wait until nobody wants anything: searches come first."""
+        """Wait until the engine is idle: searches come first."""
         await self._pause(_BREATH_SECONDS)
         while not self._pace.is_idle():
             await self._pause(_LOOK_SECONDS)
@@ -198,14 +198,14 @@ class Scan:
         return faults
 
     async def _is_of_another(self, document: Content) -> bool:
-        """Whether the vector of one of its passages, another one each time, is not what the model says."""
+        """True if the vector of a random passage differs from a fresh embedding."""
         if self._encoder.embedder.device == "remote":
             return False
-        place = random.randrange(len(document.chunks))  # noqa: S311 - nobody gains from guessing it
+        place = random.randrange(len(document.chunks))  # noqa: S311 - not a secret
         chunk = document.chunks[place]
-        with suppress(EngineError):  # without the model, which `/status` says
+        with suppress(EngineError):  # an outage of the model, which `/status` reports
             await self._encoder.load()
-            count = partial(self._encoder.embedder.count_tokens, chunk.text)  # in old bases it is not known
+            count = partial(self._encoder.embedder.count_tokens, chunk.text)  # old databases lack the count
             chosen = [replace(chunk, tokens=await self._encoder.in_background(Owner(_CALLER), count))]
             (expected,) = await self._pipeline.embed(document.title, chosen, caller=_CALLER)
             return is_of_another(document.vectors[place], expected)
@@ -220,12 +220,12 @@ class Scan:
 def _read(place: Path) -> Position:
     try:
         return msgspec.json.decode(place.read_bytes(), type=Position)
-    except (OSError, msgspec.MsgspecError):  # there is none yet, or it was damaged: from the beginning
+    except (OSError, msgspec.MsgspecError):  # missing or damaged: start from the beginning
         return Position()
 
 
 def _write(place: Path, position: Position) -> None:
-    """Not synced: what is lost is looked at again."""
+    """Write the position, without a sync: after a loss of power some documents are examined again."""
     new = place.with_name(place.name + ".new")
     try:
         new.write_bytes(msgspec.json.encode(position))

@@ -1,1 +1,1 @@
-"""Text into vectors: what every embedder keeps (`protocol`), and the registry of those there are."""
+"""Embedding of text: the interface of embedders (`protocol`), and their registry."""

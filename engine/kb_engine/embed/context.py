@@ -1,7 +1,7 @@
-"""What a passage is embedded with: the title of its document and the headings above it.
+"""The context of an embedded passage: the title of its document and the headings above it.
 
-A passage alone often does not say what it is about: the second half of an abstract names its subject nowhere,
-and "Press the button for five seconds" is about whatever the heading says.
+A passage alone often does not name its subject: the second half of an abstract does not repeat it, and
+"Press the button for five seconds" depends on the heading.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _LONGEST = 200
-"""Characters of a title or of headings: what is longer says little more, and a passage has to stay the main
-thing."""
+"""Maximum characters of a title or of headings: more adds little, and would outweigh the passage."""
 
 
 class Passage(NamedTuple):
-    """A chunk as it is embedded."""
+    """A chunk with its context."""
 
     title: str
     heading: str | None
@@ -23,10 +22,10 @@ class Passage(NamedTuple):
 
 
 def in_context(passage: Passage, fits: Callable[[str], bool]) -> str:
-    """The text to embed: title, headings and text, a line each; of the first two no more than `fits` beside
-    all of the text.
+    """Return the text to embed: title, headings and text, a line each. The text is complete; title and
+    headings are dropped if they do not pass `fits`.
 
-    What the text begins with anyway, as a note does with the title that was taken from it, is not said twice.
+    A title or heading at the beginning of the text, as in a note, is not repeated.
     """
     title, heading = _line(passage.title, passage.text), _line(passage.heading or "", passage.text)
     for lines in ((title, heading), (title or heading,)):

@@ -1,4 +1,4 @@
-"""A fast embedder without a model: words and parts of words, hashed into a short vector.
+"""A fast embedder without a model: words and their trigrams, hashed into a short vector.
 
 It knows spelling, not meaning: "hive" and "hives" are near, "hive" and "apiary" are not. Good for
 tests and for machines too small for a model. It needs nothing but numpy, and gives the same vectors
@@ -25,7 +25,7 @@ _SEED = b"kb-hash-1"
 _WORD = re.compile(r"\w+")
 _TRIGRAM_WEIGHT = 0.5
 _CACHED_WORDS = 1 << 16
-_CACHED_CHARS = 32  # of a word at most: the words of languages, and some 25 MB when all of them are kept
+_CACHED_CHARS = 32  # maximum length of a cached word; a full cache takes about 25 MB
 
 
 class HashEmbedder(Embedder):
@@ -37,16 +37,16 @@ class HashEmbedder(Embedder):
     loaded = True
     queries_at_once = 4
     # Measured like MiniLM's, on its odd queries: nDCG@10 of keywords alone 0.375, fused 0.379. Of thirty
-    # documents the best has 0.38 to 0.47 or more for nine in ten questions that it answers, and 0.35 to 0.41
-    # or less for nine in ten on other subjects.
+    # documents the best has a cosine of at least 0.38 to 0.47 for nine in ten questions that it answers, and
+    # of at most 0.35 to 0.41 for nine in ten questions on other subjects.
     scoring = Scoring(weight=0.15, saturation=0.5, floor=0.4, cosine_floor=0.35)
 
     def count_tokens(self, text: str) -> int:
-        """A quarter of the characters, rounded up: hashing reads all of a text, so this is a size only."""
+        """A quarter of the characters, rounded up. Hashing reads whole texts, so this measures size only."""
         return -(-len(text) // _CHARACTERS_A_TOKEN)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, shape (n, 256). A text without a word is the first axis."""
+        """Return one vector per text, shape (n, 256). A text without words is the first axis."""
         vectors = np.zeros((len(texts), _DIMENSIONS), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for word in _WORD.findall(text.casefold()):
@@ -58,7 +58,7 @@ class HashEmbedder(Embedder):
             if length > 0:
                 row /= length
             else:
-                row[0] = 1.0  # a vector of zeros has no direction, and a cosine with it is not a number
+                row[0] = 1.0  # a zero vector has no direction, and its cosine is not a number
         return vectors
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
@@ -67,7 +67,7 @@ class HashEmbedder(Embedder):
 
 
 def _features(word: str) -> array[int]:
-    """Where a word and then its trigrams fall, counted from 1, below 0 where the weight is."""
+    """Return the positions of a word and its trigrams, counted from 1, negative for a negative sign."""
     marked = f"^{word}$"
     trigrams = (marked[i : i + 3] for i in range(len(marked) - 2))
     return array("h", (_place(word), *(_place(trigram) for trigram in trigrams)))
@@ -77,7 +77,7 @@ _cached = lru_cache(maxsize=_CACHED_WORDS)(_features)
 
 
 def _place(feature: str) -> int:
-    # The sign comes from a bit of its own: features that share a place then cancel on average.
+    # The sign is a separate bit: features with the same position then cancel out on average.
     number = int.from_bytes(blake2b(feature.encode(), digest_size=8, key=_SEED).digest(), "big")
     place = (number >> 1) % _DIMENSIONS + 1
     return place if number & 1 else -place

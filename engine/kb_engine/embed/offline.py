@@ -1,4 +1,4 @@
-"""Passages embedded without an engine: for a base that is made anew or filled from elsewhere."""
+"""Embedding without a running engine, for rebuilding or importing a database."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kb_engine.settings import EngineSettings
 from kb_engine.store.port import EmbedderIdentity
 
 _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between attempts at embedding one batch."""
+"""Pauses between attempts at one batch, in seconds."""
 
 
 class OfflineEmbedder:
-    """The embedder of the settings. A context manager; all of it is blocking.
+    """The configured embedder, as a context manager; all methods block.
 
-    An endpoint that is out of order for a minute or two does not end the work.
+    An outage of an endpoint of a minute or two does not end the work.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Raises `ValueError` where there is no such embedder."""
+        """Raises `ValueError` if the embedder does not exist."""
         self._embedder = embedder_from(settings.embedder, settings)
         self._threads = ThreadPoolExecutor(settings.ingest_workers)
 
@@ -53,11 +53,11 @@ class OfflineEmbedder:
         return self._embedder.count_tokens(text)
 
     def embed(self, passages: Sequence[Passage], *, context: bool = True) -> Vectors:
-        """A vector for each passage, with its title and headings unless `context` is false.
+        """Return a vector for each passage, with its title and headings unless `context` is false.
 
         Raises:
-            EmbedderUnavailable: it has been out of order for too long.
-            TextRefused: it does not take a text.
+                EmbedderUnavailable: an outage lasted too long.
+                TextRefused: the embedder refuses a text.
         """
         size = self._embedder.batch_size
         slices = [passages[start : start + size] for start in range(0, len(passages), size)]

@@ -1,9 +1,9 @@
-"""Any sentence model in a folder of this machine, in ONNX, as sentence-transformers and Optimum export it.
+"""A sentence model from a local folder, in ONNX, as sentence-transformers and Optimum export it.
 
 model.onnx or onnx/model.onnx      the model, its inputs among those of `OnnxModel`
-tokenizer.json                     how texts become its tokens
-1_Pooling/config.json              how it makes one vector of those of the tokens; without it their mean
-sentence_bert_config.json, tokenizer_config.json, config.json    how many tokens it reads
+tokenizer.json                     the tokenizer
+1_Pooling/config.json              the pooling of token vectors; the default is their mean
+sentence_bert_config.json, tokenizer_config.json, config.json    the maximum number of tokens
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kb_engine.embed.onnx_model import OnnxModel, Pooling
 
 ONNX = "onnx"
-"""The value of `KB_EMBEDDER` that names a model in a folder."""
+"""The value of `KB_EMBEDDER` for a model in a folder."""
 
 _MODELS = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: dict[str, Pooling] = {
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class OnnxSettings(ModelSettings, frozen=True, kw_only=True):
-    """Where the model is, beside what is set of every model."""
+    """The folder of the model, besides the settings of every model."""
 
     embedding_folder: Annotated[
         str, Setting("KB_EMBEDDING_FOLDER", "folder with a model's model.onnx and tokenizer.json")
@@ -70,12 +70,12 @@ class OnnxSettings(ModelSettings, frozen=True, kw_only=True):
 
 
 class OnnxEmbedder(Embedder):
-    """The model of one folder, loaded on first use. Its dimensions are known then, or by `expect`."""
+    """The model of one folder, loaded on first use. Its dimensions are known then, or from `expect`."""
 
     queries_at_once = 4
 
     def __init__(self, settings: OnnxSettings) -> None:
-        """Raises SettingsError where the settings name no folder."""
+        """Raises SettingsError if the settings name no folder."""
         settings.check()
         self._settings = settings
         self._folder = Path(settings.embedding_folder).expanduser()
@@ -96,11 +96,11 @@ class OnnxEmbedder(Embedder):
         self._ready()
 
     def count_tokens(self, text: str) -> int:
-        """The model's own count, with the prefix of passages."""
+        """Return the model's own count, including the prefix of passages."""
         return self._ready().count_tokens(self._settings.embedding_document_prefix + text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a passage; of one beyond the window only its beginning counts."""
+        """Return one vector per passage; a passage beyond the window is truncated."""
         model = self._ready()
         if not texts:
             import numpy as np
@@ -120,7 +120,7 @@ class OnnxEmbedder(Embedder):
         return model
 
     def _load(self) -> OnnxModel:
-        # Numpy and the runtime only now: this module's settings are read by every command.
+        # Import numpy and the runtime only now: each command reads this module's settings.
         from kb_engine.embed.onnx_model import OnnxModel, open_session, read_tokenizer
 
         found = next((path for name in _MODELS if (path := self._folder / name).is_file()), None)
@@ -154,7 +154,7 @@ class OnnxEmbedder(Embedder):
         return model
 
     def _pooling(self) -> Pooling:
-        """As the folder says; raises EmbedderUnavailable where it says what is not known here."""
+        """Return the pooling that the folder declares. Raises EmbedderUnavailable if it is not supported."""
         members = _members(self._folder / "1_Pooling" / "config.json").items()
         modes = [name for name, on in members if name.startswith("pooling_mode_") and on is True]
         if not modes:
@@ -166,7 +166,7 @@ class OnnxEmbedder(Embedder):
 
 
 def _members(path: Path) -> dict[str, Any]:
-    """Of a JSON file; of one that is missing or none, nothing."""
+    """Read the members of a JSON object; empty if the file is missing or malformed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):

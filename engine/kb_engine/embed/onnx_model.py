@@ -1,4 +1,4 @@
-"""A sentence model on a runtime, one text a run on one core: what embedders on this machine share."""
+"""A sentence model on a runtime, run for one text on one core: shared by the local embedders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
-"""How one vector is made of those of the tokens: their mean, that of the first, or that of the last."""
+"""Pooling of token vectors into one: their mean, the first (`cls`), or the last."""
 
 _INPUTS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = {
     "input_ids": lambda ids: ids,
@@ -30,22 +30,22 @@ _INPUTS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = {
 
 
 class Session(Protocol):
-    """A model on a runtime. One serves all threads, and `run` computes on the thread that calls it."""
+    """A model on a runtime. It serves all threads; `run` computes on the calling thread."""
 
     inputs: Sequence[str]
     outputs: Mapping[str, int]
-    """How many axes each has."""
+    """Number of axes of each output."""
 
     def run(self, output: str, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """An output for inputs of shape (1, tokens), itself (1, tokens, dimensions) or (1, dimensions)."""
+        """Return an output, (1, tokens, dimensions) or (1, dimensions), for inputs of shape (1, tokens)."""
         raise NotImplementedError
 
 
 class OnnxModel:
-    """A model in memory with its tokenizer. Each call runs on the thread that makes it, and blocks it.
+    """A model in memory with its tokenizer. Each call blocks, and runs on the calling thread.
 
     Raises:
-        EmbedderUnavailable: the model wants an input that no sentence model has.
+        EmbedderUnavailable: the model has an unknown input.
     """
 
     def __init__(
@@ -59,35 +59,35 @@ class OnnxModel:
             raise EmbedderUnavailable(
                 f"the model wants the inputs {unknown}: is it one that embeds sentences?"
             )
-        # A model that pools by itself puts out one vector a text, mostly beside those of its tokens.
+        # A model with its own pooling has an output of one vector per text, usually beside the token vectors.
         pooled = [name for name, axes in session.outputs.items() if axes == 2]
         self._output = "sentence_embedding" if "sentence_embedding" in pooled else next(iter(session.outputs))
-        # Files may say that texts are padded and cut; here they are whole, and cut at `max_tokens`.
+        # Disable padding and truncation that the file may declare; texts are cut at `max_tokens` here.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has, with the marks around it, were there no limit."""
+        """Return the number of tokens of the untruncated text, including special tokens."""
         return len(self._tokenizer.encode(text).ids)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, shape (n, dimensions); of a longer text only `max_tokens` count.
+        """Return one vector per text, shape (n, dimensions); texts are truncated at `max_tokens`.
 
-        One text a run: as fast as batches on a CPU, without padding, and a text's vector never depends on its
-        neighbours. Raises TextRefused where the model makes no number of a text.
+        One text per run: as fast as batches on a CPU, without padding, and independent of neighbouring texts.
+        Raises TextRefused if the model's result is not a finite, non-zero vector.
         """
         return np.stack([self._embed_one(text) for text in texts])
 
     def _embed_one(self, text: str) -> Vectors:
         ids = self._tokenizer.encode(text).ids
         if len(ids) > self._max_tokens:
-            ids = [*ids[: self._max_tokens - 1], ids[-1]]  # the closing mark stays, as the model was trained
+            ids = [*ids[: self._max_tokens - 1], ids[-1]]  # keep the closing token, as in training
         tokens = np.array([ids], dtype=np.int64)
         inputs = {name: _INPUTS[name](tokens) for name in self._session.inputs}
         vector: Vectors = np.asarray(self._session.run(self._output, inputs), dtype=np.float32)[0]
         if vector.ndim == 2:
             match self._pooling:
-                case "mean":  # without padding every position is attended to, so the masked mean is the mean
+                case "mean":  # without padding all positions count, so the masked mean is the mean
                     vector = vector.mean(axis=0)
                 case "cls":
                     vector = vector[0]
@@ -113,9 +113,9 @@ class OnnxRuntimeSession:
 
 
 def open_session(model: bytes | Path) -> OnnxRuntimeSession:
-    """A session of one thread. Raises EmbedderUnavailable: the package is missing, or this is no model."""
-    # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import:
-    # turned off by its API afterwards, it has already written a device id into the user's cache.
+    """Open a session of one thread. Raises EmbedderUnavailable: missing package, or not a model."""
+    # From 1.29 on the runtime's Linux builds send telemetry unless this is set before the import: turned off
+    # by its API afterwards, it has already written a device id into the user's cache.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         import onnxruntime
@@ -124,33 +124,33 @@ def open_session(model: bytes | Path) -> OnnxRuntimeSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    # Waiting threads sleep instead of spinning: the cores belong to whoever has work.
+    # Waiting threads sleep instead of spinning, to leave the cores to other work.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    source = model if isinstance(model, bytes) else str(model)  # by its path where it keeps weights beside it
+    source = model if isinstance(model, bytes) else str(model)  # a path, for weights in a separate file
     try:
         session = onnxruntime.InferenceSession(
             source, sess_options=options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # the runtime's own errors have no class in common
+    except Exception as error:  # the runtime's errors have no common base class
         raise EmbedderUnavailable(f"onnxruntime cannot load the model: {error}") from error
     return OnnxRuntimeSession(session)
 
 
 def read_tokenizer(text: str) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`. Raises EmbedderUnavailable."""
+    """Parse a `tokenizer.json`. Raises EmbedderUnavailable."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise missing_package("tokenizers") from error
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # the package raises this class itself
+    except Exception as error:  # the package raises plain `Exception`
         raise EmbedderUnavailable(f"tokenizer.json is no tokenizer: {error}") from error
 
 
 def missing_package(package: str, extra: str = "engine") -> EmbedderUnavailable:
-    """What the embedder needs and is not installed."""
+    """The error if a package of the embedder is not installed."""
     return EmbedderUnavailable(
         f"the package {package} is missing, which the embedder needs: {install_command(extra)}; "
         f"or set KB_EMBEDDER=hash, which needs no model"

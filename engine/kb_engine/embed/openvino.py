@@ -1,9 +1,8 @@
-"""The same all-MiniLM-L6-v2 on OpenVINO, an extra: about half of the processor time that onnxruntime takes.
+"""all-MiniLM-L6-v2 on OpenVINO, an extra: about half of the processor time of onnxruntime.
 
-Both run the same file of int8 weights, and a base may mix their vectors, so that both go by one name: what is
-filled with one is searched with the other and needs no `kb reindex` (docs/embedders.md has the measurements).
-Which of them runs is a setting and not what happens to be installed: vectors change where somebody asks for
-it, and nowhere else.
+Both run the same file of int8 weights, and a database may mix their vectors. So both have the same name:
+switching between them needs no `kb reindex` (docs/embedders.md has the measurements). The runtime is a
+setting and does not depend on the installed packages, so that vectors change only on request.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _STEP = 16
-"""Texts are filled up to a multiple of so many tokens: the runtime makes code of 2.5 MB for each length."""
+"""Texts are padded to a multiple of this many tokens: the runtime compiles 2.5 MB of code for each length."""
 _TELEMETRY = "openvino_telemetry"
 _SETTINGS = {
-    # One thread, that of the caller, whose priority holds then; further streams bring threads of their own.
+    # One thread, the caller's, whose priority applies; more streams would start threads of their own.
     "NUM_STREAMS": 1,
     "INFERENCE_NUM_THREADS": 1,
     "ENABLE_CPU_PINNING": False,
@@ -35,7 +34,7 @@ _SETTINGS = {
 
 
 class MiniLMOnOpenVino(MiniLM):
-    """MiniLM on the other runtime; all else is the same."""
+    """MiniLM on the OpenVINO runtime."""
 
     def open_session(self, model: bytes) -> OpenVinoSession:
         return OpenVinoSession(model, at_once=self.queries_at_once + (os.cpu_count() or 1))
@@ -44,11 +43,11 @@ class MiniLMOnOpenVino(MiniLM):
 class OpenVinoSession:
     """A model on OpenVINO.
 
-    A compiled model runs one text at a time, so there are as many as run at once; they share the weights.
-    `at_once` of them are made now, others when they are needed.
+    A compiled model runs one text at a time, so there is one per concurrent run; they share the weights.
+    `at_once` of them are compiled now, more on demand.
 
     Raises:
-        EmbedderUnavailable: the package is missing, or this is no model.
+        EmbedderUnavailable: the package is missing, or this is not a model.
     """
 
     def __init__(self, model: bytes, *, at_once: int) -> None:
@@ -57,7 +56,7 @@ class OpenVinoSession:
         try:
             self._model = self._core.read_model(model)
             self._idle = [self._compiled() for _ in range(at_once)]
-        except Exception as error:  # the runtime raises RuntimeError for whatever is wrong
+        except Exception as error:  # the runtime raises RuntimeError for any failure
             raise EmbedderUnavailable(f"OpenVINO cannot load the model: {error}") from error
         self.inputs: Sequence[str] = [each.any_name for each in self._model.inputs]
         self.outputs: Mapping[str, int] = {
@@ -66,7 +65,7 @@ class OpenVinoSession:
 
     def run(self, output: str, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         (length,) = {values.shape[1] for values in inputs.values()}
-        filling = ((0, 0), (0, -length % _STEP))  # zeros, which the mask of attention leaves out
+        filling = ((0, 0), (0, -length % _STEP))  # zeros, excluded by the attention mask
         try:
             request = self._idle.pop()
         except IndexError:
@@ -83,12 +82,12 @@ class OpenVinoSession:
 
 
 def _runtime() -> ModuleType:
-    """The package, imported so that it reports to nobody.
+    """Import the package with its telemetry disabled.
 
-    Its tools for conversion, which come with the import, write an id into the user's home and send it away,
-    unless the package that does it cannot be imported.
+    Its conversion tools, which are imported with it, write an id into the user's home and send it, unless the
+    telemetry package cannot be imported.
     """
-    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # how Python is told so
+    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # makes the import fail
     try:
         import openvino
     except ImportError as error:

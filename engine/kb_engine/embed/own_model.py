@@ -1,18 +1,18 @@
-"""A model of one's own: what is set of it, and its constants of the score, which nobody has measured.
+"""A custom model: its settings, and the constants of the score, which are estimated.
 
-Models differ in what a cosine says. With MiniLM two texts on different subjects have 0.1; with e5 they have
-0.75, and a floor of 0.3 would call everything near. So eight questions and eight passages, a pair on each
+Models differ in their range of cosines. With MiniLM two texts on different subjects have 0.1; with e5 they
+have 0.75, and a floor of 0.3 would accept everything. So eight questions and eight passages, a pair on each
 of eight subjects, are embedded once at loading:
 
     far    median cosine of a question and a passage on another subject
     near   median cosine of a question and the passage that answers it
 
-    cosine_floor  between them, where MiniLM's lies that was measured
+    cosine_floor  at the relative position, between far and near, of MiniLM's measured one
     w             so large that the step from far to near counts as much as with MiniLM
-    k             MiniLM's: it belongs to the words
-    floor         as MiniLM's follows from its cosine floor
+    k             MiniLM's: it depends on the words only
+    floor         derived from the cosine floor as with MiniLM
 
-MiniLM itself gets its own constants this way, and so does a model that cannot tell the pairs apart.
+For MiniLM this yields its own constants; a model that cannot tell the pairs apart gets MiniLM's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCORING = ("w", "k", "floor", "cosine_floor")
-"""What `KB_EMBEDDING_SCORING` may set, as in "cosine_floor=0.7,w=0.6"."""
+"""The constants in `KB_EMBEDDING_SCORING`, as in "cosine_floor=0.7,w=0.6"."""
 
 QUESTIONS = (
     "How do bees keep warm in winter?",
@@ -55,15 +55,15 @@ PASSAGES = (
 )
 
 _BASE_FAR, _BASE_STEP = 0.03, 0.45
-"""With MiniLM, and from there to near."""
+"""MiniLM's far, and its step from far to near."""
 _LEAST_STEP = 0.03
 _MOST_W = 0.85
 _MOST_K = 3.0
-"""Up to version 3.0 `k` was a bm25, 4 by default: such a value is refused rather than taken for a share."""
+"""Up to version 3.0 `k` was a BM25 score, 4 by default: such a value is refused, as it is no share."""
 
 
 class ModelSettings(OwnSettings, frozen=True, kw_only=True):
-    """What is set of a model, wherever it runs."""
+    """Settings of a model, local or remote."""
 
     embedding_model: Annotated[
         str,
@@ -93,18 +93,18 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
     ] = ""
 
     def base_name(self, model: str) -> str:
-        """What a base calls the model: the prefix of passages changes their vectors, so it is part."""
+        """The model's name in a database, including the prefix of passages, which changes their vectors."""
         prefix = self.embedding_document_prefix
         return f"{model} with {prefix!r}" if prefix else model
 
     def probes(self) -> tuple[list[str], list[str]]:
-        """QUESTIONS and PASSAGES with their prefixes."""
+        """Return QUESTIONS and PASSAGES with their prefixes."""
         questions = [self.embedding_query_prefix + text for text in QUESTIONS]
         return questions, [self.embedding_document_prefix + text for text in PASSAGES]
 
     @property
     def chosen_scoring(self) -> dict[str, float]:
-        """The constants that were set, by name. Raises SettingsError."""
+        """The configured constants by name. Raises SettingsError."""
         found: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in self.embedding_scoring.split(","))):
             name, _, value = (piece.strip() for piece in part.partition("="))
@@ -122,20 +122,20 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
 
 
 def as_setting(scoring: Scoring) -> str:
-    """The constants as `KB_EMBEDDING_SCORING` takes them, so that those in the log can be set."""
+    """Format the constants as `KB_EMBEDDING_SCORING` takes them, so that logged ones can be configured."""
     weights = f"w={scoring.weight:g},k={scoring.saturation:g}"
     return f"{weights},floor={scoring.floor:g},cosine_floor={scoring.cosine_floor:g}"
 
 
 def scoring_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> Scoring:
-    """The constants from the cosines of QUESTIONS (rows) and PASSAGES; those in `chosen` stand over them."""
-    import numpy as np  # with MiniLM, only here: the settings are read by every command
+    """Estimate the constants from the cosines of QUESTIONS (rows) and PASSAGES; `chosen` takes precedence."""
+    import numpy as np  # not at the top, as MiniLM below: each command reads the settings
 
     from kb_engine.embed.minilm import MiniLM
 
     base = MiniLM.scoring
     w, cosine_floor = base.weight, base.cosine_floor
-    words_at_floor = (base.floor - w * cosine_floor) / (1 - w)  # what the words contribute there
+    words_at_floor = (base.floor - w * cosine_floor) / (1 - w)  # contribution of the words at the floor
     if cosines is not None:
         same = np.eye(len(QUESTIONS), dtype=np.bool_)
         far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))

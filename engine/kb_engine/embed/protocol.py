@@ -1,7 +1,7 @@
-"""What an embedder is to the rest of the engine.
+"""The interface of embedders.
 
-Its module is imported with its settings, if it declares any, so it imports numpy and its library only when it
-is used: `kb config` and the start of every command read all settings.
+An embedder's module is imported with its settings, if it has any, so it must import numpy and its library
+lazily: `kb config` and the start of each command read all settings.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder is out of order; the message names the command, the file or the setting that mends it.
+    """The embedder is unavailable; the message names a command, file or setting that helps.
 
-    `retry_after` is how many seconds it makes no sense to ask again; 0: nothing is known.
+    `retry_after` is the minimum time before the next attempt, in seconds; 0 if unknown.
     """
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
@@ -29,62 +29,62 @@ class EmbedderUnavailable(Exception):
 
 
 class TextRefused(Exception):
-    """The embedder is in order, but takes one of these texts in no length."""
+    """The embedder works, but refuses a text even when truncated."""
 
 
 class OwnSettings(Settings, frozen=True, kw_only=True):
     """The settings of one embedder."""
 
     def check(self) -> None:
-        """Raises SettingsError where the embedder cannot be made with these settings."""
+        """Raise SettingsError if the embedder cannot be created with these settings."""
 
-    def warnings(self, *, chosen: bool) -> Iterator[str]:  # noqa: ARG002 - of those that override it
-        """What is wrong with these settings without being refused; `chosen`: this embedder is used."""
+    def warnings(self, *, chosen: bool) -> Iterator[str]:  # noqa: ARG002 - used by overriding methods
+        """Yield warnings about valid but risky settings; `chosen`: this embedder is in use."""
         yield from ()
 
 
 class Embedder:
-    """Turns texts into vectors that lie close when the texts mean the same.
+    """Turns texts into vectors that are close if the texts have similar meanings.
 
     One object serves all threads. `embed`, `embed_query`, `count_tokens`, `load` and `close` block: call
-    them off the event loop. The first use loads the model. One with settings is made with its class of them.
+    them off the event loop. The first use loads the model. A class with settings is called with them.
     """
 
     name: str
-    """The model as its publisher calls it."""
+    """The publisher's name of the model."""
     dimensions: int
-    """How many numbers a vector has; 0 where only the first use will tell."""
+    """Length of a vector; 0 if it is unknown before the first use."""
     max_tokens: int
-    """How many tokens of a text the model reads; what lies beyond is cut off by `embed`."""
+    """Window of the model in tokens; `embed` truncates longer texts."""
     device: str = "cpu"
     loaded: bool
-    """Whether the first use has happened, or `load` was called."""
+    """True after the first use or `load`."""
     scoring: Scoring
     batch_size: int = 4
-    """How many texts a call of `embed` best has. Between calls a stop takes effect."""
+    """Best number of texts per call of `embed`. A stop takes effect between calls."""
     queries_at_once: int
-    """How many threads may well ask at the same time for the vector of a query."""
+    """Recommended number of threads that embed queries concurrently."""
 
     def expect(self, dimensions: int) -> None:
-        """Give vectors of this length only, which the base has; 0: any. Called once, before the first use.
+        """Require vectors of this length, which the database has; 0: any. Called once, before the first use.
 
-        An embedder that knows its dimensions has been compared with the base by then.
+        An embedder with known dimensions has been compared with the database before.
         """
 
     def load(self) -> None:
-        """Load the model now; does nothing when it is loaded. Raises EmbedderUnavailable."""
+        """Load the model unless it is loaded. Raises EmbedderUnavailable."""
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the model would read, with its own marks, if there were no limit."""
+        """Return the number of tokens of the untruncated text, including special tokens."""
         raise NotImplementedError
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a passage, in the order of the texts. Raises EmbedderUnavailable or TextRefused."""
+        """Return one vector per passage, in order. Raises EmbedderUnavailable or TextRefused."""
         raise NotImplementedError
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question, shape (dimensions,). Raises as `embed`."""
+        """Return the vector of a query, shape (dimensions,). Raises as `embed`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what is held outside this process, and end calls that are under way."""
+        """Release external resources, and cancel calls in progress."""

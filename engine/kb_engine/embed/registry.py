@@ -1,7 +1,7 @@
-"""The embedders by the value of `KB_EMBEDDER`, and the settings of those that have any.
+"""The registry of embedders by the value of `KB_EMBEDDER`, with their settings.
 
-An embedder is one module that keeps the protocol, and one line in `EMBEDDERS`. One with settings declares
-them in a class beside it, and has a field of its own name in `EmbedderSettings`.
+An embedder is a module with a subclass of `Embedder`, and a line in `EMBEDDERS`. Settings are a class beside
+it, and a field of the embedder's name in `EmbedderSettings`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EMBEDDERS = {
     "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
     "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",
 }
-"""Imported when the setting names it."""
+"""Imported on demand."""
 
 
 class EmbedderSettings(Settings, frozen=True, kw_only=True):
-    """Which embedder, and the settings of those that have any, each in the field of its name."""
+    """The choice of the embedder, and the settings of each, in a field of its name."""
 
     embedder: Annotated[str, Setting("KB_EMBEDDER", f"the embedder: {', '.join(EMBEDDERS)}")] = "minilm"
     onnx: OnnxSettings = OnnxSettings()
@@ -39,22 +39,22 @@ class EmbedderSettings(Settings, frozen=True, kw_only=True):
             own.check()
 
     def own(self, embedder: str) -> OwnSettings | None:
-        """The settings of one embedder; None where it has none."""
+        """Return the settings of one embedder, or None if it has no settings."""
         own: OwnSettings | None = getattr(self, embedder, None) if embedder in EMBEDDERS else None
         return own
 
     def embedder_warnings(self) -> Iterator[str]:
-        """What of these settings has no effect, or one that is worth a second look."""
+        """Yield warnings about settings without effect, or worth a second look."""
         for name in EMBEDDERS:
             if (own := self.own(name)) is not None:
                 yield from own.warnings(chosen=name == self.embedder)
 
 
 def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedder:
-    """The embedder of this name; nothing is loaded and no endpoint called yet.
+    """Return the embedder of this name; it loads nothing and calls no endpoint yet.
 
     Raises:
-        ValueError: no embedder has this name, or its settings do not suffice (SettingsError).
+            ValueError: unknown name, or insufficient settings (SettingsError).
     """
     if name not in EMBEDDERS:
         *names, last = EMBEDDERS

@@ -1,1 +1,1 @@
-"""Calls of a service outside, over HTTP: an embedding or a reranking endpoint."""
+"""HTTP client for external services: embedding and reranking endpoints."""

@@ -1,10 +1,10 @@
-"""One POST to an endpoint and its answer: status and body, or the reason why there is none.
+"""One POST to an endpoint and its response: status and body, or the reason of the failure.
 
     task   ──▶ Endpoint, pooled connections ──▶ Reply, or EndpointUnavailable
     thread ──▶ EndpointThread, an event loop in a thread of its own ──▶ the same
 
-A thread that waits in a socket cannot be stopped; a task on a loop can. So a hanging endpoint holds up
-no shutdown, and a total time holds also for one that sends a byte now and then.
+A thread blocked on a socket cannot be stopped; a task on an event loop can. So a hanging endpoint does not
+delay a shutdown, and the total time-out also covers an endpoint that sends a byte now and then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 MOST_RETRY_AFTER = 300.0
-"""Seconds: what an endpoint asks for beyond this is not waited for."""
+"""Maximum `Retry-After` that is respected, in seconds."""
 
 _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ _STOPPING = "is not asked any more: the engine is stopping"
 
 
 class Reply(NamedTuple):
-    """An answer of any status; `retry_after` is in seconds, None where the endpoint names none."""
+    """A response of any status; `retry_after` is in seconds, or None without the header."""
 
     status: int
     body: bytes
@@ -39,10 +39,10 @@ class Reply(NamedTuple):
 
 
 class EndpointUnavailable(Exception):
-    """No answer of HTTP, one that is too large, or nobody asks any more.
+    """No HTTP response, an oversized one, or the client is closed.
 
-    `what` goes on behind the endpoint's name and quotes nothing of an answer; the message begins with its
-    URL. `retry_after` is how many seconds it makes no sense to ask again; 0: nothing is known.
+    `what` is worded to follow the endpoint's name, and quotes no response; the message begins with the URL.
+    `retry_after` is the minimum time before the next request, in seconds; 0 if unknown.
     """
 
     def __init__(self, url: str, what: str, *, retry_after: float = 0.0) -> None:
@@ -52,13 +52,13 @@ class EndpointUnavailable(Exception):
 
 
 class NoAnswer(EndpointUnavailable):
-    """Not in time: the endpoint hangs, or this is more than it can do meanwhile."""
+    """Time-out: the endpoint hangs, or the request is more than it can process in time."""
 
 
 class Endpoint:
-    """Connections to one URL, on the event loop of its first call.
+    """Connections to one URL, on the event loop of the first call.
 
-    The key goes into a header, and nowhere else.
+    The key is sent in a header only.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -69,18 +69,18 @@ class Endpoint:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes, *, seconds: float, most_bytes: int) -> Reply:
-        """Send JSON and wait for the whole answer.
+        """Send JSON and return the complete response.
 
         Raises:
-            NoAnswer: not in time.
-            EndpointUnavailable: no answer of HTTP, or one that is too large.
+                NoAnswer: time-out.
+                EndpointUnavailable: no HTTP response, or an oversized one.
         """
         try:
             async with asyncio.timeout(seconds):
                 try:
                     return await self._once(body, most_bytes)
                 except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError):
-                    # The other side had closed a pooled connection. Asking twice does no harm.
+                    # The peer had closed a pooled connection. The request is safe to repeat.
                     return await self._once(body, most_bytes)
         except aiohttp.ConnectionTimeoutError as error:
             raise self._failed(f"cannot be reached (no connection within {_CONNECT_SECONDS:g} s)") from error
@@ -99,7 +99,7 @@ class Endpoint:
             raise self._failed(f"closed the connection ({type(error).__name__})") from error
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
@@ -107,13 +107,13 @@ class Endpoint:
         session = self._session
         if session is None:
             session = self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # as many as there are callers
+                connector=aiohttp.TCPConnector(limit=0),  # no limit: the callers limit themselves
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
-        # A redirect is not followed: the key and the texts are for the host of the setting.
+        # Redirects are not followed: the key and the texts are meant for the configured host only.
         async with session.post(self.url, data=body, allow_redirects=False) as answer:
             if answer.headers.get("Content-Encoding", "identity") != "identity":
                 raise self._failed("answers in a compression that it was not asked for")
@@ -129,7 +129,7 @@ class Endpoint:
 
 
 class EndpointThread:
-    """An endpoint for callers on any thread."""
+    """An endpoint for blocking calls from any thread."""
 
     def __init__(self, url: str, key: str) -> None:
         self._endpoint = Endpoint(url, key)
@@ -139,8 +139,8 @@ class EndpointThread:
         self._thread: threading.Thread | None = None
 
     def post(self, body: bytes, *, seconds: float, most_bytes: int) -> Reply:
-        """As that of an `Endpoint`; blocks. Raises EndpointUnavailable also where it was closed."""
-        # Under the lock, so that nothing is put on the loop behind what closes it.
+        """See `Endpoint.post`; blocks. Raises EndpointUnavailable also after `close`."""
+        # Under the lock, so that no call is scheduled after the loop was closed.
         with self._lock:
             if self._closed:
                 raise EndpointUnavailable(self._endpoint.url, _STOPPING)
@@ -158,7 +158,7 @@ class EndpointThread:
             raise EndpointUnavailable(self._endpoint.url, _STOPPING) from None
 
     def close(self) -> None:
-        """End what is under way and let the connections go; calls after that fail."""
+        """Cancel requests in progress and close the connections; later calls fail."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -178,9 +178,9 @@ class EndpointThread:
 
 
 def words_of(body: bytes, secret: str) -> str:
-    """What an endpoint says went wrong, one line of printable signs without the key; empty where nothing.
+    """Return the endpoint's error message, on one printable line without the key; may be empty.
 
-    Only for answers to texts of our own: endpoints quote what they were asked.
+    Only for responses to texts of our own: endpoints quote the request.
     """
     try:
         document = msgspec.json.decode(body, type=_Words)
@@ -194,7 +194,7 @@ def words_of(body: bytes, secret: str) -> str:
 
 
 class _Words(msgspec.Struct):
-    """Where endpoints put what went wrong: an object with a message, or a text by one of these names."""
+    """The members in which endpoints report an error: an object with a message, or a text."""
 
     error: object = None
     message: object = None
@@ -202,13 +202,13 @@ class _Words(msgspec.Struct):
 
 
 def first_words(text: str) -> str:
-    """The beginning of a text in one line of printable signs."""
+    """Return the beginning of a text, on one line of printable characters."""
     line = " ".join(text.split())[:_MOST_WORDS]
     return "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def seconds_of(header: str | None) -> float | None:
-    """What `Retry-After` asks for, in seconds or as a date; None where it is neither."""
+    """Parse `Retry-After`, seconds or a date, into seconds; None if it is malformed or missing."""
     if header is None:
         return None
     try:
@@ -220,6 +220,6 @@ def seconds_of(header: str | None) -> float | None:
             seconds = (moment - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return None
-    if not seconds >= 0:  # also what is not a number
+    if not seconds >= 0:  # NaN included
         return 0.0
     return min(seconds, MOST_RETRY_AFTER)

@@ -1,4 +1,4 @@
-"""What holds for the settings of every endpoint: its URL and its key. Importing this imports no client."""
+"""Checks shared by the settings of endpoints: URL and key. Importing this imports no client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kb_config.settings import SettingsError
 
 
 def check_url(variable: str, url: str, *, key_variable: str, example: str) -> None:
-    """Raises SettingsError where this is no http or https URL, or holds more than the place."""
+    """Raise SettingsError unless this is an http or https URL without user, password, query and fragment."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -26,13 +26,13 @@ def check_url(variable: str, url: str, *, key_variable: str, example: str) -> No
 
 
 def check_key(variable: str, key: str) -> None:
-    """Raises SettingsError where no header takes this; the message does not repeat the key."""
+    """Raise SettingsError if a header cannot hold the key; the message does not repeat it."""
     if not (key.isascii() and key.isprintable()):
         raise SettingsError(f"{variable}=(secret): has a sign that no key has, such as a line's end")
 
 
 def key_warnings(url_variable: str, url: str, key_variable: str, key: str) -> Iterator[str]:
-    """What is wrong with sending this key there without being refused."""
+    """Yield a warning if the key is sent unencrypted to another machine."""
     parts = urlsplit(url)
     try:
         local = ip_address(parts.hostname or "").is_loopback

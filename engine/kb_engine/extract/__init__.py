@@ -1,7 +1,7 @@
-"""How a file is read, from its format to its text.
+"""Extraction of text from a file, by its format.
 
 text, Markdown ─▶ decoded in a thread
-PDF            ─▶ its text, in a child ─▶ pages with next to none ─▶ by OCR, in another child
+PDF            ─▶ its text layer, in a child ─▶ pages with almost none ─▶ by OCR, in another child
 PDF, forced    ─▶ all pages by OCR, in a child
 other formats  ─▶ in a child
 """
@@ -43,11 +43,11 @@ async def extract(
     on_progress: OnProgress = ignore_progress,
     memory: MemoryBudget | None = None,
 ) -> Extraction:
-    """The text of the file at `path`, read as `fmt` whatever its name.
+    """Return the text of the file at `path`, read as `fmt` regardless of its name.
 
-    With `force_ocr` the text that a PDF holds is ignored; other formats are read as always. A child process
-    starts once `memory` has room for it, and is killed with its whole group when it breaks a limit or when
-    the awaiting task is cancelled.
+    With `force_ocr` the text layer of a PDF is ignored; other formats are not affected. A child process
+    starts once `memory` has room for it, and is killed with its process group when it exceeds a limit or the
+    awaiting task is cancelled.
 
     Raises ExtractionFailed; OSError when the file cannot be opened.
     """
@@ -86,7 +86,7 @@ async def _read_pdf(
     try:
         return await read_in_child(source, fmt, _SCANS, limits, on_progress, known, memory=memory)
     except ExtractionFailed as failed:
-        # What is known stays where it is half of the pages or more: a few figures are not worth the text.
+        # Keep the text layer if it covers at least half of the pages: failed OCR of a few must not lose it.
         silent = _silent(known)
         if 2 * len(silent) > len(known.pages):
             raise
@@ -96,7 +96,7 @@ async def _read_pdf(
 
 
 def no_ocr(package: str) -> ExtractionFailed:
-    """The extra `ocr` is not installed."""
+    """The error if the extra `ocr` is not installed."""
     return ExtractionFailed(
         "ocr_failed",
         f"This engine cannot read pictures: the package {package} is missing. "

@@ -1,7 +1,7 @@
-"""The lines that were recognized in a picture, in the order in which people read them.
+"""Puts the lines recognized in a picture into reading order.
 
-A recognizer goes from row to row. That is right for tables and forms, and wrong for columns of running text:
-they are read one after the other, and what spans them, such as a headline, between what is above and below.
+A recognizer works from row to row. That is right for tables and forms, and wrong for columns of running text:
+columns are read one after another, and lines that span them, such as a headline, split them into sections.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 from kb_readers.markdown import escaped
 
-_LEAST_CERTAINTY = 0.8  # what is recognized with less is as often wrong as right
-_STANDING = 1.5  # the height of a line that stands, in widths
-_SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
+_LEAST_CERTAINTY = 0.8  # below this certainty a line is as often wrong as right
+_STANDING = 1.5  # minimum height of a vertical line, in widths
+_SAME_ROW = 0.5  # minimum vertical overlap of two lines of a row, as a part of the lower one
 _WIDEST_GAP = 2.0  # between pieces of one line, in heights
 _PARAGRAPH_GAP = 1.0  # between lines, in heights
-_BELOW = 0.5  # how much of the narrower of two lines of a paragraph stands below the other
-_LEAST_LINES = 4  # of a paragraph that tells a column
-_FILLED = 0.7  # of its width, what most of its lines take: the cells of a table are of many lengths
-_NARROWEST = 8.0  # its width, in heights of a line
+_BELOW = 0.5  # minimum horizontal overlap of two lines of a paragraph, as a part of the narrower one
+_LEAST_LINES = 4  # minimum number of lines of a paragraph of running text
+_FILLED = 0.7  # minimum median width of its lines, as a part of its width: table cells vary more
+_NARROWEST = 8.0  # minimum width of it, in line heights
 
 
 class Line(NamedTuple):
-    """One piece of text, how sure its reader is of it (0 to 1), and the box around it, in pixels."""
+    """One piece of text, the recognizer's certainty (0 to 1), and its bounding box, in pixels."""
 
     text: str
     certainty: float
@@ -36,12 +36,12 @@ class Line(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it was read, rather than guessed."""
+        """True if the certainty is high enough for the text to be used."""
         return self.certainty >= _LEAST_CERTAINTY
 
     @property
     def stands(self) -> bool:
-        """Whether it runs from the top to the bottom, or the other way."""
+        """True if the line is vertical."""
         return self.height > _STANDING * (self.right - self.left)
 
     @property
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 def as_markdown(lines: Iterable[Line]) -> str:
-    """The certain ones: neighbours in a row on one line, an empty line where there is a gap."""
+    """Return the certain lines: neighbours in a row joined, and an empty line for a vertical gap."""
     texts: list[str] = []
     before: Line | None = None
     for line in in_reading_order([line for line in lines if line.is_certain]):
@@ -65,7 +65,7 @@ def as_markdown(lines: Iterable[Line]) -> str:
         beside = min(before.bottom, line.bottom) - max(before.top, line.top)
         lower = min(before.height, line.height)
         gap = abs(line.left - before.right)
-        if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # other columns are lines of their own
+        if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # wider gaps separate columns
             texts[-1] += f" {line.text}"
         else:
             if line.top - before.bottom > _PARAGRAPH_GAP * line.height:
@@ -76,14 +76,14 @@ def as_markdown(lines: Iterable[Line]) -> str:
 
 
 def in_reading_order(lines: Sequence[Line]) -> Sequence[Line]:
-    """Columns of running text one after the other, from left to right; all else as it comes."""
+    """Put columns of running text one after another, from left to right; other lines keep their order."""
     gutter = _gutter(lines)
     if gutter is None:
         return lines
     spanning = sorted(line.top for line in lines if line.left < gutter < line.right)
 
     def part(line: Line) -> tuple[int, bool, bool]:
-        """Below how many of those that span it, whether it is in a column, and whether in the right one."""
+        """Sort key: number of spanning lines above, in a column or spanning, left or right column."""
         spans = line.left < gutter < line.right
         return sum(top <= line.top for top in spanning), not spans, line.left >= gutter
 
@@ -95,7 +95,7 @@ def in_reading_order(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _gutter(lines: Sequence[Line]) -> float | None:
-    """Where, from the left, two columns of running text part; None: there are none."""
+    """Return the horizontal position between two columns of running text, or None without columns."""
     columns = [each for each in _paragraphs(lines) if each.is_running_text]
     best, gutter = 0.0, None
     for left in columns:
@@ -107,7 +107,7 @@ def _gutter(lines: Sequence[Line]) -> float | None:
 
 
 class _Paragraph(NamedTuple):
-    """Lines one below the other."""
+    """Lines below each other."""
 
     lines: list[Line]
 
@@ -138,7 +138,7 @@ class _Paragraph(NamedTuple):
 
 
 def _paragraphs(lines: Iterable[Line]) -> list[_Paragraph]:
-    """Each line goes on with the only one that ends closely above it."""
+    """Group lines: a line continues the paragraph that ends closely above it, if there is only one."""
     found: list[_Paragraph] = []
     for line in sorted(lines, key=lambda line: line.top):
         above = [

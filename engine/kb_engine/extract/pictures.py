@@ -1,11 +1,11 @@
-"""JPG and PNG by optical character recognition: the lines that a picture shows, from top to bottom.
+"""Reads JPG and PNG by optical character recognition (OCR), from top to bottom.
 
-    decoded (scaled where it is too large) ─▶ trimmed ─▶ in pieces ─▶ recognized (turned where it lies) ─▶
-    in reading order (`layout`)
+    decode (scale down if too large) ─▶ trim ─▶ cut into pieces ─▶ recognize (turn if needed) ─▶
+    reading order (`layout`)
 
-The recognizer comes with the extra `ocr`, its models (PP-OCRv6, Apache-2.0) inside its package: nothing is
-fetched. It knows Chinese, Japanese and what is written in Latin letters. A page of 90 full lines takes 25
-seconds and 0.9 GB on one core.
+The recognizer comes with the extra `ocr`, including its models (PP-OCRv6, Apache-2.0): nothing is downloaded.
+It knows Chinese, Japanese and scripts of Latin letters. A page of 90 full lines takes 25 seconds and 0.9 GB
+on one core.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 Pixels: TypeAlias = NDArray[np.uint8]
-"""Of shape (height, width, 3); blue, green, red."""
+"""Shape (height, width, 3); blue, green, red."""
 MOST_PIXELS = 50_000_000
-"""Of a picture as it is read: an A4 page at 600 dots an inch has 35 million. A larger one is scaled down."""
+"""Maximum size of a decoded picture: an A4 page at 600 dpi has 35 million. A larger one is scaled down."""
 MOST_DECODED_BYTES = 800_000_000
-"""Of a picture while it is scaled down: 200 million pixels in colour, 800 million in grey."""
+"""Maximum memory for scaling down: 200 million pixels in colour, 800 million in grey."""
 LONGEST_SIDE = 2000
-"""In pixels; what is larger is shrunk before it is read, and of a tall picture nothing would be legible."""
+"""Maximum side of a recognized piece, in pixels; larger pieces are shrunk. Tall pictures are cut first."""
 TALLEST = 1.5
-"""The height of a piece that is longer than that, in widths."""
+"""Maximum height of a piece longer than `LONGEST_SIDE`, in widths."""
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
 _DECODERS = {"jpg": "JPEG", "png": "PNG"}
-# What the decoders let through on a file that is not sound.
+# Exceptions that the decoders raise for malformed files.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
-_SCALABLE = {"1": "L", "P": "RGBA"}  # modes in which Pillow takes one pixel of many
-# By mode, with what it is scaled in; a transparent picture is multiplied by its cover before that.
+_SCALABLE = {"1": "L", "P": "RGBA"}  # modes that Pillow can only subsample, and the mode to convert to
+# Bytes per pixel by mode while scaling; a transparent picture is multiplied by its alpha before.
 _PIXEL_BYTES = {"L": 1, "1": 2, "I;16": 2, "RGBA": 8, "LA": 8, "P": 9}
 _COLOUR_BYTES = 4
-_PROGRESSIVE_BYTES = 6  # a pixel: the decoder holds the coefficients of all until the last has come
+_PROGRESSIVE_BYTES = 6  # per pixel: the decoder holds all coefficients until the last scan
 
-_GROUND_NOISE = 10  # how far a colour of the ground may be from its first pixel's, of 255
-_MARGIN = 40  # in pixels, that is left around what is not ground
-_LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
-_WIDEST = 3.0  # the width of a piece that is longer than `LONGEST_SIDE`, in heights
-_NARROWEST = 8  # the height of a piece, in widths
-_CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
+_GROUND_NOISE = 10  # maximum difference of a background colour from the first pixel, of 255
+_MARGIN = 40  # background that is kept around the content, in pixels
+_LEAST_SIDE = 16  # minimum side after shrinking, in pixels: no line of text is lower
+_WIDEST = 3.0  # maximum width of a piece longer than `LONGEST_SIDE`, in heights
+_NARROWEST = 8  # maximum height of a piece, in widths
+_CUT_FROM = 0.8  # part of a piece after which a place for the cut is searched
 _MEMORY_SIGNS = ("alloc", "insufficient memory")
 
-_HALF = 0.5  # of the area of all lines: a picture of which so much is read well is not turned
+_HALF = 0.5  # part of the area of all lines: if this much is well read, the picture is not turned
 _SAMPLE = 8  # lines that are read in another direction before the whole picture is turned
-_LEGIBLE = 1 / 3  # of the area of all lines: where less is certain, that too is chance
+_LEGIBLE = 1 / 3  # part of the area of all lines: below this, even the certain lines are chance
 
 
 def read_picture(data: bytes, context: Context) -> Extraction:
-    """The words in a picture as one page without a number. Raises ExtractionFailed."""
+    """Return the words in a picture as one page without a number. Raises ExtractionFailed."""
     fmt = FORMATS[context.format]
     if not data.startswith(_MARKS[fmt.name]):
         raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
@@ -84,7 +84,7 @@ def read_picture(data: bytes, context: Context) -> Extraction:
 
 
 def illegible(where: str) -> str:
-    """For people: that there are lines of which nothing was taken."""
+    """Return the remark for lines that could not be read."""
     return (
         f"{where} there are lines that could not be read with certainty, and nothing was taken of them: "
         "they may be blurred, too small, or in a script that is not known."
@@ -92,11 +92,11 @@ def illegible(where: str) -> str:
 
 
 def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
-    """The first picture in the file, turned as the camera says, on white; and remarks for people.
+    """Return the first picture in the file, turned as its EXIF data says, on white; and remarks.
 
     Raises ExtractionFailed.
     """
-    from PIL import Image, ImageOps  # they come with the extra
+    from PIL import Image, ImageOps  # part of the extra
 
     Image.MAX_IMAGE_PIXELS = None  # `MOST_PIXELS` bounds it instead
     remarks: list[str] = []
@@ -107,7 +107,7 @@ def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
             if picture.width * picture.height > MOST_PIXELS:
                 remarks.append(f"It has {_size(picture)}, so it was scaled down.")
             upright = ImageOps.exif_transpose(_scaled(picture, fmt))
-            if upright.mode.startswith("I"):  # grey in 16 bits, of which a conversion would keep the lowest
+            if upright.mode.startswith("I"):  # 16-bit grey, of which a conversion would keep the low bits
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             upright = upright.convert("RGBA")
     except _BROKEN as error:
@@ -118,7 +118,7 @@ def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
 
 
 def _scaled(picture: ImageFile.ImageFile, fmt: Format) -> Image.Image:
-    """The picture with no more than `MOST_PIXELS`, where decoding it whole takes no more than it may."""
+    """Return the picture with at most `MOST_PIXELS`. Raises ExtractionFailed if that needs much memory."""
     from PIL import Image
 
     pixels, size = picture.width * picture.height, _size(picture)
@@ -126,7 +126,7 @@ def _scaled(picture: ImageFile.ImageFile, fmt: Format) -> Image.Image:
         return picture
     share = math.sqrt(MOST_PIXELS / pixels)
     smaller = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
-    picture.draft(None, smaller)  # a JPG is decoded at once to a half, a quarter or an eighth
+    picture.draft(None, smaller)  # a JPG can be decoded at a half, a quarter or an eighth of its size
     needed = picture.width * picture.height * _PIXEL_BYTES.get(picture.mode, _COLOUR_BYTES)
     if "progressive" in picture.info:
         needed += pixels * _PROGRESSIVE_BYTES
@@ -142,17 +142,17 @@ def _size(picture: Image.Image) -> str:
 
 
 class Seen(NamedTuple):
-    """The words of a picture as Markdown; none where what looks like text is not `is_legible`."""
+    """The words of a picture as Markdown; empty unless `is_legible`."""
 
     text: str
     is_legible: bool
 
 
 def load_recognizer() -> Callable[[Pixels], Seen]:
-    """What reads the words of a picture, with its models loaded; that takes about a second.
+    """Load the models, in about a second; return a function that reads the words of a picture.
 
-    A picture that lies on its side or upside down is turned. Raises ExtractionFailed "ocr_failed" without the
-    extra `ocr`; calling it does where it breaks.
+    A picture that lies on its side or upside down is turned. Raises ExtractionFailed "ocr_failed" without
+    the extra `ocr`; so does the function when the recognizer fails.
     """
     recognize = _load_models()
 
@@ -161,7 +161,7 @@ def load_recognizer() -> Callable[[Pixels], Seen]:
         is_small = min(height, width) * min(1.0, LONGEST_SIDE / max(height, width)) < _LEAST_SIDE
         if is_small or (piece == piece[0, 0]).all():
             return []
-        # A narrow piece on more ground: the recognizer enlarges it until the shorter side has 700 pixels.
+        # Widen a narrow piece: the recognizer enlarges a picture until its shorter side has 700 pixels.
         more = height // _NARROWEST - width
         return recognize(piece if more <= 0 else np.pad(piece, ((0, 0), (0, more), (0, 0)), mode="edge"))
 
@@ -175,7 +175,7 @@ def load_recognizer() -> Callable[[Pixels], Seen]:
 
 
 def _load_models() -> Recognize:
-    # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import.
+    # From 1.29 on the runtime's Linux builds send telemetry unless this is set before the import.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         package = import_module("rapidocr")
@@ -186,12 +186,12 @@ def _load_models() -> Recognize:
         params={
             "Global.log_level": "critical",
             "Global.max_side_len": LONGEST_SIDE,
-            "Global.text_score": 0.0,  # also what it is not certain of tells which way up the picture is
-            # Its guess which lines stand on their head is often wrong, and turns those that do not.
+            "Global.text_score": 0.0,  # keep uncertain lines: they show which way up the picture is
+            # Its detection of upside-down lines is often wrong.
             "Global.use_cls": False,
-            # Lines one by one: together they are no faster on one core, and take the memory of all.
+            # One line at a time: batches are no faster on one core, and need more memory.
             "Rec.rec_batch_num": 1,
-            # Where a model has a path, none is fetched.
+            # With a path the package downloads no model.
             "Det.model_path": str(models / "PP-OCRv6_det_small.onnx"),
             "Rec.model_path": str(models / "PP-OCRv6_rec_small.onnx"),
             "EngineConfig.onnxruntime.intra_op_num_threads": 1,
@@ -202,7 +202,7 @@ def _load_models() -> Recognize:
     def recognize(pixels: Pixels) -> list[Line]:
         try:
             result = engine(pixels)
-        except Exception as error:  # noqa: BLE001 - three libraries, which share no kind of error
+        except Exception as error:  # noqa: BLE001 - three libraries without a common exception
             if any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
                 raise MemoryError from None
             raise ExtractionFailed(
@@ -221,7 +221,7 @@ def _load_models() -> Recognize:
 
 
 def _trimmed(pixels: Pixels) -> Pixels:
-    """Without the bare ground around, as the first pixel is: a lone line on much of it is overlooked."""
+    """Trim the background, whose colour is the first pixel's: a lone line on a large one is overlooked."""
     visible = np.zeros(pixels.shape[:2], dtype=np.bool_)
     for colour in range(3):
         plane, ground = pixels[:, :, colour], pixels[0, 0, colour]
@@ -234,7 +234,7 @@ def _trimmed(pixels: Pixels) -> Pixels:
 
 
 def _pieces(pixels: Pixels) -> Iterator[Pixels]:
-    """A tall picture in pieces from top to bottom, a wide one from left to right, any other whole."""
+    """Cut a tall picture from top to bottom, a wide one from left to right; any other stays whole."""
     height, width, _ = pixels.shape
     if not height:
         return
@@ -247,11 +247,11 @@ def _pieces(pixels: Pixels) -> Iterator[Pixels]:
 
 
 def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
-    """Pieces of at most that many rows, cut where there is least to be seen."""
+    """Yield pieces of at most `most` rows, cut where the rows have the least contrast."""
     top = 0
     while pixels.shape[0] - top > most:
         begin = top + int(most * _CUT_FROM)
-        # Green, at every fourth place: enough to tell a line of text from what is between two.
+        # Green, at each fourth column: enough to tell a line of text from a gap.
         cut = begin + int(pixels[begin : top + most, ::4, 1].std(axis=1).argmin())
         yield pixels[top:cut]
         top = cut
@@ -265,11 +265,11 @@ Recognize: TypeAlias = Callable[[Pixels], list[Line]]
 def upright_lines(
     pixels: Pixels, pieces: Callable[[Pixels], Iterable[Pixels]], recognize: Recognize
 ) -> list[list[Line]]:
-    """The lines of each piece of a picture, which is turned as the first piece with lines tells.
+    """Return the lines of each piece of a picture, after turning it as the first piece with lines suggests.
 
-    The recognizer finds the lines of a picture that lies on its side or upside down too. It reads those that
-    stand as if they had been turned to the left, so that they come out right in the wrong order, or not at
-    all. What it is certain of, and how its lines lie, tells which way up the picture is.
+    The recognizer also finds the lines of a picture that lies on its side or upside down. It reads vertical
+    lines as if they had been turned to the left, so their characters come out in the wrong order, or not at
+    all. The certainty and the shape of the lines show which way up the picture is.
     """
     found: list[list[Line]] = []
     for piece in pieces(pixels):
@@ -281,22 +281,22 @@ def upright_lines(
 
 
 def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) -> int:
-    """How many quarters to the left the picture is to be turned, so that its lines run from left to right."""
+    """Return the number of quarter turns to the left that makes the lines run from left to right."""
     if _well_read(lines) >= _HALF:
         return 0
     if _share(lines, lambda line: line.stands) <= _HALF:
         turns = 2
     else:
-        # What stands was read as if it were turned to the left once.
+        # Vertical lines were read as if turned to the left once.
         turns = 1 if _share(lines, lambda line: line.is_certain) >= _HALF else 3
     sample = sorted(lines, key=lambda line: line.area, reverse=True)[:_SAMPLE]
     parts = []
-    for line in sample:  # where it is, with some ground around
+    for line in sample:  # cut out, with some background around
         margin = min(line.height, line.right - line.left) / 2
         top, left = max(0, int(line.top - margin)), max(0, int(line.left - margin))
         part = pixels[top : int(line.bottom + margin) + 1, left : int(line.right + margin) + 1]
         parts.append(np.rot90(part, turns))
-    # One picture of all: a recognizer takes longer for a flat one than for a page.
+    # Stacked into one picture: the recognizer is slower for flat pictures than for a page.
     width = max(part.shape[1] for part in parts)
     height = max(sum(part.shape[0] for part in parts), width // 2)
     stack: Pixels = np.empty((height, width, 3), dtype=np.uint8)
@@ -310,7 +310,7 @@ def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) 
 
 
 def is_legible(lines: Sequence[Line]) -> bool:
-    """Whether enough of what looks like text was read that the rest is not chance."""
+    """True unless so little is certain that the certain lines are chance too."""
     return not lines or _share(lines, lambda line: line.is_certain) >= _LEGIBLE
 
 
@@ -319,6 +319,6 @@ def _well_read(lines: Sequence[Line]) -> float:
 
 
 def _share(lines: Sequence[Line], counts: Callable[[Line], bool]) -> float:
-    """Of the area of all lines, that of those which count; a headline says more than a footnote."""
+    """Return the part of the area of all lines that counts; by area, so that headlines weigh more."""
     area = sum(line.area for line in lines)
     return sum(line.area for line in lines if counts(line)) / area if area else 0.0

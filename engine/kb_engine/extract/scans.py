@@ -1,7 +1,7 @@
-"""The pages of a PDF that show words without holding them, such as scans, read by OCR.
+"""Reads PDF pages that show words without a text layer, such as scans, by OCR.
 
-    all pages ─▶ those with next to no text ─▶ those that show something more ─▶ rendered ─▶ read
-                 (all, where OCR is forced)
+    all pages ─▶ pages with almost no text ─▶ pages that show more than the text ─▶ render ─▶ read
+                 (all, with forced OCR)
 
 A page takes 3 to 25 seconds on one core, by the number of its lines.
 """
@@ -30,20 +30,20 @@ from kb_readers.text import count_letters, has_few_letters
 T = TypeVar("T")
 
 MOST_HEIGHT = 10_000
-"""Of a page as a picture, in pixels."""
+"""Maximum height of a rendered page, in pixels."""
 
 _FORMAT = FORMATS["pdf"]
-_COVERED = 0.5  # the part of a page that a picture takes where the page is a scan
-_TIMES_THE_TEXT = 2  # what OCR must find to stand for the text of a page
+_COVERED = 0.5  # minimum part of a page that a picture covers on a scan
+_TIMES_THE_TEXT = 2  # OCR replaces the text of a page if it finds this many times its letters
 _DOTS_A_POINT = 200 / 72
-_MOST_OBJECTS = 10_000  # looked at on one page
-_DEEPEST = 8  # of forms inside one another
+_MOST_OBJECTS = 10_000  # examined on one page
+_DEEPEST = 8  # nesting of forms
 
 
 def read_scans(data: bytes, context: Context) -> Extraction:
-    """What is known, with the words of pages that hold next to none; where nothing is, all pages by OCR.
+    """Complete an extraction by OCR of pages with almost no text; without one, read all pages by OCR.
 
-    Each page that is read is reported before. Raises ExtractionFailed.
+    Progress is reported before each page. Raises ExtractionFailed.
     """
     known = context.known
     with open_pages(data) as pages:
@@ -77,7 +77,7 @@ def read_scans(data: bytes, context: Context) -> Extraction:
 
 @dataclass
 class _Scans:
-    """What is known of the pages of a file. `texts` and `notes` are theirs, by their number less one."""
+    """The state of reading a file. `texts` and `notes` are indexed by page number less one."""
 
     pages: Pages
     texts: list[str]
@@ -88,7 +88,7 @@ class _Scans:
     illegible: list[int] = field(default_factory=list)
 
     def wanted(self) -> list[int]:
-        """The pages to read; those that cannot be shown are noted."""
+        """Return the pages to read; pages that cannot be rendered are noted."""
         numbers = range(1, len(self.pages) + 1)
         few = [number for number in numbers if self.forced or has_few_letters(self.texts[number - 1])]
         wanted = []
@@ -97,11 +97,11 @@ class _Scans:
             if look is None:
                 self.hidden.append(number)
             elif look.covered >= _COVERED if count_letters(self.texts[number - 1]) else not look.is_bare:
-                wanted.append(number)  # there is more to see than the text says
+                wanted.append(number)  # the page shows more than the text has
         return wanted
 
     def extraction(self, title: str | None) -> Extraction:
-        """All pages, each with what says more: its text, or what was read on it."""
+        """Return all pages, each with its text layer or its OCR text, whichever has more."""
         found: list[str] = []
         for number, text in enumerate(self.texts, 1):
             seen = self.seen.get(number, "")
@@ -126,10 +126,10 @@ class _Scans:
 
 @contextmanager
 def open_pages(data: bytes) -> Iterator[Pages]:
-    """The pages of a PDF. Raises ExtractionFailed: not a PDF, locked or damaged."""
+    """Yield the pages of a PDF. Raises ExtractionFailed: not a PDF, locked or damaged."""
     with open_pdf(data) as document:
         if document.get_formtype():
-            document.init_forms()  # what was filled in is drawn with it
+            document.init_forms()  # so that filled-in fields are rendered
         yield Pages(document)
 
 
@@ -144,7 +144,7 @@ class Pages:
         return len(self._document)
 
     def look(self, number: int) -> Look | None:
-        """What is on a page; None where PDFium cannot show it."""
+        """Return a summary of a page, or None if PDFium cannot read it."""
 
         def look(page: Any) -> Look:
             is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
@@ -154,7 +154,7 @@ class Pages:
         return self._of_page(number, look)
 
     def pixels(self, number: int) -> Pixels | None:
-        """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
+        """Render a page, turned and on white; None if PDFium cannot render it."""
 
         def render(page: Any) -> Pixels:
             width, height = page.get_size()
@@ -168,7 +168,7 @@ class Pages:
         try:
             with closing(self._document[number - 1]) as page:
                 return use(page)
-        except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
+        except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of size 0 or NaN
             return None
 
     def _pictures(self, page: Any) -> Iterator[_Picture]:
@@ -176,7 +176,7 @@ class Pages:
         placed: Any = None
         for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
             if item.level == 0:
-                placed = item  # what is inside a form is placed within that form
+                placed = item  # objects inside a form are placed relative to the form
             if item.type != raw.FPDF_PAGEOBJ_IMAGE:
                 continue
             try:
@@ -193,12 +193,12 @@ class Pages:
 
 
 class Look(NamedTuple):
-    """What a page has on it."""
+    """A summary of the content of a page."""
 
     is_bare: bool
-    """Nothing at all."""
+    """True if the page has no objects and no annotations."""
     covered: float
-    """The part of it, 0 to 1, that its largest picture takes."""
+    """Part of the page, 0 to 1, that its largest picture covers."""
 
 
 _Box = tuple[float, float, float, float]
@@ -206,7 +206,7 @@ _Box = tuple[float, float, float, float]
 
 
 class _Picture(NamedTuple):
-    """A picture on a page: what it takes of it, in square points, and how fine it is, in pixels a point."""
+    """A picture on a page: its visible area, in square points, and its resolution, in pixels a point."""
 
     area: float
     fineness: float
@@ -216,11 +216,11 @@ _NO_PICTURE = _Picture(0.0, 0.0)
 
 
 def scale(width: float, height: float, fineness: float) -> float:
-    """How many pixels a point of a page is to have.
+    """Return the scale for rendering a page, in pixels a point.
 
-    The page is `width` by `height` points large, and its picture has `fineness` pixels a point. 200 dots an
-    inch, or as fine as the picture, but no more than the recognizer looks at: that also bounds a page of any
-    size to `LONGEST_SIDE` by `MOST_HEIGHT` pixels.
+    The page is `width` by `height` points, and its picture has `fineness` pixels a point. The scale is 200
+    dpi, or the picture's if that is more, but no more than the recognizer uses: this also bounds a page of
+    any size to `LONGEST_SIDE` by `MOST_HEIGHT` pixels.
     """
     tall = min(max(height / width, 1.0), TALLEST)
     return min(max(_DOTS_A_POINT, fineness), LONGEST_SIDE / tall / width, MOST_HEIGHT / height)

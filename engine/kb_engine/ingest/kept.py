@@ -1,8 +1,7 @@
-"""What is kept of failed jobs, so that they can be tried again: for so long, and no more than so many bytes.
-
-Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it,
-after the files that only versions and removed documents have.
-The file goes before the base knows of it: on a full disk nothing can be written until something was removed.
+"""Retention of failed jobs with their files, so that they can be retried: bounded by age and total size.
+Over a bound the oldest failures are removed first. If the disk lacks room for an upload, files of old
+versions and removed documents are deleted first, then the oldest failures.
+The file is deleted before the database row: on a full disk nothing can be written until space is freed.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _MARGIN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeptBounds:
-    """How long and how much is kept."""
+    """Maximum age, in seconds, and maximum total size, in bytes, of failed jobs."""
 
     seconds: float
     bytes: int
 
     def exceeded(self, kept: Sequence[KeptJob], now: datetime) -> list[KeptJob]:
-        """Those that are kept no longer; `kept` has the oldest failure first."""
+        """Return the jobs to remove; `kept` has the oldest failure first."""
         young = [one for one in kept if now - parse(one.finished_at) <= timedelta(seconds=self.seconds)]
         left = self.bytes
         stay = set()
@@ -51,7 +50,7 @@ class KeptBounds:
 
 
 class KeptJobs:
-    """Keeps to the bounds, and queues failed jobs again."""
+    """Enforces the bounds, and queues failed jobs again."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class KeptJobs:
             await asyncio.wait([self._sweeping])
 
     async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
-        """Queue a failed job again. Raises as `jobs.retry`; also where its file is lost."""
+        """Queue a failed job again. Raises as `jobs.retry`, and also if its file is lost."""
         async with self._lock:
             job = await self._store.read(jobs.find, job_id)
             if job.retryable and job.kind == "file" and not await self._spool.has(job_id):
@@ -87,7 +86,7 @@ class KeptJobs:
             return await self._store.once(idempotency, jobs.retry, job_id)
 
     async def sweep(self) -> int:
-        """Let go of what is over a bound, and of versions of documents that have expired; how many jobs."""
+        """Remove failed jobs over a bound and expired document versions; return the number of jobs."""
         await self._store.write(versions.forget_expired)
         async with self._lock:
             over = self.bounds.exceeded(await self._store.read(jobs.kept), datetime.now(UTC))
@@ -95,8 +94,7 @@ class KeptJobs:
         return len(over)
 
     async def make_room(self, size: int) -> None:
-        """Let go of the files of versions, then of the oldest failures, until the disk has room for a file of
-        this size, or none is left."""
+        """Delete files of versions, then the oldest failures, until the disk has room for `size` bytes."""
         if await self._free() >= size + _MARGIN_BYTES:
             return
         if await self._store.make_room() and await self._free() >= size + _MARGIN_BYTES:
@@ -124,7 +122,7 @@ class KeptJobs:
 
     async def _sweep_often(self) -> None:
         while True:
-            # What cannot be swept now, as of a database that is away, is swept the next time.
+            # After a failure, for instance an unreachable database, the next sweep tries again.
             with suppress(EngineError, OSError):
                 await self.sweep()
             await asyncio.sleep(_SWEEP_SECONDS)

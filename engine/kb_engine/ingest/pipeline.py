@@ -1,4 +1,4 @@
-"""From a source to what the store takes: extract, split, embed. Nothing here is stored.
+"""From a source to a `Prepared` for the store: extract, split, embed. Nothing here is stored.
 
 file ── extract (a child process) ──▶ pages ─┐
                                              ├─▶ chunks ──▶ vectors ──▶ Prepared
@@ -32,22 +32,22 @@ from kb_readers.memory import MemoryBudget
 from kb_readers.model import Extraction, Limits, PageBegun, PagesCounted
 
 Progress = Callable[[str, int, int], Awaitable[None]]
-"""Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
+"""Called with the step, the parts done and the total; raises `LeaseVoid` to stop the work."""
 
 T = TypeVar("T")
 
 _MOST_WAIT_SECONDS = 30.0
-_SLICE = 64  # chunks that are split off at a time: their tokens are counted within a tenth of a second
-_BLAMED = 5  # failures of a batch while the embedder takes other texts: then the batch is at fault
-_AROUND = 3  # steps of a job with pages beside these: see `Steps`
+_SLICE = 64  # chunks split off at a time: their tokens are counted within a tenth of a second
+_BLAMED = 5  # failures of a batch while the embedder accepts other texts; after that the batch is at fault
+_AROUND = 3  # steps of a job with pages, beside the pages: see `Steps`
 
 
 class Pipeline:
     """Prepares notes and files.
 
-    A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
-    would send it again. `pause` waits, in seconds. With `context`, passages are embedded with titles and
-    headings. The readers of files have `memory` together.
+    During an outage of the embedder a job waits without a limit: it was accepted, and its client would not
+    send it again. `pause` waits, in seconds. With `context`, passages are embedded with titles and headings.
+    The file readers share `memory`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Pipeline:
         self._memory = memory
 
     async def note(self, text: str, title: str, progress: Progress, *, caller: str = "") -> Prepared:
-        """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
+        """Return a note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
         owner = Owner(caller, short=lane_of("note", len(text.encode())) == "short")
         return await self._index(Extraction.of_note(text), title, Steps(progress), owner)
 
@@ -83,12 +83,12 @@ class Pipeline:
         force_ocr: bool = False,
         most_pages: int | None = None,
     ) -> Prepared:
-        """The text, chunks and vectors of a file of a `kind`; without a `title`, its own or its name.
+        """Return the text, chunks and vectors of a file. The title defaults to the file's own, then its name.
 
         Raises:
             ManyPages: before the first of more than `most_pages` is read by OCR.
             ExtractionFailed: with a code of the contract.
-            EngineError: `embedder_unavailable` where the embedder refuses this text, but no other.
+                EngineError: `embedder_unavailable` if the embedder refuses this text but accepts other texts.
         """
         steps = Steps(progress)
 
@@ -109,7 +109,7 @@ class Pipeline:
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
     async def embed(self, title: str, chunks: Sequence[PreparedChunk], *, caller: str) -> Vectors:
-        """The vectors of chunks that are there. Raises EngineError: `embedder_unavailable`."""
+        """Return the vectors of existing chunks. Raises EngineError: `embedder_unavailable`."""
         owner, embedder = Owner(caller), self._encoder.embedder
         await self._encoder.load()
         vectors = np.empty((len(chunks), embedder.dimensions), dtype=np.float32)
@@ -143,11 +143,11 @@ class Pipeline:
     async def _split(
         self, extraction: Extraction, title: str, owner: Owner
     ) -> tuple[list[PreparedChunk], list[str]]:
-        """The chunks, and what is embedded of each."""
+        """Return the chunks, and the text to embed for each."""
         stopped = threading.Event()
 
         def count_tokens(passage: str) -> int:
-            # A thread cannot be cancelled: it asks with every passage whether anybody still wants it.
+            # A thread cannot be cancelled, so it checks the flag at each passage.
             if stopped.is_set():
                 raise LeaseVoid
             return self._encoder.embedder.count_tokens(passage)
@@ -156,7 +156,7 @@ class Pipeline:
         found = chunks(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
         pieces: list[PreparedChunk] = []
         texts: list[str] = []
-        count_context = lru_cache(count_tokens)  # many passages stand under the same headings
+        count_context = lru_cache(count_tokens)  # many passages have the same headings
 
         def next_pieces() -> list[PreparedChunk]:
             some = [
@@ -181,7 +181,7 @@ class Pipeline:
             stopped.set()
 
     def _in_context(self, title: str, piece: PreparedChunk, count: Callable[[str], int]) -> str:
-        """What is embedded of a chunk."""
+        """Return the text to embed for a chunk: with its context, as far as the model's window allows."""
         if not self._context:
             return piece.text
         room = self._encoder.embedder.max_tokens - piece.tokens
@@ -191,11 +191,11 @@ class Pipeline:
     async def _vectors(
         self, chunks: Sequence[PreparedChunk], texts: Sequence[str], steps: Steps, owner: Owner
     ) -> Vectors:
-        """The vectors of the chunks' texts, by slices. So many are ahead of the one that is waited for that
-        no thread runs dry.
+        """Return the vectors of the texts, computed in batches.
 
-        They are waited for in the document's order, so that progress never goes back, and no more of them
-        stand in line than that: what another caller brings meanwhile has its turn after one of these.
+        Batches are awaited in document order, so that progress never goes back. `_at_once` batches are in
+        progress together: enough to keep each thread busy, and few enough that another caller's work has its
+        turn soon.
         """
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.embedder.batch_size
@@ -217,7 +217,7 @@ class Pipeline:
         return vectors
 
     async def _retry_on_outage(self, work: Callable[[], Awaitable[T]], steps: Steps) -> T:
-        """Wait for an embedder that is out of order, a little longer each time; the job tells of it."""
+        """Repeat `work` after each outage of the embedder, with a growing pause; the job reports the wait."""
         wait = RETRY_SECONDS
         while True:
             try:
@@ -229,23 +229,23 @@ class Pipeline:
 
 
 class LeaseVoid(Exception):
-    """The job was cancelled, or another worker has it: stop, and store nothing."""
+    """The job was cancelled or its lease lost: stop, and store nothing."""
 
 
 class ManyPages(Exception):
-    """More pages would have to be read by OCR than the caller of the pipeline allows."""
+    """More pages need OCR than the caller allows."""
 
 
 class Steps:
-    """How far a job is, in steps that never go back, reported to `progress`.
+    """Progress of a job in steps that never go back, reported to `progress`.
 
         no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating 0..n of n + 1, Storing
         n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2, Storing
         n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating ...
 
-    Where pages are read by OCR they are most of the work, so that what follows counts as two steps more,
-    however many passages come of it. Where their text is taken, most of the work is in its vectors: a page is
-    done when its passages have them.
+    OCR of pages is most of the work of a job, so the rest counts as two more steps, regardless of the number
+    of passages. For pages with a text layer, embedding is most of the work: a page is done when its passages
+    have vectors.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -267,22 +267,22 @@ class Steps:
         await self._report(step, 1 + page.done, _AROUND + page.wanted)
 
     async def splitting(self) -> None:
-        """How much there is to do is known only afterwards; until then progress stays where it is."""
+        """Report splitting. The number of chunks is known only afterwards, so progress does not advance."""
         await self._after_pages("Splitting into chunks", 0, 0, (0, 1))
 
     async def embedding(self, done: int, passages: int, page: int | None = None) -> None:
-        """So many passages have their vectors; the next one begins on this page."""
+        """Report `done` embedded passages; the next one begins on `page`."""
         await self._after_pages("Generating embeddings", 0, (page or 1) - 1, (done, passages + 1))
 
     async def storing(self, passages: int) -> None:
         await self._after_pages("Storing", 1, self._text_pages, (passages, passages + 1))
 
     async def waiting(self) -> None:
-        """The embedder is out of order; the job stays where it is."""
+        """Report an outage of the embedder; progress does not change."""
         await self._report("Waiting for the embedding model", *self._at)
 
     async def _after_pages(self, step: str, later: int, done: int, alone: tuple[int, int]) -> None:
-        """So many steps after the pages by OCR, or pages of text done; else as far as it is `alone`."""
+        """Report `later` steps after OCR, or `done` pages of text; without pages, the progress `alone`."""
         if self._pages:
             at = (1 + self._pages + later, self._pages + _AROUND)
         elif self._text_pages:
@@ -297,7 +297,7 @@ class Steps:
 
 
 class _Batch:
-    """Passages to embed, tried until they are told to be at fault themselves."""
+    """Passages to embed, retried until the passages themselves are known to be the cause of failures."""
 
     def __init__(self, encoder: Encoder, texts: Sequence[str], owner: Owner) -> None:
         self._encoder = encoder
@@ -307,20 +307,20 @@ class _Batch:
         self._blamed = 0
 
     def begin(self) -> None:
-        """Start on them now; `embed` then waits for what was begun."""
+        """Start embedding now; `embed` waits for the result."""
         self._begun = asyncio.create_task(self._attempt())
 
     async def give_up(self) -> None:
-        """Nobody wants them any more: what waits for its turn is not done."""
+        """Cancel the batch; work that has not started is skipped."""
         if self._begun is not None:
             self._begun.cancel()
             await asyncio.gather(self._begun, return_exceptions=True)
 
     async def embed(self) -> Vectors:
-        """Their vectors; raises EmbedderOutage, and EngineError where they are at fault."""
+        """Return the vectors. Raises EmbedderOutage, or EngineError if the passages are at fault."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.done() and isinstance(begun.exception(), EmbedderOutage):
-            begun = None  # it failed while an earlier slice was waited for, and may succeed by now
+            begun = None  # it failed earlier, in the background, and may succeed by now
         return await (begun or self._attempt())
 
     async def _attempt(self) -> Vectors:

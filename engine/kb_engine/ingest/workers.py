@@ -1,19 +1,19 @@
-"""The workers: each takes the job of its lane whose turn it is, prepares and commits it, then takes the next.
+"""The workers: each takes the next job of its lane, prepares it, commits it, then takes another.
 
     queued ──take──▶ running ──commit──▶ completed
                         ├────fail──────▶ failed       (an error of the contract, or `internal`)
                         ├────cancel────▶ cancelled    (the task is stopped, its child process killed)
-                        ├─ change lane ▶ queued again as a scan, once it shows that it has many pages to read
+                        ├─ change lane ▶ queued again as a scan, when many of its pages need OCR
                         └─ the process ends ─▶ queued again at the next start, or by another engine
 
-No lane waits for another (`turns.py`): short notes have workers of their own, and scans, which may take
-hours, hold no place of the other files. While the store is not ready the workers wait: what was prepared
-is committed once it is, if the lease is still good.
-A spool file goes when its job has ended. It stays when the process ends before the job, and when the job
-failed: then it can be tried again, until `kept.py` lets go of it.
+Lanes do not wait for each other (`turns.py`): short notes have workers of their own, and scans, which can
+take hours, occupy no slot of other files. While the store is not ready the workers wait; prepared documents
+are committed afterwards if the lease is still valid.
+A spool file is removed when its job has ended. It is kept if the process ends before the job, and if the job
+failed: the job can then be retried until `kept.py` removes the file.
 
-Callers that wait for a job are woken by its end (`JobEnds`), which this process or another one may bring:
-what the store reports of that arrives at `StoreEventHandler`.
+Callers that wait for a job are woken when it ends (`JobEnds`), in this process or another one:
+`StoreEventHandler` receives the store's events.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_POLL_SECONDS = 15.0  # acceptance wakes the workers; this finds what another process put into the base
+_POLL_SECONDS = 15.0  # acceptance wakes the workers; polling finds jobs queued by another process
 _REPORT_SECONDS = 0.2
 _RETRY_SECONDS = 5.0
 _STORE_SECONDS = 1.0
-_MOST_PAGES = 3  # that are read by OCR among the other files; with more a job is a scan
+_MOST_PAGES = 3  # OCR pages allowed in the lane of other files; a job with more is a scan
 
 
 class Workers:
-    """So many workers over one store as the lanes have `places`. `wake` them when a job was accepted."""
+    """Workers over one store: `places` gives their number per lane. Call `wake` after a job was accepted."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Workers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is being worked on."""
+        """True while a job is in progress."""
         return bool(self._running)
 
     def start(self) -> None:
@@ -91,35 +91,35 @@ class Workers:
             line.woken.set()
 
     async def stop(self) -> None:
-        """Stop taking jobs and drop those in hand; they are queued again at the next start."""
+        """Stop taking jobs and abandon the current ones; they are queued again at the next start."""
         await _cancelled(self._loops)
         self._loops = []
         for line in self._lines:
             line.in_hand.clear()
 
     async def cancel(self, job_id: str) -> None:
-        """Stop working on a job that the store has cancelled; returns when its work has stopped."""
+        """Stop working on a job that the store has cancelled; return when the work has stopped."""
         if (task := self._running.get(job_id)) is not None:
             await _cancelled([task])
 
     async def cancel_void(self) -> None:
-        """Stop working on every job that the store does not call running any more."""
+        """Stop working on each job that is no longer running according to the store."""
         for job_id in list(self._running):
             try:
                 runs = (await self._store.read(jobs.find, job_id)).status == "running"
             except EngineError as error:
-                runs = error.code != "job_not_found"  # of a store that is not ready nothing is known
+                runs = error.code != "job_not_found"  # if the store is not ready, assume that it runs
             if not runs:
                 await self.cancel(job_id)
 
     async def _serve(self, line: _Line) -> None:
         while True:
             leased = await self._next(line)
-            await self.cancel(leased.job.id)  # it was lost here and has come back: that work has no lease
+            await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
             task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
             try:
-                await asyncio.wait([task])  # unlike awaiting it, a cancelled job leaves the worker alive
+                await asyncio.wait([task])  # not awaited directly: a cancelled job must not end the worker
             except asyncio.CancelledError:
                 await _cancelled([task])
                 raise
@@ -128,18 +128,18 @@ class Workers:
                     del self._running[leased.job.id]
                 line.in_hand.remove(leased.job.caller)
                 if leased.job.kind == "update" or leased.job.source_path is not None:
-                    self.wake()  # one behind it may be taken now, perhaps in another lane
+                    self.wake()  # the next job of the same note or source may start, perhaps in another lane
                 else:
-                    line.woken.set()  # the caller may have another place now
+                    line.woken.set()  # the caller may take another job now
             if task.cancelled() or not task.result():
                 await _to_the_end(self._ended(leased.job))
 
     async def _next(self, line: _Line) -> LeasedJob:
-        # One worker of a lane looks and the others stand behind it: two would give a caller its last place
-        # twice, and all of them would ask the store for the one job that came.
+        # One worker per lane queries the store, and the others wait for the lock: two could both give a
+        # caller its last slot, and all would query for the same new job.
         async with line.looking:
             while True:
-                line.woken.clear()  # before taking, so that an acceptance in between is not missed
+                line.woken.clear()  # before taking, so that a job accepted in between is not missed
                 leased = None
                 try:
                     without = greedy(line.in_hand, line.places)
@@ -154,7 +154,7 @@ class Workers:
                         await line.woken.wait()
 
     async def _work(self, leased: LeasedJob) -> bool:
-        """Whether the job goes on in another lane."""
+        """Process a job; return True if it continues in another lane."""
         try:
             if not await self._closed_as_duplicate(leased):
                 prepared = await self._prepare(leased)
@@ -178,7 +178,7 @@ class Workers:
             await self._fail(leased, error.code, error.message)
         except EngineError as error:
             await self._fail(leased, error.code, error.detail)
-        except Exception:  # the rim: one job's fault must not end the worker
+        except Exception:  # boundary: a fault in one job must not end the worker
             logger.exception("job failed", extra={"job": leased.job.id})
             await self._fail(
                 leased, "internal", "The engine failed on this; its log says why. Submit it again."
@@ -186,21 +186,21 @@ class Workers:
         return False
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
-        """Spare the work where the same document stands; the store decides when it commits."""
+        """Complete the job early if it is a duplicate; the store makes the final decision at the commit."""
         store = self._store
         found = await self._retry_while_not_ready(lambda: store.read(duplicate_for, leased.job))
         if found is None:
             return False
         closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))
         if closed is None:
-            return False  # the document has gone meanwhile; or the lease, as the first report will find out
+            return False  # the document was removed meanwhile, or the lease is lost, as the next report shows
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
 
     async def _prepare(self, leased: LeasedJob) -> Prepared:
         job, progress = leased.job, self._progress(leased)
         if job.kind == "update":
-            # What is read here still stands at the commit: updates of one note follow one another.
+            # This text is still current at the commit: updates of one note run one after another.
             note = job.updated_note
             standing, old_text = await self._retry_while_not_ready(
                 lambda: self._store.read(documents.note, note)
@@ -224,7 +224,7 @@ class Workers:
                 path,
                 FORMATS.get(job.format or "") or format_of(job.filename),
                 job.filename,
-                # A file's job is called by its name until something better is known; another title was given.
+                # A file's job is titled with its filename by default; any other title was set by the client.
                 None if job.title == job.filename else job.title,
                 progress,
                 caller=job.caller,
@@ -238,7 +238,7 @@ class Workers:
         async def report(step: str, done: int, total: int) -> None:
             nonlocal reported
             now = time.monotonic()
-            # Each report is a transaction: a new step is always told, further parts a few times a second.
+            # Each report is a transaction: a new step is always reported, its progress a few times a second.
             if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
                 return
             reported = (step, now)
@@ -250,7 +250,7 @@ class Workers:
         return report
 
     async def _retry_while_not_ready(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The store's answer, when it is ready to give one: its database may be starting again."""
+        """Call the store until it is ready: its database may be restarting."""
         while True:
             try:
                 return await ask()
@@ -261,7 +261,7 @@ class Workers:
             await self._pause(_STORE_SECONDS)
 
     async def _fail(self, leased: LeasedJob, code: str, message: str) -> None:
-        """Close the job as failed, for as long as it takes: a full disk refuses even that."""
+        """Mark the job as failed, retrying until the store accepts it: a full disk refuses even that."""
         while True:
             try:
                 await self._store.write(
@@ -282,18 +282,18 @@ class Workers:
             return
         try:
             now = await self._store.read(jobs.find, job.id)
-            is_kept = now.retryable or now.finished_at is None  # it has been queued again by now
+            is_kept = now.retryable or now.finished_at is None  # not finished: queued again meanwhile
         except EngineError as error:
             is_kept = error.code != "job_not_found"
         try:
             if not is_kept:
                 await self._spool.remove(job.spool)
-        except (OSError, EngineError):  # the next start sweeps it; the worker goes on
+        except (OSError, EngineError):  # the next start removes it; the worker continues
             logger.exception("a file stays in the spool", extra={"job": job.id})
 
 
 class JobEnds:
-    """Long polls on jobs. Every end in this process is announced here; nobody asks in a loop."""
+    """Waiters for the end of jobs. Each end in this process is announced here: callers need no polling."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -304,17 +304,17 @@ class JobEnds:
             event.set()
 
     def announce_all(self) -> None:
-        """Wake everybody: many jobs may have ended at once."""
+        """Wake all waiters: many jobs may have ended at once."""
         for job_id in self._waiting:
             self.announce(job_id)
 
     def close(self) -> None:
-        """Answer everybody now, and from now on nobody waits."""
+        """Wake all waiters; later calls of `wait` return at once."""
         self._closed = True
         self.announce_all()
 
     async def wait(self, job_id: str, seconds: float, read: Callable[[str], Awaitable[m.Job]]) -> m.Job:
-        """The job as `read` gives it, once it has ended or after `seconds`."""
+        """Return the job, read with `read`, once it has ended or after `seconds`."""
         deadline = asyncio.get_running_loop().time() + seconds
         changed = asyncio.Event()
         self._waiting.setdefault(job_id, set()).add(changed)
@@ -336,7 +336,7 @@ class JobEnds:
 
 
 class StoreEventHandler:
-    """Passes events on; an instance is the callback of `Store.subscribe`."""
+    """Forwards store events to the workers and to waiting callers; the callback of `Store.subscribe`."""
 
     def __init__(self, workers: Workers, ends: JobEnds) -> None:
         self._workers = workers
@@ -362,7 +362,7 @@ class StoreEventHandler:
 
 @dataclass
 class _Line:
-    """The workers of one lane, as many as it has `places`, and the callers of what they have in hand."""
+    """A lane at work: its number of workers (`places`), and the callers of its current jobs (`in_hand`)."""
 
     lane: Lane
     places: int
@@ -372,7 +372,7 @@ class _Line:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`; a cancellation takes effect when it has ended."""
+    """Await `work` to its end; a cancellation is raised afterwards."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

@@ -1,1 +1,1 @@
-"""A second look at the best candidates of a search, by a model that reads question and passage together."""
+"""Reranking of the best candidates of a search, by a model that reads query and passage together."""

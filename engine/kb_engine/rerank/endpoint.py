@@ -3,11 +3,11 @@
     TEI            {query, texts, truncate}            ──▶  [{index, score}]
     Jina, Cohere   {model, query, documents, top_n}    ──▶  {results: [{index, relevance_score}]}
 
-The batches of one search are asked for at the same time, within one time for all. One that fails fails the
-whole: scores of some candidates cannot be compared with the first scores of the others. An endpoint that is
-out of order is left alone for some seconds, so that not every search waits for it in vain.
+The batches of one search are requested concurrently, within one time-out. A failed batch fails the whole
+reranking: scores of some candidates are not comparable with the search scores of the rest. After a failure
+the endpoint is not called for some seconds, so that not every search waits for it in vain.
 
-Nothing of an answer is passed on in words, because endpoints quote what they were asked.
+Error messages quote nothing of a response, because endpoints repeat the request in it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kb_engine.rerank.settings import JINA, TEI, RerankSettings
 logger = logging.getLogger(__name__)
 
 REST_SECONDS = 5.0
-"""How long an endpoint that is out of order is left alone where it does not say."""
+"""Backoff after a failure if the endpoint gives no `Retry-After`, in seconds."""
 _MOST_REST = 60.0
 _MOST_BYTES = 1024 * 1024
 _MENDED_BY = {401: "; set KB_RERANK_KEY", 403: "; set KB_RERANK_KEY", 404: "; check KB_RERANK_URL"}
 
 
 class EndpointReranker:
-    """The reranker of one endpoint. `clock` gives seconds, as `time.monotonic` does."""
+    """The reranker of one endpoint. `clock` returns seconds, as `time.monotonic` does."""
 
     def __init__(self, settings: RerankSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.candidates = settings.candidates
@@ -45,7 +45,7 @@ class EndpointReranker:
         self._rests_until = 0.0
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """As `Reranker` has it."""
+        """See `Reranker.scores`."""
         if (left := self._rests_until - self._clock()) > 0:
             raise RerankFailed(f"The reranker is out of order; it is asked again in {math.ceil(left)} s.")
         size = self._settings.batch
@@ -61,7 +61,7 @@ class EndpointReranker:
         return [score for task in tasks for score in task.result()]
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._endpoint.close()
 
     async def _batch(self, query: str, texts: Sequence[str]) -> list[float]:
@@ -82,11 +82,11 @@ class EndpointReranker:
         if self._settings.api == TEI:
             return {"query": query, "texts": texts, "truncate": True, "raw_scores": self._settings.logits}
         request = {"model": self._settings.model, "query": query, "documents": texts, "top_n": len(texts)}
-        # Jina sends the passages back unless it is told not to; Cohere does not, and knows no such member.
+        # Jina returns the passages unless `return_documents` is false; Cohere does not know this member.
         return {**request, "return_documents": False} if self._settings.api == JINA else request
 
     def _failed(self, what: str, rest: float) -> RerankFailed:
-        """Leave it alone for `rest` seconds; the failure, whose reason goes into the log with the URL."""
+        """Start a backoff of `rest` seconds, log the reason with the URL, and return the exception."""
         if rest:
             self._rests_until = max(self._rests_until, self._clock() + min(rest, _MOST_REST))
         logger.warning(
@@ -96,18 +96,18 @@ class EndpointReranker:
 
 
 def _fault(reply: Reply) -> tuple[str, float]:
-    """What a status other than 200 means, and for how many seconds the endpoint rests."""
+    """Return the reason for a status other than 200, and the backoff in seconds."""
     status = reply.status
     if 300 <= status < 400:
         return f"redirects (HTTP {status}); set KB_RERANK_URL to where that leads", REST_SECONDS
-    if status in {400, 413, 422}:  # these passages, and perhaps no others
+    if status in {400, 413, 422}:  # about these passages only: no backoff
         return f"refuses these passages (HTTP {status}); lower KB_RERANK_BATCH if they are too many", 0.0
     mend = _MENDED_BY.get(status, "")
     return f"answers HTTP {status}{mend}", REST_SECONDS if reply.retry_after is None else reply.retry_after
 
 
 class BadAnswer(ValueError):
-    """The answer holds no scores that can be used; the message says why and quotes nothing of it."""
+    """The response has no usable scores; the message says why and quotes nothing of it."""
 
 
 class _TeiScore(msgspec.Struct):
@@ -125,10 +125,10 @@ class _Scores(msgspec.Struct):
 
 
 def relevances(body: bytes, *, api: str, count: int, logits: bool) -> list[float]:
-    """The relevance of `count` texts in their order, from 0 to 1; logits go through the logistic function.
+    """Return the relevance of `count` texts in their order, from 0 to 1, converted if they are logits.
 
     Raises:
-        BadAnswer: no such JSON, one that is missing or comes twice, or a score that is none.
+        BadAnswer: malformed JSON, a missing or repeated index, or an invalid score.
     """
     try:
         if api == TEI:
@@ -154,5 +154,5 @@ def relevances(body: bytes, *, api: str, count: int, logits: bool) -> list[float
 
 
 def _logistic(logit: float) -> float:
-    # Of a large negative one the exponential would overflow.
+    # For a large negative logit this form does not overflow.
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else 1 - 1 / (1 + math.exp(logit))

@@ -1,4 +1,4 @@
-"""What a reranker is to the rest of the engine. Without one a search is answered in its first order."""
+"""The interface of a reranker. Without one, search results keep their original order."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class RerankFailed(Exception):
-    """The passages were not scored in time; the message says why, and names no text and no address."""
+    """The passages were not scored in time; the message says why, and contains no text and no address."""
 
 
 class Reranker(Protocol):
-    """Says how well passages answer a question, within a time of its own."""
+    """Scores how well passages answer a query, within its own time-out."""
 
     candidates: int
-    """How many of the best candidates it looks at."""
+    """Number of best candidates to rerank."""
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """How relevant each text is, from 0 to 1, in the order of the texts. Raises RerankFailed."""
+        """Return the relevance of each text, from 0 to 1, in the order of the texts. Raises RerankFailed."""
 
     async def close(self) -> None:
-        """Let go of what is held outside this process."""
+        """Close connections and other external resources."""

@@ -1,4 +1,4 @@
-"""The settings of a reranking endpoint: where it is, how it speaks, and how long a search waits for it."""
+"""The settings of a reranking endpoint: its URL, its API, and the time-out of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLE = "http://127.0.0.1:8080/rerank"
 
 
 class RerankSettings(Settings, frozen=True, kw_only=True):
-    """Settings of the reranker; without a URL there is none. Times are seconds."""
+    """Settings of the reranker; without a URL it is off. Times are seconds."""
 
     url: Annotated[
         str, Setting("KB_RERANK_URL", f"URL of a reranker, for example {_EXAMPLE}; empty: none")
@@ -64,5 +64,5 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError(f"KB_RERANK_MODEL={self.model!r}: is no name of a model")
 
     def warnings(self) -> Iterator[str]:
-        """What is wrong with these settings without being refused."""
+        """Yield warnings about accepted but risky settings."""
         yield from key_warnings("KB_RERANK_URL", self.url, "KB_RERANK_KEY", self.key)

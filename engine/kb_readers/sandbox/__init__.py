@@ -1,13 +1,12 @@
-"""What a process that reads a file gives up before it looks at it: privileges, the network, the file system.
+"""The sandbox of a process that reads a file: it drops privileges, network and file system first.
 
-    no_new_privs   no program gives it rights; of root's own there remains the right to read
-    landlock       of the file system it reads what it is made of (`readable`), and nothing else
-    seccomp        system calls for reading, memory and threads; no other one, and no opening for writing
+    no_new_privs   no program grants it rights; of root's rights only reading remains
+    landlock       it can read its own program files (`readable`), and no other part of the file system
+    seccomp        system calls for reading, memory and threads only; no opening for writing
 
-Files that are open before stay open: the input, the report and the pipe for progress. Landlock says which
-files can be read; what seccomp says holds without it too: no sockets, no processes, nothing written. Each
-part is taken where the kernel, and the container around it, have it; all of them are in Linux from 5.13 on,
-on x86_64 and aarch64.
+Open files stay open: the input, the report and the pipe for progress. Landlock selects the readable files;
+seccomp works without it too: no sockets, no processes, no writing. Each part is used if the kernel, and a
+container around it, support it; all are in Linux from 5.13 on, on x86_64 and aarch64.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from kb_readers.sandbox import landlock, privileges, readable, seccomp
 from kb_readers.sandbox.kernel import NotAvailable
 
 Sandboxing: TypeAlias = Literal["auto", "require", "off"]
-"""Whether files are read in it: as far as can be had, with all parts or not at all, or without."""
+"""Use of the sandbox: as far as available, required completely, or off."""
 
 Part: TypeAlias = Literal["no_new_privs", "landlock", "seccomp"]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""In the order in which they are taken: each needs what the next one would refuse."""
+"""In the order of application: each part needs calls that the next one refuses."""
 
 
 class SandboxState(msgspec.Struct, frozen=True):
-    """Which parts hold; `missing` has the reason for each `Part` that does not."""
+    """The active parts; `missing` has the reason for each inactive `Part`."""
 
     holds: list[Part]
     missing: dict[str, str]
 
 
 def enter(package: str) -> SandboxState:
-    """Give up what this thread can, for good; threads that it starts have it no more either.
+    """Enter the sandbox with this thread, permanently; threads that it starts inherit it.
 
-    `package` is the name of the package that will read the file.
+    `package` is the package of the reader.
     """
     steps = {
         "no_new_privs": privileges.give_up,

@@ -1,4 +1,4 @@
-"""Enter the sandbox and print what holds, as JSON: how an engine learns what its readers will have."""
+"""Enter the sandbox and print its state as JSON, for the engine's status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""System calls that Python's library does not have, through ctypes, and how they fail."""
+"""System calls that Python's library lacks, through ctypes, and their errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REASONS = {
 
 
 class NotAvailable(Exception):
-    """This system does not have it; the message says why."""
+    """The system lacks a feature; the message has the reason."""
 
 
 class Machine(NamedTuple):
-    """What differs between processors; `audit` is the kernel's number of its system calls."""
+    """Constants of a processor architecture; `audit` is its AUDIT_ARCH number."""
 
     name: str
     audit: int
@@ -36,7 +36,7 @@ MACHINES = {
 
 
 def machine() -> Machine:
-    """The one that this process runs on. Raises NotAvailable: another system, or another processor."""
+    """Return the architecture of this process. Raises NotAvailable: another system or processor."""
     if sys.platform != "linux":
         raise NotAvailable("this system is not Linux")
     name = os.uname().machine
@@ -46,17 +46,17 @@ def machine() -> Machine:
 
 
 def buffer(data: bytes) -> ctypes.Array[ctypes.c_char]:
-    """Bytes for a system call to read, or to write over."""
+    """Return a buffer of bytes for a system call to read or write."""
     return ctypes.create_string_buffer(data, len(data))
 
 
 def address(of: ctypes.Array[ctypes.c_char]) -> int:
-    """Where it lies, for as long as it is kept."""
+    """Return the address of a buffer, valid as long as the buffer exists."""
     return ctypes.addressof(of)
 
 
 def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
-    """The answer of a system call. Raises NotAvailable with the reason."""
+    """Return the result of a system call. Raises NotAvailable with the reason."""
     library = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     answer = int(library.syscall(ctypes.c_long(number), *words))
@@ -66,7 +66,7 @@ def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Raises NotAvailable with the reason."""
+    """Call prctl. Raises NotAvailable with the reason."""
     library = ctypes.CDLL(None, use_errno=True)
     zeros = [ctypes.c_ulong(0)] * 3
     if library.prctl(option, ctypes.c_ulong(value), *zeros) != 0:
@@ -74,7 +74,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def refused(number: int) -> NotAvailable:
-    """What a number of `errno` means here."""
+    """Return the exception for an `errno`."""
     return NotAvailable(
         f"{_REASONS.get(number, os.strerror(number))} ({errno.errorcode.get(number, number)})"
     )

@@ -1,7 +1,7 @@
-"""Landlock: of the file system only what is named can be opened, and nothing of it can be changed.
+"""Landlock: only listed files can be opened, and nothing in the file system can be changed.
 
-The kernel's versions of it know more and more: changing a file's length (3), the network (4), devices (5),
-signals and abstract sockets (6). What this one knows is refused as a whole; see `landlock(7)`.
+Newer versions of its kernel interface add rights: truncation (3), the network (4), devices (5), signals and
+abstract sockets (6). All rights that the running kernel knows are refused; see `landlock(7)`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kb_readers.sandbox import kernel
 from kb_readers.sandbox.readable import Readable
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on all processors
-_VERSION = 1  # the flag that asks for it
+_VERSION = 1  # the flag for querying it
 _PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-_NET_RIGHTS = {4: 0b11}  # bind and connect, of TCP
-_SCOPES = {6: 0b11}  # abstract sockets and signals beyond the sandbox
+_NET_RIGHTS = {4: 0b11}  # TCP bind and connect
+_SCOPES = {6: 0b11}  # abstract sockets and signals outside of the sandbox
 _ATTRIBUTE_BYTES = {1: 8, 4: 16, 6: 24}
 _RULE = struct.Struct("<Qi")
 
 
 def restrict(readable: Iterable[Readable]) -> None:
-    """Leave this thread the reading of these files and folders. Raises NotAvailable."""
+    """Restrict this thread to reading these files and folders. Raises NotAvailable."""
     kernel.machine()
     version = kernel.syscall(_CREATE_RULESET, 0, 0, _VERSION)
     attribute = struct.pack(

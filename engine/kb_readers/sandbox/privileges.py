@@ -1,4 +1,4 @@
-"""No new privileges, and none of root's but to read: a reader needs no other right than its files'."""
+"""Drops privileges: no new ones, and of root's only reading, since a reader needs no other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PR_SET_NO_NEW_PRIVS = 38
 _CAPGET, _CAPSET = {"x86_64": 125, "aarch64": 90}, {"x86_64": 126, "aarch64": 91}
 _HEADER = struct.pack("<Ii", 0x20080522, 0)  # version 3, of this thread
 _SETS = struct.Struct("<6I")  # effective, permitted and inheritable, the lower halves and the upper ones
-_READING = 1 << 2  # CAP_DAC_READ_SEARCH: root's packages may lie in a folder that is somebody else's alone
+_READING = 1 << 2  # CAP_DAC_READ_SEARCH: root's packages may be in a folder private to another user
 
 
 def give_up() -> None:
-    """Raises NotAvailable."""
+    """Drop the privileges of this thread. Raises NotAvailable."""
     machine = kernel.machine().name
     kernel.prctl(_PR_SET_NO_NEW_PRIVS, 1)
     header = kernel.buffer(_HEADER)

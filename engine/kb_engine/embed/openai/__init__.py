@@ -1,1 +1,1 @@
-"""An embedder behind an endpoint that speaks OpenAI's API, with settings of its own."""
+"""An embedder behind an endpoint with OpenAI's API, and its settings."""

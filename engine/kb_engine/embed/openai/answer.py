@@ -1,4 +1,4 @@
-"""The answer of an embedding endpoint, taken apart: vectors, or what is wrong with it."""
+"""Parsing of an embedding endpoint's response."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kb_engine.index.port import Vectors
 
 
 def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
-    """The vectors of `count` texts in their order, each of length 1; `dimensions` 0: any number of them.
+    """Return the vectors of `count` texts in order, each of length 1; `dimensions` 0 allows any.
 
     Raises:
-        BadAnswer: no such JSON, too many or too few, or a vector without a direction.
+        BadAnswer: malformed JSON, a wrong number of vectors, or an invalid vector.
     """
     try:
         items = msgspec.json.decode(body, type=_Answer).data
@@ -22,7 +22,7 @@ def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
         raise BadAnswer(f"no list of embeddings ({first_words(str(error))})") from error
     if len(items) != count:
         raise BadAnswer(f"{len(items)} embeddings for {count} texts")
-    if any(item.index is not None for item in items):  # else they are in order as they came
+    if any(item.index is not None for item in items):  # without an index they are in order
         places = {item.index: item for item in items}
         if places.keys() != set(range(count)):
             raise BadAnswer("embeddings whose index is missing or comes twice")
@@ -39,7 +39,7 @@ def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     if not largest.all():
         raise BadAnswer("a vector of zeros, which has no direction")
-    scaled = vectors / largest  # squares of very large numbers would overflow, of very small ones vanish
+    scaled = vectors / largest  # avoids overflow and underflow of squares
     return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True), dtype=np.float32)
 
 
@@ -53,8 +53,8 @@ class _Answer(msgspec.Struct):
 
 
 class BadAnswer(ValueError):
-    """The answer holds no vectors that can be used; the message says why and quotes nothing of it."""
+    """The response has no usable vectors; the message says why and quotes nothing of it."""
 
 
 class WrongLength(BadAnswer):
-    """The vectors have another length than those before them."""
+    """The vectors have an unexpected length."""

@@ -1,11 +1,11 @@
-"""An embedder behind an OpenAI-compatible endpoint: Ollama, vLLM, TEI, llama.cpp, OpenAI and the like.
+"""An embedder behind an OpenAI-compatible endpoint: Ollama, vLLM, TEI, llama.cpp, OpenAI and similar.
 
-    load    a few texts of our own ──▶ the dimensions, and how near its vectors lie to one another
+    load    a few texts of our own ──▶ the dimensions, and the range of cosines
     embed   texts, each cut to the model's window ──▶ batches ──▶ vectors of length 1
             a refused batch ──▶ one text at a time ──▶ half of it, a quarter ... ──▶ TextRefused
 
-Nothing waits here: an endpoint that is out of order is told at once, and whoever has time tries again.
-What an endpoint says went wrong is passed on only where it was asked about texts of our own.
+Nothing is retried here: an outage is reported at once, and the caller decides. An endpoint's error message is
+passed on only for texts of our own, since it may quote the request.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kb_engine.index.port import Vectors
 
 logger = logging.getLogger(__name__)
 
-_QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
-_REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
+_QUERY_SECONDS = 15.0  # time-out of a query, for which a user waits; that of a batch is a setting
+_REST_SECONDS = 5.0  # backoff after a failure
 _BATCH_CHARS = 100_000
-_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
+_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of pretty-printed JSON
 _BYTES_BESIDE = 256 * 1024
-_LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
-_SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
+_LESS_AT_ONCE = 4  # factor by which a batch shrinks after a time-out
+_SHORTEST = 64  # a text of at most this many characters is not refused for its length
 _PROBE = "kb"
-_BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
-# What endpoints say with a status of 500 of a text that is longer than they can take, and of one that their
-# model makes numbers of that are none.
+_BLANK = "."  # sent for an empty text, which most endpoints refuse
+# Parts of messages with status 500 about a text that is longer than the endpoint allows, or for which its
+# model produces NaN.
 _ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
 
 _LETTERS_A_TOKEN = 3
@@ -56,15 +56,15 @@ _WEIGHTS = (
 class OpenAIEmbedder(Embedder):
     """The model of one endpoint. Its dimensions are known once it has answered, or by `expect`.
 
-    The constants of the score are those of the settings; the others are measured at loading, MiniLM's until
-    then.
+    The constants of the score come from the settings, or are measured at loading; before that they are
+    MiniLM's.
     """
 
     device = "remote"
     queries_at_once = 16
 
     def __init__(self, settings: OpenAISettings) -> None:
-        """Raises SettingsError where the settings name no endpoint."""
+        """Raises SettingsError if the settings name no endpoint."""
         settings.check()
         self._settings = settings
         self._endpoint = EndpointThread(settings.embeddings_url, settings.embedding_key)
@@ -82,7 +82,7 @@ class OpenAIEmbedder(Embedder):
         self.dimensions = dimensions or self.dimensions
 
     def load(self) -> None:
-        """Ask for the vectors of a few texts; does nothing once that has succeeded."""
+        """Embed a few texts to probe the endpoint; does nothing after a success."""
         with self._lock:
             if self.loaded:
                 return
@@ -106,7 +106,7 @@ class OpenAIEmbedder(Embedder):
         return estimated_tokens(self._settings.embedding_document_prefix + text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a passage; of one beyond the window only its beginning counts."""
+        """Return one vector per passage; a passage beyond the window is truncated."""
         self.load()
         prefix = self._settings.embedding_document_prefix
         if not texts:
@@ -114,13 +114,13 @@ class OpenAIEmbedder(Embedder):
         return self._in_batches([self._within_window(prefix, text) for text in texts])
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question, with the prefix of questions; within 15 seconds, or not at all."""
+        """Return the vector of a query, with the prefix of queries; the time-out is at most 15 seconds."""
         self.load()
         query = self._within_window(self._settings.embedding_query_prefix, text)
         try:
             vector: NDArray[np.float32] = self._vectors([query], self._query_seconds)[0]
         except _Late as error:
-            # The next ones would line up behind one another, each for as long.
+            # Back off: further queries would each wait for the same time-out.
             raise EmbedderUnavailable(str(error), retry_after=_REST_SECONDS) from error
         return vector
 
@@ -132,10 +132,10 @@ class OpenAIEmbedder(Embedder):
         return prefix + (cut(text, max(room, 1)) if text.strip() else _BLANK)
 
     def _in_batches(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of texts; how many go into a batch of the next call follows what is done in time.
+        """Return the vectors of texts, in batches whose size adapts to the endpoint.
 
-        Fewer after a batch that took too long, then by and by more again: a slow endpoint does its work in
-        small portions, and one that hung for a moment is soon given large ones.
+        The size shrinks after a time-out and grows again by one per successful batch: a slow endpoint gets
+        small batches, and one that hung for a moment soon gets large ones again.
         """
         rows = []
         for batch in _batches(texts, self._at_once):
@@ -151,22 +151,23 @@ class OpenAIEmbedder(Embedder):
         self._at_once = max(1, min(self._at_once, sent) // _LESS_AT_ONCE)
 
     def _vectors(self, texts: list[str], seconds: float) -> Vectors:
-        """The vectors of texts; those of a refused batch are asked for one by one, cut until they pass."""
+        """Return the vectors of texts; after a refused batch, text by text, truncated until accepted."""
         try:
             return self._ask(texts, seconds)
         except _Refused as refused:
             self._prove_in_order(self._query_seconds)
             if len(texts) > 1:
-                self._ask_for_less(len(texts))  # that many may be too many
+                self._ask_for_less(len(texts))  # the batch may have been too large
                 return np.concatenate([self._vectors([text], seconds) for text in texts])
             return self._vector_of_beginning(texts[0], refused, seconds)
 
     def _vector_of_beginning(self, text: str, refused: _Refused, seconds: float) -> Vectors:
-        """Some endpoints cut what is longer than the model's window, others refuse it: these are helped.
+        """Embed a text that was refused, truncated as far as needed.
 
-        So are models that make nothing of a text as a whole, which happens, and something of a part.
+        Some endpoints refuse texts longer than the model's window. Some models fail on a whole text and
+        succeed on a part of it.
         """
-        length = len(text)  # beginning with the whole: the fault may have passed
+        length = len(text)  # the whole text first: the failure may have been temporary
         while True:
             try:
                 vector = self._ask([text[:length]], seconds)
@@ -186,16 +187,16 @@ class OpenAIEmbedder(Embedder):
         return vector
 
     def _prove_in_order(self, seconds: float) -> None:
-        """Raises EmbedderUnavailable where the endpoint refuses even a plain short text."""
+        """Raise EmbedderUnavailable if the endpoint refuses even a short plain text."""
         try:
             self._ask([_PROBE], seconds, ours=True)
         except _Refused as refused:
             raise self._out_of_order(refused.what, refused.words) from None
 
     def _ask(self, texts: list[str], seconds: float, *, ours: bool = False) -> Vectors:
-        """One request. Raises EmbedderUnavailable, or _Refused where another request may fare better.
+        """Send one request. Raises EmbedderUnavailable, or _Refused if another request may succeed.
 
-        The endpoint's own words are told only of texts that are `ours`: it may quote what it was asked.
+        The endpoint's error message is reported only for texts that are `ours`: it may quote the request.
         """
         body: dict[str, object] = {
             "model": self._settings.embedding_model,
@@ -229,7 +230,7 @@ class OpenAIEmbedder(Embedder):
         return vectors
 
     def _fault(self, reply: Reply, words: str) -> EmbedderUnavailable | _Refused:
-        """What a status other than 200 means, and what to do about it."""
+        """Return the error for a status other than 200, with advice."""
         its_fault = reply.status >= 500 and any(each in reply.body.lower() for each in _ITS_FAULT)
         if reply.status in {400, 413, 422} or its_fault:
             return _Refused(f"answers HTTP {reply.status}", words)
@@ -241,7 +242,7 @@ class OpenAIEmbedder(Embedder):
             mend = "it redirects; set KB_EMBEDDING_URL to where that leads"
         else:
             mend = "it is asked again"
-        # A 5xx may be the fault of one text: it keeps nobody from asking for others.
+        # A 5xx may be caused by a single text, so there is no backoff for other texts.
         rest = 0.0 if reply.status >= 500 else _REST_SECONDS
         if reply.retry_after is not None:
             rest = reply.retry_after
@@ -253,20 +254,20 @@ class OpenAIEmbedder(Embedder):
 
 
 class _Late(EmbedderUnavailable):
-    """Not in time: the endpoint hangs, or these texts are more than it can do meanwhile."""
+    """Time-out: the endpoint hangs, or the batch is more than it can process in time."""
 
 
 @dataclass(eq=False)
 class _Refused(Exception):
-    """The endpoint does not take these texts, and may take others, or parts of them."""
+    """The endpoint refuses these texts, and may accept other texts, or parts of these."""
 
     what: str
     words: str = ""
-    """Its own; empty where it may quote a document."""
+    """The endpoint's message; empty if it may quote a document."""
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
-    """The texts in order, at most so many and 100,000 characters at once; a longer text goes alone."""
+    """Yield batches of at most `most` texts and 100,000 characters; a longer text is alone in its batch."""
     batch: list[str] = []
     chars = 0
     for text in texts:
@@ -280,25 +281,25 @@ def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of the text, as far as it is estimated at `most` tokens."""
+    """Truncate a text to at most `most` estimated tokens."""
     while (tokens := estimated_tokens(text)) > most and len(text) > 1:
         text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
     return text
 
 
 def estimated_tokens(text: str) -> int:
-    """The tokens of a text where the tokenizer is not known, with the two marks that most put around it.
+    """Estimate the tokens of a text for an unknown tokenizer, including two special tokens.
 
-        letters of a to z                       3 a token, each word by itself
+        letters of a to z                       1 token for 3 letters, each word by itself
         digits, signs, other letters of 2 bytes 1 token each (accents, Greek, Cyrillic, Hebrew, Arabic)
-        what takes 3 bytes                      2 tokens each (Chinese, Japanese, Indic scripts)
+        characters of 3 bytes                   2 tokens each (Chinese, Japanese, Indic scripts)
         Korean syllables                        3 tokens each
-        what takes 4 bytes                      4 tokens each (emoji, rare Chinese characters)
+        characters of 4 bytes                   4 tokens each (emoji, rare Chinese characters)
 
-    An estimate that is rather too high. WordPiece takes Korean apart into two or three letters, and what
-    works on bytes knows nothing longer than a byte of what it has not been trained on. English prose has four
-    to five letters a token, so it is counted a third more than it has. Random letters, as in a key, and prose
-    in a language that the model has not been trained on can have a few more tokens than this.
+    The estimate is rather too high. WordPiece splits Korean into two or three letters, and byte-level
+    tokenizers use single bytes for scripts outside their training data. English prose has four to five
+    letters per token, so it is counted a third too high. Random letters, as in a key, and prose in a language
+    outside the training data can have a few more tokens than estimated.
     """
     words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
     return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)

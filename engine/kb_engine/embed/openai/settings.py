@@ -1,6 +1,6 @@
-"""The settings of an embedding endpoint: where it is, what is asked of it, and what it makes of scores.
+"""The settings of an embedding endpoint: its URL, its model and the constants of the score.
 
-They count where `KB_EMBEDDER=openai`.
+They apply if `KB_EMBEDDER=openai`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kb_engine.embed.own_model import ModelSettings
 from kb_engine.endpoint.settings import check_key, check_url, key_warnings
 
 OPENAI = "openai"
-"""The value of `KB_EMBEDDER` that names an endpoint which speaks OpenAI's API."""
+"""The value of `KB_EMBEDDER` for an endpoint with OpenAI's API."""
 
 MOST_DIMENSIONS = 16_384
 
@@ -24,7 +24,7 @@ _PATH = "/embeddings"
 
 
 class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
-    """Settings of an OpenAI-compatible endpoint. Times are seconds."""
+    """Settings of an OpenAI-compatible endpoint. Times are in seconds."""
 
     embedding_url: Annotated[
         str, Setting("KB_EMBEDDING_URL", f"base URL of the embedding endpoint, for example {_EXAMPLE}")
@@ -59,7 +59,7 @@ class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
 
     @property
     def embeddings_url(self) -> str:
-        """Where texts are sent: the base URL and the path of the API, whichever of the two was given."""
+        """The URL for requests: the base URL with the API's path, which the setting may include already."""
         base = self.embedding_url.rstrip("/")
         return base if base.endswith(_PATH) else base + _PATH
 

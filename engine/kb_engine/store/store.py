@@ -121,7 +121,9 @@ class Store(ABC):
         """These chunks have no vector."""
         if new := set(chunk_ids) - self._lost:
             self._lost = self._lost | new
-            logger.warning("passages have no vector; kb check names them", extra={"passages": len(new)})
+            logger.warning(
+                "passages have no vector; kb check --repair makes them anew", extra={"passages": len(new)}
+            )
 
     async def lost_vectors(self) -> int:
         """How many passages are known to have none; who repairs them gives them new numbers."""

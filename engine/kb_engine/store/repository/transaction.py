@@ -160,10 +160,6 @@ class Read(ABC):
         found = await self.rows(sql, values)
         return found[0][0] if found else None
 
-    async def damage(self) -> list[str]:
-        """What the database finds wrong with itself, where it can be asked."""
-        return []
-
     @abstractmethod
     async def size(self) -> int:
         """How many bytes the base takes, uploads apart."""

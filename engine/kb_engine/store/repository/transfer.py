@@ -21,7 +21,7 @@ DOCUMENT = (
     "id", "uid", "kind", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256",
     "metadata", "source_type", "dedup_scope", "status", "status_reason", "extraction_method", "pages",
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
-    "note_hash",
+    "note_hash", "passages_hash",
 )  # fmt: skip
 """The columns of a document, in every layout."""
 TABLES: Mapping[str, Sequence[str]] = {
@@ -31,7 +31,7 @@ TABLES: Mapping[str, Sequence[str]] = {
     ),
     "versions": (
         "document_id", "uid", "version", "removed", "kept_at", "expires_at", "members", "text", "passages",
-        "vectors", "original",
+        "vectors", "original", "text_hash",
     ),
 }  # fmt: skip
 """Their columns, of which the first and, of versions, the third are the key."""

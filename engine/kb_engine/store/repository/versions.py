@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.documents import document_not_found
+from kb_contracts.semantics.documents import document_not_found, text_digest
 from kb_contracts.semantics.versions import check_version_kept
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
@@ -170,6 +170,30 @@ async def find(read: Read, key: int | str, version: int) -> Past:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Hurt:
+    """A version whose text is not the one that was kept."""
+
+    id: int
+    document_id: int
+    version: int
+    title: str
+
+
+async def hurt_after(read: Read, last: int, limit: int) -> tuple[list[Hurt], int]:
+    """The hurt ones of the next versions, in the order in which they were kept, and the last one read; 0: all
+    were. Begin with 0."""
+    columns = "id, document_id, version, members, text, text_hash"
+    sql = f"SELECT {columns} FROM versions WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+    found = await read.rows(sql, (last, limit))
+    hurt = [
+        Hurt(number, document_id, version, msgspec.json.decode(members, type=Members).title)
+        for number, document_id, version, members, text, known in found
+        if known not in (None, text_digest(text)[0])
+    ]
+    return hurt, int(found[-1][0]) if found else 0
+
+
 async def last(read: Read, document_id: int) -> int:
     """The highest version that is kept of a document; 0: none is."""
     return int(
@@ -270,6 +294,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         "expires_at": stamp(parse(write.now) + timedelta(days=write.bounds.version_days)),
         "members": msgspec.json.encode(members).decode(),
         "text": text,
+        "text_hash": text_digest(text)[0],
         "passages": msgspec.json.encode(places).decode(),
         "vectors": _joined(standing.vectors),
         "original": members.sha256 if members.kind == "file" else None,

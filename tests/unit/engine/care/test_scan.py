@@ -242,5 +242,7 @@ async def test_twenty_hurt_documents_are_named_and_the_others_counted(
         await scan.settled()
         issues = scan.scan.issues
     assert [issue for issue in issues if "is hurt" in issue] == issues[:named]
-    further = [f"{count - named} more documents are hurt; kb check names them"] if count > named else []
+    further = (
+        [f"{count - named} more documents are hurt; kb check --repair names them"] if count > named else []
+    )
     assert issues[named:] == further

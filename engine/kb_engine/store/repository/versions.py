@@ -217,7 +217,7 @@ async def _document(read: Read, key: int | str) -> int:
     kept = await read.value(
         f"SELECT v.document_id FROM versions v WHERE v.{'document_id' if is_number else 'uid'} = ? "  # noqa: S608
         f"AND v.expires_at > ?{where} LIMIT 1",
-        (key, read.now, *values),
+        (key, read.steady, *values),
     )
     if kept is None:
         raise document_not_found(key)
@@ -227,7 +227,7 @@ async def _document(read: Read, key: int | str) -> int:
 async def _check_kept(read: Read, document_id: int, version: int) -> None:
     where, values = read.version_within()
     sql = f"SELECT v.version FROM versions v WHERE v.document_id = ? AND v.expires_at > ?{where}"  # noqa: S608
-    found = await read.rows(sql, (document_id, read.now, *values))
+    found = await read.rows(sql, (document_id, read.steady, *values))
     check_version_kept(version, [int(number) for (number,) in found])
 
 
@@ -236,7 +236,7 @@ async def _page(
 ) -> m.PastVersionList:
     within, reached = read.version_within()
     where = f"WHERE {condition} AND expires_at > ?{within}"
-    bound = (*values, read.now, *reached)
+    bound = (*values, read.steady, *reached)
     total = await read.value(f"SELECT count(*) FROM versions v {where}", bound)  # noqa: S608
     found = await read.rows(
         f"SELECT {_LISTED} FROM versions v {where} ORDER BY id DESC LIMIT ? OFFSET ?",  # noqa: S608
@@ -336,7 +336,7 @@ async def brought_back(write: Write, past: Past) -> None:
 
 async def forget_expired(write: Write) -> int:
     """Delete what is kept no longer; how many versions."""
-    return await _delete(write, "expires_at <= ?", (write.now,))
+    return await _delete(write, "expires_at <= ?", (write.steady,))
 
 
 @makes_room

@@ -184,7 +184,10 @@ async def test_a_damaged_file_of_the_index_is_made_anew(
         await eventually_async(lambda: [*folder.iterdir()], what="a file of the index")
         async with scanning(parts, tmp_path / "scan.json") as scan:
             assert await scan.look() == []
-            (file,) = folder.iterdir()
+            found = await eventually_async(
+                lambda: [*folder.iterdir()], lambda files: len(files) == 1, what="one file of the index"
+            )
+            (file,) = found
             with file.open("r+b") as content:
                 content.write(b"\xff" * 8)
             (issue,) = await scan.look(hours=7 * 24)

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import apsw
 
+from kb_engine.disk import NO_INODES, lacks_inodes
+
 T = TypeVar("T")
 
 RESERVE_BYTES = 16 * 1024 * 1024
@@ -35,6 +37,9 @@ class Reserve:
     def take(self, least: int = 0) -> None:
         """Keep room: half of what is free, so that what was deleted makes room for documents."""
         self.give()
+        if lacks_inodes(self._file):  # SQLite needs those that are left for its log
+            logger.warning("no room is kept for deletions", extra={"error": NO_INODES})
+            return
         try:
             free = shutil.disk_usage(self._file.parent).free
             size = min(RESERVE_BYTES, max(least, free // 2 // _BLOCK * _BLOCK))

@@ -22,8 +22,10 @@ def small_disk(folder: Path, size: str, *, owner: Path | None = None, inodes: in
     mounted = subprocess.run(mounting, capture_output=True, check=False, text=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> None:

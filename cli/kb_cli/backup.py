@@ -17,9 +17,16 @@ def backup(options: argparse.Namespace, out: Output) -> None:
     """Copy the base of the settings into a new folder, and read the copy back."""
     settings = _of_sqlite(options)
     try:
-        made = back_up(settings.database, settings.spool_folder, Path(options.copy).expanduser())
+        made = back_up(
+            settings.database,
+            settings.spool_folder,
+            Path(options.copy).expanduser(),
+            damaged=options.damaged,
+        )
     except BackupRefused as error:
         raise CliError(Exit.FAILED, str(error)) from error
+    for each in made.left_out:
+        out.note(f"left out: {each}")
     _report(out, made, f"copied to {options.copy}, and read back")
 
 

@@ -14,6 +14,7 @@ from kb_engine.care.check import Check
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseRefused
+from kb_engine.store.sqlite.damage import Damage, examine
 
 if TYPE_CHECKING:
     from kb_engine.care.check import Finding
@@ -33,6 +34,9 @@ def run(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.FAILED, str(error)) from error
     hurt, repaired = found["hurt"], sum(each["repaired"] for each in found["hurt"])
     is_whole = not found["damage"] and repaired == len(hurt)
+    could_help = found["damage"] or any(not each["repaired"] for each in hurt)
+    if could_help and not options.repair:
+        out.note("kb check --repair makes again what is derived, and names the rest")
     if not out.answered(found):
         mended = f", {repaired} were mended" if repaired else ""
         summary = f"{found['documents']} documents looked at, {len(hurt)} are hurt{mended}"
@@ -44,25 +48,40 @@ async def _check(
     settings: EngineSettings, embedder: OfflineEmbedder, options: argparse.Namespace, out: Output
 ) -> dict[str, Any]:
     await filled_by(settings)  # first, because opening a missing base would create it
+    found: dict[str, Any] = {"documents": 0, "damage": [], "hurt": []}
+    damage = await _damage(settings, options, out)
+    # Content of a damaged base is no reliable source for a repair.
+    if damage.left:
+        return {**found, **damage.answer}
     store, _ = await open_store(settings, embedder.identity)
     try:
         check = Check(store, embedder, deep=options.deep, repair=options.repair)
-        damage = await check.damage()
-        hurt: list[Finding] = []
-        for each in damage:
-            out.note(f"the base is damaged: {each}")
-        # Content of a damaged base is no reliable source for a repair.
-        if not damage:
-            async for finding in check.findings():
-                hurt.append(finding)
+        for findings in (check.findings(), check.hurt_versions()):
+            async for finding in findings:
+                found["hurt"].append(asdict(finding))
                 out.note(_line(finding, options.repair))
     finally:
         await store.close()
-    return {"documents": check.documents, "damage": damage, "hurt": [asdict(each) for each in hurt]}
+    return {**found, **damage.answer, "documents": check.documents}
+
+
+async def _damage(settings: EngineSettings, options: argparse.Namespace, out: Output) -> Damage:
+    """What the database finds wrong, before anything is read by its indexes; PostgreSQL is not asked."""
+    if settings.address is not None:
+        return Damage([], [])
+    found = await asyncio.to_thread(examine, settings.database, repair=options.repair)
+    for each in found.mended:
+        out.note(f"the base was damaged: {each}: mended (its indexes made again from its tables)")
+    for each in found.left:
+        why = "; its tables are hurt, and not an index alone: restore it from a copy (kb restore)"
+        out.note(f"the base is damaged: {each}{why if options.repair else ''}")
+    return found
 
 
 def _line(finding: Finding, repair: bool) -> str:
-    what = f"document {finding.document_id} ({finding.title[:60]}): {', '.join(finding.faults)}"
-    if finding.repaired:
-        return f"{what}: mended"
-    return f"{what}; {_REST}" if repair else what
+    title = f"document {finding.document_id} ({finding.title[:60]})"
+    if not repair:
+        return f"{title}: {', '.join(finding.faults)}"
+    parts = [f"{each}: mended" for each in finding.done]
+    parts += [f"{each}; {_REST}" for each in finding.left]
+    return f"{title}: {', '.join(parts)}"

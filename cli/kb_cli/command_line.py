@@ -166,6 +166,7 @@ COMMANDS = (
     Command("backup", "kb_cli.backup:backup", "copy a base, also while an engine uses it", (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="a new folder"),
+        _arg("--damaged", action="store_true", help="copy what is whole of a damaged base"),
     ), ("engine",)),
     Command("restore", "kb_cli.backup:restore", "make a base from such a copy", (
         *_SETTINGS, _JSON, _HOME,

@@ -65,6 +65,7 @@ from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.api.versions import VersionsApi
 from kb_engine.care.scan import Pace, Scan
 from kb_engine.composition import index_from, reranker_from
+from kb_engine.disk import NO_INODES, lacks_inodes
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
@@ -363,6 +364,8 @@ def _prepare_folders(settings: EngineSettings) -> None:
             with TemporaryFile(dir=folder):  # unnamed, so a crash leaves no file behind
                 pass
     except OSError as error:
+        if error.errno == errno.ENOSPC and lacks_inodes(settings.folder):
+            raise HomeNotWritable(f"{settings.folder}: {NO_INODES}") from error
         raise HomeNotWritable(
             f"{error.filename or settings.folder}: {error.strerror}; "
             "name a folder that can be written in KB_HOME, and in KB_STORE where that is set"

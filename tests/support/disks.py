@@ -12,17 +12,20 @@ import pytest
 
 
 @contextmanager
-def small_disk(folder: Path, size: str, *, owner: Path | None = None) -> Iterator[Path]:
-    """A new folder on a disk of this size (`8m`), of the owner of another folder where one is named."""
+def small_disk(folder: Path, size: str, *, owner: Path | None = None, inodes: int = 0) -> Iterator[Path]:
+    """A new folder on a disk of this size (`8m`), with so many inodes (0: no bound), of the owner of another
+    folder where one is named."""
     folder.mkdir()
     stat = (owner or folder).stat()
-    options = f"size={size},mode=700,uid={stat.st_uid},gid={stat.st_gid}"
+    options = f"size={size},nr_inodes={inodes},mode=700,uid={stat.st_uid},gid={stat.st_gid}"
     mounting = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     mounted = subprocess.run(mounting, capture_output=True, check=False, text=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> None:
@@ -30,3 +33,9 @@ def fill(disk: Path) -> None:
     with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(os.urandom(4096))
+
+
+def take_inodes(disk: Path, left: int) -> None:
+    """Leave so many inodes."""
+    for number in range(os.statvfs(disk).f_favail - left):
+        (disk / f"other {number}").touch()

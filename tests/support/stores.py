@@ -56,12 +56,21 @@ class TestClock:
 
     __test__ = False
     now: datetime = START
+    _set: timedelta = timedelta()
 
     def __call__(self) -> datetime:
         return self.now
 
     def move(self, **by: float) -> None:
         self.now += timedelta(**by)
+
+    def set_forward(self, **by: float) -> None:
+        """Have it say another time, without that so much has passed."""
+        self.now += timedelta(**by)
+        self._set += timedelta(**by)
+
+    def elapsed(self) -> float:
+        return (self.now - self._set - START).total_seconds()
 
 
 def axis(number: int) -> NDArray[np.float32]:
@@ -264,6 +273,8 @@ async def opened(place: Place, clock: TestClock | None = None, **options: Any) -
 
 
 async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStore:
+    if isinstance(clock := options.get("clock"), TestClock):
+        options = {"elapsed": clock.elapsed, **options}
     if isinstance(place, Path):
         return await open_sqlite(place, **options)
     return await open_postgres(place.address, wait=0, **options)

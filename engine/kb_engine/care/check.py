@@ -1,8 +1,10 @@
 """Consistency check of a database, document by document, and repair of derived data.
 
-The truth of a document is its texts: the text of a note, with its hash, the passages of a file, and the
+The truth of a document is its texts: the text of a note and the passages of a file, each with a hash, and the
 original file if it is kept. Derived data are the chunks of a note, the words and vectors of the index, and
 counts. A damaged text is reported, so that it can be restored or sent again.
+
+Vectors are computed again only from undamaged passages: the vector of a damaged text would hide the damage.
 """
 
 from __future__ import annotations
@@ -16,58 +18,76 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.documents import text_digest
+from kb_engine.chunk import chunks as chunks_of
 from kb_engine.embed.context import Passage
 from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
-from kb_engine.store.repository import content, originals
+from kb_engine.store.repository import content, originals, versions
 from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store
+from kb_readers.model import Extraction
 
 ALIKE = 0.98
 """Minimum cosine of two embeddings of the same text: other versions of a library differ a little."""
 
 _PAGE = 200
+_VERSIONS = 20
 _UNIT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a document. `derived`: it can be repaired from intact data."""
+    """A fault of a document. `derived`: it can be repaired from intact data.
+
+    `remedy` is what a repair does, or why it can do nothing. `in_passages`: the texts of the passages are not
+    reliable, so nothing is derived from them.
+    """
 
     what: str
     derived: bool
+    remedy: str
+    in_passages: bool = False
 
 
-NO_WORDS = Fault("words are missing in the index", derived=True)
-OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True)
+_NO_OTHER_TEXT = "the base has no other copy of the text"
+_NO_OTHER_FILE = "the base has no other copy of the file"
+_CHUNKED = "passages made again from its text"
+_EMBEDDED = "embedded again"
+_HELD_BACK = "the passages are to be right first"
+
+NO_WORDS = Fault("words are missing in the index", derived=True, remedy="indexed again")
+OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True, remedy=_EMBEDDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged document with all its faults; `repaired` if they were repaired."""
+    """A damaged document with all its faults; `repaired` if all were repaired.
+
+    `done` lists the repairs, `left` the faults that remain, each with the reason.
+    """
 
     document_id: int
     title: str
     faults: Sequence[str]
     repaired: bool
+    done: Sequence[str] = ()
+    left: Sequence[str] = ()
 
 
 def faults_of(document: Content, dimensions: int, expected: Vectors | None = None) -> list[Fault]:
     """Return the faults of a document. `expected` are freshly computed vectors of its chunks."""
     faults = []
-    is_right = document.text is not None and text_digest(document.text)[0] == document.sha256
-    if document.text is not None and not is_right:
-        faults.append(Fault("its text is not the one that was sent", derived=False))
-    if [*document.positions] != [*range(len(document.positions))]:
-        faults.append(Fault("passages are missing", derived=False))
+    if not document.has_its_text:
+        gone = document.text is None
+        what = "its text is gone" if gone else "its text is not the one that was sent"
+        faults.append(Fault(what, derived=False, remedy=_NO_OTHER_TEXT))
+    if (fault := _fault_of_passages(document)) is not None:
+        faults.append(fault)
     elif document.chunk_count != len(document.chunks):
-        faults.append(Fault("it counts other passages than it has", derived=True))
-    if any(_is_elsewhere(chunk, document.text) for chunk in document.chunks):
-        faults.append(Fault("a passage is not what stands in its text", derived=is_right))
+        faults.append(Fault("it counts other passages than it has", derived=True, remedy="counted again"))
     if any(_is_no_vector(vector, dimensions) for vector in document.vectors):
-        faults.append(Fault("a vector is missing or damaged", derived=True))
+        faults.append(Fault("a vector is missing or damaged", derived=True, remedy=_EMBEDDED))
     elif expected is not None and any(
         is_of_another(vector, right) for vector, right in zip(document.vectors, expected, strict=True)
     ):
@@ -75,16 +95,56 @@ def faults_of(document: Content, dimensions: int, expected: Vectors | None = Non
     return faults
 
 
+def _fault_of_passages(document: Content) -> Fault | None:
+    of_note = document.kind == "note" and document.has_its_text
+    if not document.has_all_positions or (
+        len(document.chunks) < document.chunk_count and document.passages_hash != document.hash_of_passages
+    ):
+        what = "passages are missing"
+    elif any(_is_elsewhere(chunk, document.text) for chunk in document.chunks):
+        what = "a passage is not what stands in its text"
+    elif not document.has_its_passages:
+        what = "a passage is not the one that was stored"
+    else:
+        return None
+    remedy = _CHUNKED if of_note else "passages of a file are kept once"
+    if not of_note and document.kind == "note":
+        remedy = _NO_OTHER_TEXT
+    return Fault(what, derived=of_note, remedy=remedy, in_passages=True)
+
+
 def is_of_another(vector: Vectors | None, expected: Vectors) -> bool:
     """True if a vector does not belong to its passage, whose fresh vector is `expected`."""
     return vector is not None and float(vector @ expected) < ALIKE
 
 
-def mended(document: Content) -> list[PreparedChunk]:
-    """Return the repaired chunks; those of a note are cut from its text again."""
-    if document.text is None:
+def mended(document: Content, embedder: OfflineEmbedder) -> list[PreparedChunk]:
+    """Return the repaired chunks.
+
+    Those of a note are cut from its text again; if that does not give the stored chunks, the text is split
+    again. A passage at the place of a stored one keeps its uid, so that citations remain valid.
+    """
+    text = document.text
+    if text is None:
         return [*document.chunks]
-    return [replace(chunk, text=document.text[chunk.start : chunk.end]) for chunk in document.chunks]
+    placed = [replace(chunk, text=text[chunk.start : chunk.end]) for chunk in document.chunks]
+    right = replace(document, chunks=placed)
+    if right.has_its_passages and (document.passages_hash or len(placed) == document.chunk_count):
+        return placed
+    uids = {(chunk.start, chunk.end): chunk.uid for chunk in document.chunks}
+    extraction, count, most = Extraction.of_note(text), embedder.count_tokens, embedder.max_tokens
+    return [
+        PreparedChunk(
+            each.text,
+            each.page,
+            each.heading,
+            each.start,
+            each.end,
+            each.tokens,
+            uids.get((each.start, each.end)),
+        )
+        for each in chunks_of(extraction, count_tokens=count, max_tokens=most)
+    ]
 
 
 def _is_elsewhere(chunk: PreparedChunk, text: str | None) -> bool:
@@ -112,11 +172,11 @@ async def file_fault(store: Store, document_id: int) -> Fault | None:
     except EngineError as error:
         if error.code != "original_not_kept":
             raise
-        return Fault("its file is missing", derived=False)
+        return Fault("its file is missing", derived=False, remedy=_NO_OTHER_FILE)
     return (
         None
         if digest.hexdigest() == sha256
-        else Fault("its file is not the one that was sent", derived=False)
+        else Fault("its file is not the one that was sent", derived=False, remedy=_NO_OTHER_FILE)
     )
 
 
@@ -132,9 +192,17 @@ class Check:
         self.documents = 0
         """Number of documents examined so far."""
 
-    async def damage(self) -> list[str]:
-        """Return the damage found by the database's own check."""
-        return await self._store.read(content.damage)
+    async def hurt_versions(self) -> AsyncIterator[Finding]:
+        """Yield the kept versions whose text has changed. They cannot be repaired."""
+        last = 0
+        while True:
+            hurt, last = await self._store.read(versions.hurt_after, last, _VERSIONS)
+            for each in hurt:
+                what = f"the text of its version {each.version} is not the one that was kept"
+                left = [f"{what} ({_NO_OTHER_TEXT})"]
+                yield Finding(each.document_id, each.title, [what], repaired=False, left=left)
+            if not last:
+                return
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Yield the damaged documents.
@@ -163,19 +231,33 @@ class Check:
             faults.append(fault)
         if not faults:
             return None
-        may_be_mended = self._repair and all(fault.derived for fault in faults)
-        if may_be_mended:
+        distrusted = any(fault.in_passages and not fault.derived for fault in faults)
+        derived = [] if distrusted or not self._repair else [fault for fault in faults if fault.derived]
+        if derived:
             await self._store.write(
                 content.renew, document.id, await asyncio.to_thread(self._prepare, document)
             )
-        return Finding(document.id, document.title, [fault.what for fault in faults], may_be_mended)
+        return Finding(
+            document.id,
+            document.title,
+            [fault.what for fault in faults],
+            repaired=len(derived) == len(faults),
+            done=[f"{fault.what} ({fault.remedy})" for fault in derived],
+            left=[
+                f"{fault.what} ({_HELD_BACK if fault.derived else fault.remedy})"
+                for fault in faults
+                if fault not in derived
+            ]
+            if self._repair
+            else [],
+        )
 
     def _embed(self, title: str, chunks: Sequence[PreparedChunk]) -> Vectors:
         passages = [Passage(title, chunk.heading, chunk.text) for chunk in chunks]
         return self._embedder.embed(passages, context=self._store.context)
 
     def _prepare(self, document: Content) -> Prepared:
-        chunks = mended(document)
+        chunks = mended(document, self._embedder)
         counted = [replace(chunk, tokens=self._embedder.count_tokens(chunk.text)) for chunk in chunks]
         return Prepared(
             title=document.title,

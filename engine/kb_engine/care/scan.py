@@ -102,11 +102,13 @@ class Scan:
     def issues(self) -> list[str]:
         """Damage found so far, as messages."""
         hurt = [
-            f"Document {number} is hurt: {what}. kb check says more"
+            f"Document {number} is hurt: {what}. Stop the engine and run kb check --repair"
             for number, what in self._position.hurt.items()
         ]
         if len(hurt) > _MOST_NAMED:
-            hurt[_MOST_NAMED:] = [f"{len(hurt) - _MOST_NAMED} more documents are hurt; kb check names them"]
+            hurt[_MOST_NAMED:] = [
+                f"{len(hurt) - _MOST_NAMED} more documents are hurt; kb check --repair names them"
+            ]
         if self._renewed:
             hurt.append(f"{self._renewed} files of the search index were damaged, and made anew")
         return hurt

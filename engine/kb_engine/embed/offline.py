@@ -49,6 +49,11 @@ class OfflineEmbedder:
     def identity(self) -> EmbedderIdentity:
         return EmbedderIdentity(self._embedder.name, self._embedder.dimensions, context=True)
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text at most."""
+        return self._embedder.max_tokens
+
     def count_tokens(self, text: str) -> int:
         return self._embedder.count_tokens(text)
 

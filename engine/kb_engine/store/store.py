@@ -123,7 +123,9 @@ class Store(ABC):
         """Record that these chunks have no vector."""
         if new := set(chunk_ids) - self._lost:
             self._lost = self._lost | new
-            logger.warning("passages have no vector; kb check names them", extra={"passages": len(new)})
+            logger.warning(
+                "passages have no vector; kb check --repair makes them anew", extra={"passages": len(new)}
+            )
 
     async def lost_vectors(self) -> int:
         """Return the number of passages known to lack a vector. A repair gives them new ids, so they drop

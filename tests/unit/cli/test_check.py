@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
          1, "not that of its passage", True),
         ("UPDATE chunks SET text = 'other' WHERE id = 2", 1, "not what stands in its text", False),
         ("UPDATE documents SET chunk_count = 9 WHERE id = 2", 2, "counts other passages", False),
+        ("DELETE FROM chunks WHERE id = 2", 1, "passages are missing", False),
+        ("DELETE FROM chunks WHERE document_id = 1 AND position = (SELECT max(position) FROM chunks "
+         "WHERE document_id = 1)", 1, "passages are missing", False),
+        ("UPDATE vectors SET vector = x'00' WHERE chunk_id = 1", 1, "a vector is missing or damaged", False),
     ],
 )  # fmt: skip
 def test_what_is_derived_is_made_again(
@@ -101,6 +106,16 @@ def test_what_is_derived_is_made_again(
         (
             "UPDATE chunks SET text = 'other' WHERE document_id = 2",
             "not what stands in its text",
+        ),
+        ("DELETE FROM note_texts", "its text is gone"),
+        (
+            "DELETE FROM chunks WHERE document_id = 2 AND position = "
+            "(SELECT max(position) FROM chunks WHERE document_id = 2)",
+            "passages are missing",
+        ),
+        (
+            "UPDATE chunks SET text = replace(text, 'hard', 'soft') WHERE document_id = 2",
+            "not the one that was stored",
         ),
     ],
 )
@@ -146,12 +161,87 @@ def test_a_base_of_postgresql_is_mended_too(
         assert check(kb, tmp_path / "home", "--deep")[0] == Exit.OK
 
 
-def test_a_base_that_cannot_be_opened_for_a_vector_is_embedded_again(kb: Kb, home: Path) -> None:
+def test_a_kept_version_whose_text_changed_is_named(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engines.engine(home, api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        assert kb("rm", "2", "--yes")[0] == Exit.OK
+    assert check(kb, home)[0] == Exit.OK
+    hurt(home, "UPDATE versions SET text = replace(text, 'hard', 'soft')")
+    status, answer, error = check(kb, home, "--repair")
+    assert (status, [each["document_id"] for each in answer["hurt"]]) == (Exit.FAILED, [2])
+    assert "the text of its version 1 is not the one that was kept (the base has no other copy" in error
+
+
+def test_an_index_of_the_database_is_made_again_from_its_table(kb: Kb, home: Path) -> None:
+    with closing(sqlite3.connect(EngineSettings(home=home).database, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        sql = "SELECT sql FROM sqlite_schema WHERE name = 'documents_by_content'"
+        (whole,) = db.execute(sql).fetchone()
+        partial = "UPDATE sqlite_schema SET sql = ? WHERE name = 'documents_by_content'"
+        db.execute(partial, (f"{whole} WHERE id > 1",))
+        db.execute("PRAGMA writable_schema = RESET")
+        db.execute("REINDEX")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(partial, (whole,))
+    status, answer, error = check(kb, home)
+    assert (status, "missing from index documents_by_content" in error) == (Exit.FAILED, True)
+    assert error.endswith("kb check --repair makes again what is derived, and names the rest\n")
+    assert check(kb, home)[1] == answer
+    status, answer, error = check(kb, home, "--repair")
+    assert (status, answer["damage"], len(answer["mended"])) == (Exit.OK, [], 2)
+    assert "mended (its indexes made again from its tables)" in error
+    assert check(kb, home) == (Exit.OK, {"documents": 2, "damage": [], "hurt": []}, "")
+
+
+def test_without_repair_nothing_is_changed(kb: Kb, home: Path) -> None:
+    hurt(home, "DELETE FROM chunks WHERE id = 2", "DELETE FROM vectors WHERE chunk_id = 1")
+
+    def dump() -> list[str]:
+        with closing(sqlite3.connect(EngineSettings(home=home).database)) as db:
+            return [*db.iterdump()]
+
+    before = dump()
+    status, _, error = check(kb, home)
+    assert (status, "kb check --repair makes again" in error) == (Exit.FAILED, True)
+    assert dump() == before
+
+
+def test_what_can_be_mended_is_mended_beside_what_cannot(kb: Kb, home: Path) -> None:
+    """A missing file keeps no vector from being made; a wrong passage does."""
+    (file,) = originals_of(EngineSettings(home=home).database).iterdir()
+    file.unlink()
+    vectors = "(SELECT id FROM chunks WHERE document_id = 2)"
+    hurt(home, f"DELETE FROM vectors WHERE chunk_id IN {vectors}")
+    status, answer, error = check(kb, home, "--repair")
+    (found,) = answer["hurt"]
+    assert (status, found["repaired"]) == (Exit.FAILED, False)
+    assert found["done"] == ["a vector is missing or damaged (embedded again)"]
+    assert found["left"] == ["its file is missing (the base has no other copy of the file)"]
+    assert "embedded again): mended" in error
+    hurt(
+        home,
+        f"DELETE FROM vectors WHERE chunk_id IN {vectors}",
+        "UPDATE chunks SET text = replace(text, 'hard', 'soft') WHERE document_id = 2",
+    )
+    _, answer, _ = check(kb, home, "--repair")
+    assert answer["hurt"][0]["done"] == []
+    assert "a vector is missing or damaged (the passages are to be right first)" in answer["hurt"][0]["left"]
+
+
+def test_a_base_with_a_damaged_vector_is_opened_and_says_how_it_is_mended(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurt(home, "UPDATE vectors SET vector = x'00' WHERE chunk_id = 1")
-    status, _, error = kb("check", "--home", str(home), "--embedder", "hash")
-    assert (status, "the vector of chunk 1 is damaged" in error, "kb reindex" in error) == (1, True, True)
-    assert kb("reindex", "--home", str(home), "--embedder", "hash")[0] == Exit.OK
-    assert check(kb, home, "--deep")[0] == Exit.OK
+    with engines.engine(home, api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        (issue,) = kb.json("status")["issues"]
+        assert ("1 passages have no vector" in issue, "kb check --repair" in issue) == (True, True)
+    assert check(kb, home, "--repair")[0] == Exit.OK
+    with engines.engine(home, api_key=KEY) as url:
+        monkeypatch.setenv("KB_ENGINE_URL", url)
+        assert not kb.json("status").get("issues")
 
 
 def test_a_base_in_use_or_of_another_model_is_not_checked(

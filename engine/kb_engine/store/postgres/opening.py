@@ -50,9 +50,9 @@ _MISSING = (
 
 async def prepare(
     address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS, *, unfinished: bool = False
-) -> tuple[str, EmbedderIdentity]:
-    """Migrate the base to the current layout; return the search path of its connections and the base's
-    embedder.
+) -> tuple[str, EmbedderIdentity, str | None]:
+    """Migrate the base to the current layout; return the search path of its connections, the base's embedder,
+    and the time of the latest idempotency key.
 
     Raises:
         BaseRefused: the base cannot be opened; the subclass gives the reason.
@@ -63,7 +63,8 @@ async def prepare(
             bound = bound_embedder(address, stored, embedder)
             if bound is not stored:
                 await set_embedder(db, bound)
-        return str(await value(db, "SELECT current_setting('search_path')")), bound
+        newest = await value(db, "SELECT max(created_at) FROM idempotency")
+        return str(await value(db, "SELECT current_setting('search_path')")), bound, newest
 
 
 async def filled_by(address: Address) -> EmbedderIdentity:

@@ -375,6 +375,25 @@ UPDATE documents SET
 CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL;
 """  # noqa: S608
 
+# Passages and versions are known by hashes of their texts. A document that lacks passages has none, nor has a
+# text that is not kept as it is (`connection.to_base`).
+_VERSION_16 = """
+ALTER TABLE documents ADD COLUMN passages_hash text COLLATE "C";
+ALTER TABLE versions ADD COLUMN text_hash text COLLATE "C";
+UPDATE documents SET passages_hash = known.hash
+  FROM (
+    SELECT document_id, count(*) AS passages, max(position) AS last, encode(sha256(convert_to(string_agg(
+        encode(sha256(convert_to(text, 'UTF8')), 'hex'), '' ORDER BY position), 'UTF8')), 'hex') AS hash
+      FROM chunks GROUP BY document_id HAVING NOT bool_or(text LIKE E'%\\x01%')
+  ) known
+  WHERE known.document_id = documents.id AND known.passages = documents.chunk_count
+    AND known.last = documents.chunk_count - 1;
+UPDATE documents SET passages_hash = encode(sha256(''), 'hex')
+  WHERE chunk_count = 0 AND id NOT IN (SELECT document_id FROM chunks);
+UPDATE versions SET text_hash = encode(sha256(convert_to(text, 'UTF8')), 'hex')
+  WHERE text NOT LIKE E'%\\x01%';
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -392,6 +411,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_13,
     _VERSION_14,
     _VERSION_15,
+    _VERSION_16,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -74,7 +74,7 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, originals, search
-from kb_engine.store.repository.transaction import Clock, Read, Write
+from kb_engine.store.repository.transaction import Clock, Elapsed, Read, SteadyClock, Write, elapsed_seconds
 from kb_engine.store.store import Store, bounded, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
@@ -111,6 +111,7 @@ async def open_postgres(
     bounds: Bounds = DEFAULT_BOUNDS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
+    elapsed: Elapsed = elapsed_seconds,
     wait: float = WAIT_SECONDS,
     exact_below: int = EXACT_BELOW,
     index: Index | None = None,
@@ -125,9 +126,12 @@ async def open_postgres(
     Raises:
         BaseRefused: the base cannot be opened; the message is for the operator.
     """
-    search_path, bound = await prepare(address, embedder, wait, unfinished=unfinished)
+    search_path, bound, newest = await prepare(address, embedder, wait, unfinished=unfinished)
     connections = Connections(address, search_path)
-    store = PostgresStore(address, connections, search_path, bound, bounds, lease_seconds, clock, exact_below)
+    steady = SteadyClock(clock, elapsed, newest)
+    store = PostgresStore(
+        address, connections, search_path, bound, bounds, lease_seconds, steady, exact_below
+    )
     if index is not None:
         store.follow_with(index)
     return store

@@ -11,6 +11,7 @@ other.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,61 @@ F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 
 Clock = Callable[[], datetime]
+Elapsed = Callable[[], float]
+"""Seconds, of which differences count."""
 Row = Sequence[Any]
+
+
+class SteadyClock:
+    """The system's clock, and two that do not follow it when it is put forward.
+
+    A clock that is days ahead, and corrected later, must not end what is kept for a time. So a store counts
+    from the time at which it was opened, by a clock that nobody sets:
+
+        now      the time of the system                                all other stamps
+        steady   opened + elapsed, or `now` where that is earlier      versions expire
+        counted  the later of opened and newest key, + elapsed         stamps of idempotency keys
+        seen     the earlier of the two + elapsed, or `steady`         idempotency keys are forgotten
+
+    The newest key is that of the base when it was opened. The time in which no engine ran is not counted for
+    keys, since a wrong clock at the start looks the same: each is kept for 24 hours or longer, and a sweep
+    takes no more than the time that has passed since the base was opened. Only a clock that is ahead over two
+    starts, with a key in between, ends keys early.
+    """
+
+    def __init__(self, clock: Clock, elapsed: Elapsed, newest: str | None) -> None:
+        """`newest` is the stamp of the latest idempotency key in the base; None: it has none."""
+        self._clock = clock
+        self._elapsed = elapsed
+        self._since = elapsed()
+        self._opened = clock()
+        self._newest = None if newest is None else parse(newest)
+
+    def __call__(self) -> datetime:
+        return self._clock()
+
+    def steady(self) -> datetime:
+        """The time of the system, without what it was put forward since the store was opened."""
+        return min(self._clock(), self._opened + self._passed)
+
+    def counted(self) -> datetime:
+        """A time that goes on evenly, and is later than all keys that were there."""
+        return max(self._opened, self._newest or self._opened) + self._passed
+
+    def seen(self) -> datetime:
+        """The latest time that is known to have come."""
+        return min(self.steady(), min(self._opened, self._newest or self._opened) + self._passed)
+
+    @property
+    def _passed(self) -> timedelta:
+        return timedelta(seconds=self._elapsed() - self._since)
+
+
+def elapsed_seconds() -> float:
+    """Seconds by a clock that nobody sets; on Linux those in which the machine sleeps are counted too."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
 
 _ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
 
@@ -109,6 +164,21 @@ class Read(ABC):
         """The time of the transaction, constant throughout it."""
         return stamp(self.clock())
 
+    @property
+    def steady(self) -> str:
+        """`now`, without forward jumps of the clock since the store was opened."""
+        return stamp(self.clock.steady()) if isinstance(self.clock, SteadyClock) else self.now
+
+    @property
+    def counted(self) -> str:
+        """A time that advances evenly while a store is open."""
+        return stamp(self.clock.counted()) if isinstance(self.clock, SteadyClock) else self.now
+
+    @property
+    def seen(self) -> str:
+        """The latest time that has certainly been reached."""
+        return stamp(self.clock.seen()) if isinstance(self.clock, SteadyClock) else self.now
+
     # Each statement about documents, jobs, versions or collections includes one of these conditions, or an id
     # obtained from a statement that does. Without an access scope they are empty and cost nothing.
 
@@ -159,10 +229,6 @@ class Read(ABC):
         """Return the first value of the first row, or None."""
         found = await self.rows(sql, values)
         return found[0][0] if found else None
-
-    async def damage(self) -> list[str]:
-        """Return the faults found by the database's own integrity check, if it has one."""
-        return []
 
     @abstractmethod
     async def size(self) -> int:
@@ -334,7 +400,7 @@ async def answer_or_job(read: Read, idempotency: Idempotency) -> tuple[bytes, st
     found = await read.row(
         "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
-        (idempotency.credential, idempotency.operation, idempotency.key, _forgotten_at(read.now)),
+        (idempotency.credential, idempotency.operation, idempotency.key, _forgotten_at(read.seen)),
     )
     if found is None:
         return None
@@ -347,7 +413,7 @@ async def keep_answer(
     write: Write, idempotency: Idempotency, answer: msgspec.Struct, job_id: str | None = None
 ) -> None:
     """Store a response. With `job_id` it is provisional until that job ends."""
-    await write.rows(write.forget_answers, (_forgotten_at(write.now),))
+    await write.rows(write.forget_answers, (_forgotten_at(write.seen),))
     await write.rows(
         # A conflicting row is over a day old, about to be deleted by another engine.
         "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at, job_id) "
@@ -360,7 +426,7 @@ async def keep_answer(
             idempotency.key,
             idempotency.fingerprint,
             msgspec.json.encode(answer),
-            write.now,
+            write.counted,
             job_id,
         ),
     )

@@ -22,7 +22,7 @@ DOCUMENT = (
     "id", "uid", "kind", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256",
     "metadata", "source_type", "dedup_scope", "status", "status_reason", "extraction_method", "pages",
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
-    "note_hash",
+    "note_hash", "passages_hash",
 )  # fmt: skip
 """The columns of a document, the same on every database."""
 TABLES: Mapping[str, Sequence[str]] = {
@@ -32,7 +32,7 @@ TABLES: Mapping[str, Sequence[str]] = {
     ),
     "versions": (
         "document_id", "uid", "version", "removed", "kept_at", "expires_at", "members", "text", "passages",
-        "vectors", "original",
+        "vectors", "original", "text_hash",
     ),
 }  # fmt: skip
 """Columns of the tables. The key is the first column; for `versions` the first and third."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.documents import document_not_found
+from kb_contracts.semantics.documents import document_not_found, text_digest
 from kb_contracts.semantics.versions import check_version_kept
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
@@ -171,6 +171,30 @@ async def find(read: Read, key: int | str, version: int) -> Past:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Hurt:
+    """A version whose text is not the one that was kept."""
+
+    id: int
+    document_id: int
+    version: int
+    title: str
+
+
+async def hurt_after(read: Read, last: int, limit: int) -> tuple[list[Hurt], int]:
+    """The hurt ones of the next versions, in the order in which they were kept, and the last one read; 0: all
+    were. Begin with 0."""
+    columns = "id, document_id, version, members, text, text_hash"
+    sql = f"SELECT {columns} FROM versions WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+    found = await read.rows(sql, (last, limit))
+    hurt = [
+        Hurt(number, document_id, version, msgspec.json.decode(members, type=Members).title)
+        for number, document_id, version, members, text, known in found
+        if known not in (None, text_digest(text)[0])
+    ]
+    return hurt, int(found[-1][0]) if found else 0
+
+
 async def last(read: Read, document_id: int) -> int:
     """Return the highest kept version of a document, or 0."""
     return int(
@@ -194,7 +218,7 @@ async def _document(read: Read, key: int | str) -> int:
     kept = await read.value(
         f"SELECT v.document_id FROM versions v WHERE v.{'document_id' if is_number else 'uid'} = ? "  # noqa: S608
         f"AND v.expires_at > ?{where} LIMIT 1",
-        (key, read.now, *values),
+        (key, read.steady, *values),
     )
     if kept is None:
         raise document_not_found(key)
@@ -204,7 +228,7 @@ async def _document(read: Read, key: int | str) -> int:
 async def _check_kept(read: Read, document_id: int, version: int) -> None:
     where, values = read.version_within()
     sql = f"SELECT v.version FROM versions v WHERE v.document_id = ? AND v.expires_at > ?{where}"  # noqa: S608
-    found = await read.rows(sql, (document_id, read.now, *values))
+    found = await read.rows(sql, (document_id, read.steady, *values))
     check_version_kept(version, [int(number) for (number,) in found])
 
 
@@ -213,7 +237,7 @@ async def _page(
 ) -> m.PastVersionList:
     within, reached = read.version_within()
     where = f"WHERE {condition} AND expires_at > ?{within}"
-    bound = (*values, read.now, *reached)
+    bound = (*values, read.steady, *reached)
     total = await read.value(f"SELECT count(*) FROM versions v {where}", bound)  # noqa: S608
     found = await read.rows(
         f"SELECT {_LISTED} FROM versions v {where} ORDER BY id DESC LIMIT ? OFFSET ?",  # noqa: S608
@@ -273,6 +297,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         "expires_at": stamp(parse(write.now) + timedelta(days=write.bounds.version_days)),
         "members": msgspec.json.encode(members).decode(),
         "text": text,
+        "text_hash": text_digest(text)[0],
         "passages": msgspec.json.encode(places).decode(),
         "vectors": _joined(standing.vectors),
         "original": members.sha256 if members.kind == "file" else None,
@@ -316,7 +341,7 @@ async def brought_back(write: Write, past: Past) -> None:
 
 async def forget_expired(write: Write) -> int:
     """Delete the expired versions; return their number."""
-    return await _delete(write, "expires_at <= ?", (write.now,))
+    return await _delete(write, "expires_at <= ?", (write.steady,))
 
 
 @makes_room

@@ -22,12 +22,12 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from kb_contracts.semantics.documents import text_digest
 from kb_engine.disk import sync
 from kb_engine.store.port import BaseUnfinished
-from kb_engine.store.repository import jobs
-from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, value
+from kb_engine.store.repository import content, jobs, versions
+from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, transaction, value
 from kb_engine.store.sqlite.copying import copied
+from kb_engine.store.sqlite.damage import reindexed
 from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
 from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
@@ -38,6 +38,15 @@ from kb_engine.store.store import utc_now
 BASE, SPOOL, ORIGINALS, MANIFEST = "kb.sqlite", "spool", "originals", "backup.json"
 _TRIES = 20
 _NAMED = 5
+_PAGE = 200
+_UNUSED_ORIGINALS = (
+    "DELETE FROM originals WHERE sha256 NOT IN (SELECT sha256 FROM documents) "
+    "AND sha256 NOT IN (SELECT original FROM versions WHERE original IS NOT NULL)"
+)
+_DAMAGED = (
+    "kb check names all that is damaged, kb check --repair mends what it can, and kb backup --damaged copies "
+    "what is whole"
+)
 
 
 class BackupRefused(Exception):
@@ -49,6 +58,7 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     base.
 
     `uploads` counts the uploads of unfinished jobs, `failed_uploads` those of retryable failed jobs.
+    `left_out` lists the damaged parts of the base that are not in the backup.
     """
 
     made_at: str
@@ -59,10 +69,13 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, str]
     originals: int = 0
     failed_uploads: int = 0
+    left_out: list[str] = []
 
 
-def back_up(database: Path, spool: Path, to: Path) -> Backup:
+def back_up(database: Path, spool: Path, to: Path, *, damaged: bool = False) -> Backup:
     """Copy a base and its uploads into a new folder. Blocks; an engine may use the base meanwhile.
+
+    `damaged` copies what is whole where something is not, and says what was left out.
 
     Raises:
         BackupRefused: there is no base, the target exists, or the base is damaged or unfinished.
@@ -80,12 +93,15 @@ def back_up(database: Path, spool: Path, to: Path) -> Backup:
             if not any(gone):
                 break
         else:
-            missing = ", ".join(sorted(set.union(*gone))[:_NAMED])
-            raise BackupRefused(f"{database}: files that belong to it are missing: {missing}. Run kb check.")
+            if not damaged:
+                missing = ", ".join(sorted(set.union(*gone))[:_NAMED])
+                why = f"files that belong to it are missing: {missing}"
+                raise BackupRefused(f"{database}: {why}. {_DAMAGED}")
+        left_out = _leave_out(copy) if damaged else []
         for folder, names in needed.items():
             for name in _names(copy / folder) - names:
                 (copy / folder / name).unlink()
-        backup = _read_back(copy)
+        backup = _read_back(copy, left_out)
         (copy / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(backup)))
         for path in sorted(copy.rglob("*")):
             sync(path)
@@ -200,20 +216,22 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
             return {SPOOL: run_to_end(jobs.spooled(SqliteRead(copy, utc_now))), ORIGINALS: kept}
 
 
-def _read_back(copy: Path) -> Backup:
+def _read_back(copy: Path, left_out: list[str]) -> Backup:
     """Read and verify the whole backup, and return its manifest."""
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         uploads, originals = _names(copy / SPOOL), _names(copy / ORIGINALS)
         beside = [f"{SPOOL}/{each}" for each in uploads] + [f"{ORIGINALS}/{each}" for each in originals]
         files = {name: _digest(copy / name) for name in (BASE, *sorted(beside))}
-        problems = damage_of(db) + _hurt_notes(db)
+        problems = damage_of(db)
+        if not problems:  # what the pages of a damaged base say is not worth being compared
+            problems += [why for _, why in (*_hurt_documents(db), *_hurt_versions(db))]
         problems += [
             f"the kept file {name} is not what was sent"
             for name in sorted(originals)
             if files[f"{ORIGINALS}/{name}"] != name
         ]
         if problems:
-            raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}")
+            raise BackupRefused(f"the base is damaged: {'; '.join(problems[:_NAMED])}. {_DAMAGED}")
         failed = value(db, "SELECT count(*) FROM jobs WHERE retryable AND spool IS NOT NULL")
         return Backup(
             made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -224,16 +242,76 @@ def _read_back(copy: Path) -> Backup:
             files=files,
             originals=len(originals),
             failed_uploads=failed,
+            left_out=left_out,
         )
 
 
-def _hurt_notes(db: apsw.Connection) -> list[str]:
-    notes = "SELECT d.id, d.sha256, t.text FROM documents d JOIN note_texts t ON t.document_id = d.id"
-    return [
-        f"the text of document {document_id} is not what was sent"
-        for document_id, sha256, text in db.execute(notes)
-        if text_digest(str(text))[0] != sha256
-    ]
+def _hurt_documents(db: apsw.Connection) -> Iterator[tuple[int, str]]:
+    """The documents whose texts are not what they were, and why."""
+    read = SqliteRead(db, utc_now)
+    for (number,) in rows(db, "SELECT id FROM documents ORDER BY id"):
+        document = run_to_end(content.content(read, number))
+        if document is None:
+            continue
+        if not document.has_its_text:
+            why = "is gone" if document.text is None else "is not what was sent"
+            yield number, f"the text of document {number} {why}"
+        elif not document.has_its_passages:
+            yield number, f"passages of document {number} are missing, or not what was stored"
+
+
+def _hurt_versions(db: apsw.Connection) -> Iterator[tuple[int, str]]:
+    """The rows of versions whose text is not the one that was kept, and why."""
+    read, last = SqliteRead(db, utc_now), 0
+    while True:
+        hurt, last = run_to_end(versions.hurt_after(read, last, _PAGE))
+        for each in hurt:
+            yield each.id, f"the text of version {each.version} of document {each.document_id} is another one"
+        if not last:
+            return
+
+
+def _leave_out(copy: Path) -> list[str]:
+    """Take out of a copy what is damaged; what that was.
+
+    A document goes whole where its texts are hurt, a version likewise. A document without its kept
+    file stays, as its passages are whole; a job whose upload is missing goes, as it could only fail.
+
+    Raises:
+        BackupRefused: the tables are damaged, and not an index alone.
+    """
+    left_out = []
+    with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READWRITE)) as db:
+        db.pragma("foreign_keys", True)
+        if (damage := reindexed(db)).left:
+            why = "; ".join(damage.left)
+            raise BackupRefused(f"the base is damaged: {why}. Its tables are hurt: restore an earlier copy")
+        kept = [sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")]
+        wanted = run_to_end(jobs.spooled(SqliteRead(db, utc_now)))
+        gone = {
+            "DELETE FROM documents WHERE id = ?": [*_hurt_documents(db)],
+            "DELETE FROM versions WHERE id = ?": [*_hurt_versions(db)],
+            "DELETE FROM originals WHERE sha256 = ?": [
+                (name, f"the kept file {name} is missing, or is not what was sent")
+                for name in kept
+                if not (file := copy / ORIGINALS / name).is_file() or _digest(file) != name
+            ],
+            "DELETE FROM jobs WHERE spool = ?": [
+                (name, f"the upload {name} is missing, and its job is left out")
+                for name in sorted(wanted - _names(copy / SPOOL))
+            ],
+        }
+        with transaction(db):
+            for statement, found in gone.items():
+                db.executemany(statement, [(key,) for key, _ in found])
+                left_out += [why for _, why in found]
+            db.execute(_UNUSED_ORIGINALS)
+            if left_out:  # an index that keeps its data for itself is built again
+                db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
+        named = {name for (name,) in rows(db, "SELECT sha256 FROM originals")}
+        for name in _names(copy / ORIGINALS) - named:
+            (copy / ORIGINALS / name).unlink()
+    return left_out
 
 
 def _names(folder: Path) -> set[str]:

@@ -62,7 +62,10 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
 
 def damage_of(db: apsw.Connection) -> list[str]:
     """Return the faults found by SQLite's integrity check, and rows with a dangling foreign key."""
-    found = [str(line) for (line,) in rows(db, "PRAGMA integrity_check(5)") if line != "ok"]
+    try:
+        found = [str(line) for (line,) in rows(db, "PRAGMA integrity_check(5)") if line != "ok"]
+    except apsw.CorruptError as error:
+        return [str(error)]
     return found + [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
 
 
@@ -150,9 +153,6 @@ class SqliteRead(Read):
 
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         return self.db.execute(sql, values).fetchall()
-
-    async def damage(self) -> list[str]:
-        return damage_of(self.db)
 
     async def size(self) -> int:
         files = [Path(f"{self.db.filename}{end}") for end in ("", "-wal")]

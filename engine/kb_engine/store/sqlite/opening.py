@@ -20,6 +20,7 @@ from pathlib import Path
 import apsw
 import numpy as np
 
+from kb_engine.disk import NO_INODES, lacks_inodes
 from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
@@ -160,6 +161,8 @@ def _refusals(path: Path) -> Iterator[None]:
         why = f"it is no SQLite file, or it is damaged ({error}). Restore it from a copy."
         raise NotABase(path, why) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
+        if not isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError) and lacks_inodes(path):
+            raise BaseUnwritable(path, NO_INODES) from error
         raise BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
     except (apsw.FullError, apsw.IOError) as error:
         raise BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import apsw
 
+from kb_engine.disk import NO_INODES, lacks_inodes
+
 T = TypeVar("T")
 
 RESERVE_BYTES = 16 * 1024 * 1024
@@ -39,6 +41,9 @@ class Reserve:
         freed by deletions serves new documents too.
         """
         self.give()
+        if lacks_inodes(self._file):  # SQLite needs those that are left for its log
+            logger.warning("no room is kept for deletions", extra={"error": NO_INODES})
+            return
         try:
             free = shutil.disk_usage(self._file.parent).free
             size = min(RESERVE_BYTES, max(least, free // 2 // _BLOCK * _BLOCK))

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import apsw
 
-from kb_contracts.semantics.documents import note_hash
+from kb_contracts.semantics.documents import note_hash, text_digest
 from kb_engine.index.words import TOKENIZER, index_text
 from kb_engine.store.port import UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
-from kb_engine.store.sqlite.connection import rows, set_meta, transaction
+from kb_engine.store.repository.content import passages_hash
+from kb_engine.store.sqlite.connection import rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import keep_layout
 from kb_engine.turns import SHORT_BYTES
 
@@ -338,6 +339,21 @@ def _sixteenth(db: apsw.Connection) -> None:
     db.execute("CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL")
 
 
+def _seventeenth(db: apsw.Connection) -> None:
+    """Passages and versions are known by hashes of their texts; a document that lacks passages has none."""
+    db.execute("ALTER TABLE documents ADD COLUMN passages_hash TEXT")
+    db.execute("ALTER TABLE versions ADD COLUMN text_hash TEXT")
+    passages = "SELECT position, text FROM chunks WHERE document_id = ? ORDER BY position"
+    for document_id, count in rows(db, "SELECT id, chunk_count FROM documents"):
+        found = rows(db, passages, (document_id,))
+        if [position for position, _ in found] == [*range(count)]:
+            known = passages_hash(text for _, text in found)
+            db.execute("UPDATE documents SET passages_hash = ? WHERE id = ?", (known, document_id))
+    for (number,) in rows(db, "SELECT id FROM versions"):
+        text = value(db, "SELECT text FROM versions WHERE id = ?", (number,))
+        db.execute("UPDATE versions SET text_hash = ? WHERE id = ?", (text_digest(text)[0], number))
+
+
 def _second(db: apsw.Connection) -> None:
     """Documents record their last change; jobs and idempotency keys become durable; CJK words are indexed."""
     db.execute(_VERSION_2_DOCUMENTS)
@@ -379,6 +395,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     "ALTER TABLE jobs ADD COLUMN reach TEXT",
     _VERSION_15,
     _sixteenth,
+    _seventeenth,
 )
 """The migration at index n leads from version n to version n + 1."""
 

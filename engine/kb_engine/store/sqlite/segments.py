@@ -43,7 +43,6 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Ids
 from kb_engine.index.words import Analyser
 from kb_engine.priority import lower_priority
-from kb_engine.store.port import NotABase
 from kb_engine.store.sqlite.connection import (
     VECTOR_TYPE,
     connect,
@@ -67,7 +66,7 @@ T = TypeVar("T")
 _CONTENT = (
     "SELECT c.document_id, d.title, d.language, c.id, c.heading, c.text, v.vector FROM chunks c "
     "JOIN documents d ON d.id = c.document_id JOIN vectors v ON v.chunk_id = c.id "
-    "WHERE c.id BETWEEN ? AND ? ORDER BY c.id"
+    "WHERE c.id BETWEEN ? AND ? AND length(v.vector) = ? ORDER BY c.id"
 )
 logger = logging.getLogger(__name__)
 
@@ -88,7 +87,6 @@ def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
     """Open the index of the base at `path`, up to date. Files that are not segments of it are removed.
 
     Raises:
-        NotABase: a vector is damaged.
         OSError: a file cannot be written.
     """
     folder = folder_of(path)
@@ -139,22 +137,18 @@ def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None
 def _read(db: apsw.Connection, path: Path, state: State, first: int, last: int) -> State:
     """Add the chunks with these ids from the base to the state; the last ones stay in memory."""
     analyser, folder = Analyser(), folder_of(path)
-    for batch in _batches(db, path, state.dimensions, first, last):
+    for batch in _batches(db, state.dimensions, first, last):
         state = _united(db, folder, state.with_added(batch, analyser), at_least=_AT_ONCE)
     return state
 
 
-def _batches(db: apsw.Connection, path: Path, dimensions: int, first: int, last: int) -> Iterator[Batch]:
+def _batches(db: apsw.Connection, dimensions: int, first: int, last: int) -> Iterator[Batch]:
     for (document_id, title, language), found in groupby(
-        db.execute(_CONTENT, (first, last)), lambda row: row[:3]
+        db.execute(_CONTENT, (first, last, 4 * dimensions)), lambda row: row[:3]
     ):
         chunks = list(found)
         for start in range(0, len(chunks), BATCH_ROWS):
             _, _, _, ids, headings, texts, vectors = zip(*chunks[start : start + BATCH_ROWS], strict=True)
-            for chunk_id, vector in zip(ids, vectors, strict=True):
-                if len(vector) != 4 * dimensions:
-                    why = f"the vector of chunk {chunk_id} is damaged. Restore a copy, or run kb reindex."
-                    raise NotABase(path, why)
             matrix = np.frombuffer(b"".join(vectors), VECTOR_TYPE).reshape(len(ids), dimensions)
             numbers = np.array(ids, np.int64)
             yield Batch(
@@ -200,7 +194,6 @@ def _renewed(path: Path, part: Part, dimensions: int, is_stopped: Callable[[], b
     """Rebuild a segment from the base, with the chunks of it that still exist.
 
     Raises:
-        NotABase: a vector is damaged.
         OSError: a file cannot be written.
         RenewalStopped: the store is being closed.
     """
@@ -208,7 +201,7 @@ def _renewed(path: Path, part: Part, dimensions: int, is_stopped: Callable[[], b
     languages: dict[int, str | None] = {}
     state = State(dimensions)
     with closing(connect(path)) as db:
-        for batch in _batches(db, path, dimensions, int(ids[0]), int(ids[-1])):
+        for batch in _batches(db, dimensions, int(ids[0]), int(ids[-1])):
             if is_stopped():
                 raise RenewalStopped
             if batch.language is None:

@@ -37,7 +37,7 @@ from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vecto
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
-from kb_engine.store.repository.transaction import Clock, Read, Write
+from kb_engine.store.repository.transaction import Clock, Elapsed, Read, SteadyClock, Write, elapsed_seconds
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
     SqliteWrite,
@@ -78,6 +78,7 @@ async def open_sqlite(
     embedder: EmbedderIdentity,
     bounds: Bounds = DEFAULT_BOUNDS,
     clock: Clock = utc_now,
+    elapsed: Elapsed = elapsed_seconds,
     index: Index | None = None,
     spool: Path | None = None,
     unfinished: bool = False,
@@ -93,7 +94,13 @@ async def open_sqlite(
         BaseRefused: the base cannot be opened; the message is for the operator.
     """
     store = await asyncio.to_thread(
-        _open, path, spool or path.with_name("spool"), embedder, bounds, clock, unfinished=unfinished
+        _open,
+        path,
+        spool or path.with_name("spool"),
+        embedder,
+        bounds,
+        (clock, elapsed),
+        unfinished=unfinished,
     )
     store.begin_upkeep()
     if index is not None:
@@ -102,7 +109,13 @@ async def open_sqlite(
 
 
 def _open(
-    path: Path, spool: Path, embedder: EmbedderIdentity, bounds: Bounds, clock: Clock, *, unfinished: bool
+    path: Path,
+    spool: Path,
+    embedder: EmbedderIdentity,
+    bounds: Bounds,
+    times: tuple[Clock, Elapsed],
+    *,
+    unfinished: bool,
 ) -> SqliteStore:
     lock = own(path, unfinished=unfinished)
     try:
@@ -115,10 +128,12 @@ def _open(
             # The index has every chunk with a vector, and possibly chunks whose vector was lost later.
             is_whole = value(db, "SELECT count(*) FROM chunks") == index.state.size
             lost = [] if is_whole else vectors.lost(db, index.state.dimensions)
+            newest = value(db, "SELECT max(created_at) FROM idempotency")
         reserve.take()
     except BaseException:
         lock.release()
         raise
+    clock = SteadyClock(*times, newest)
     store = SqliteStore(lock, reserve, index, originals, bounds, clock, context=bound.context)
     store._note_lost(lost)
     return store

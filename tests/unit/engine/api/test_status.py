@@ -37,7 +37,7 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = await eventually_async(lambda: issues(client), what="what the scan has found")
-    assert seen == ["Document 7 is hurt: a vector is missing. kb check says more"]
+    assert seen == ["Document 7 is hurt: a vector is missing. Stop the engine and run kb check --repair"]
     store = client.app[ENGINE].store
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]

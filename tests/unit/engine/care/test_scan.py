@@ -184,7 +184,10 @@ async def test_a_damaged_file_of_the_index_is_made_anew(
         await eventually_async(lambda: [*folder.iterdir()], what="a file of the index")
         async with scanning(parts, tmp_path / "scan.json") as scan:
             assert await scan.look() == []
-            (file,) = folder.iterdir()
+            found = await eventually_async(
+                lambda: [*folder.iterdir()], lambda files: len(files) == 1, what="one file of the index"
+            )
+            (file,) = found
             with file.open("r+b") as content:
                 content.write(b"\xff" * 8)
             (issue,) = await scan.look(hours=7 * 24)
@@ -242,5 +245,7 @@ async def test_twenty_hurt_documents_are_named_and_the_others_counted(
         await scan.settled()
         issues = scan.scan.issues
     assert [issue for issue in issues if "is hurt" in issue] == issues[:named]
-    further = [f"{count - named} more documents are hurt; kb check names them"] if count > named else []
+    further = (
+        [f"{count - named} more documents are hurt; kb check --repair names them"] if count > named else []
+    )
     assert issues[named:] == further

@@ -257,3 +257,40 @@ async def test_nothing_is_restored_over_a_base(tmp_path: Path) -> None:
     async with opened(restored.database) as base:
         (found,) = (await base.find("granite")).results
         assert found.chunk.text == "granite quarry"
+
+
+async def test_of_a_damaged_base_the_rest_is_copied_where_that_is_wanted(tmp_path: Path) -> None:
+    """Each thing that was left out is named, in the manifest too; what is restored of the copy is whole."""
+    home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
+    with_files(home)
+    with apsw.Connection(str(home.database)) as db:
+        db.execute("UPDATE jobs SET spool = 'lost', retryable = 1 WHERE seq = 1")
+    file = sorted(originals_of(home.database).iterdir())[0]
+    file.write_bytes(b"other")
+    with apsw.Connection(str(home.database)) as db:
+        db.execute("UPDATE note_texts SET text = 'something else'")
+        db.execute("UPDATE versions SET text = 'something else'")
+    with pytest.raises(BackupRefused, match=r"kb backup --damaged copies what is whole"):
+        home.back_up(tmp_path / "copy")
+    made = back_up(home.database, home.spool, tmp_path / "copy", damaged=True)
+    for expected in (
+        "is not what was sent",
+        "of version 1 of document",
+        f"kept file {file.name}",
+        "upload lost",
+    ):
+        assert any(expected in each for each in made.left_out), expected
+    assert (len(made.left_out), made.documents) == (4, 1)
+    assert '"left_out"' in (tmp_path / "copy" / MANIFEST).read_text()
+    restored.restore(tmp_path / "copy")
+    assert back_up(restored.database, restored.spool, tmp_path / "again").left_out == []
+
+
+async def test_a_hurt_passage_and_a_lost_text_keep_a_base_from_being_copied(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    await filled(home)
+    with apsw.Connection(str(home.database)) as db:
+        db.execute("UPDATE chunks SET text = 'granite quarrY' WHERE document_id = 1")
+        db.execute("DELETE FROM note_texts WHERE document_id = 2")
+    with pytest.raises(BackupRefused, match=r"passages of document 1 .*; the text of document 2 is gone"):
+        home.back_up(tmp_path / "copy")

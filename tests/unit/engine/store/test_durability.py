@@ -14,12 +14,15 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_engine.app import StartError, running
+from kb_engine.settings import EngineSettings
+from kb_engine.store.port import BaseUnwritable
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite import store
 from kb_engine.store.sqlite.connection import engine_error
 from kb_engine.store.sqlite.store import SqliteStore
-from tests.support.disks import fill, small_disk
+from tests.support.disks import fill, small_disk, take_inodes
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.stores import (
     Base,
@@ -417,3 +420,32 @@ async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
         await asyncio.gather(*pending)
     async with opened(tmp_path / "kb.db") as base:
         assert (await base.store.read(state.counts)).queue.queued == 20
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("left", range(4))
+async def test_without_inodes_an_engine_starts_or_says_so_in_one_line(tmp_path: Path, left: int) -> None:
+    """Whatever file is the first that cannot be made; with inodes it starts again."""
+    with small_disk(tmp_path / "disk", "64m", inodes=64) as disk:
+        settings = EngineSettings(home=disk / "home", embedder="hash", port=0)
+
+        async def start() -> None:
+            async with running(settings):
+                pass
+
+        await start()
+        take_inodes(disk, left)
+        try:
+            await start()
+        except (BaseUnwritable, StartError) as error:
+            said = str(error)
+            assert ("has no inodes free" in said, "Remove files there" in said, "\n" in said) == (
+                True,
+                True,
+                False,
+            )
+        else:
+            assert left
+        for other in disk.glob("other *"):
+            other.unlink()
+        await start()

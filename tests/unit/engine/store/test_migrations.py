@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.ragler import collection_id
-from kb_contracts.semantics.documents import WHITE_SPACE, note_hash
-from kb_engine.store.port import NotABase
+from kb_contracts.semantics.documents import WHITE_SPACE, note_hash, text_digest
 from kb_engine.store.repository import collections, documents, jobs, state
+from kb_engine.store.repository.content import passages_hash
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import all_documents, axis, direct, new_file, new_note, opened, prepared, visit
@@ -148,6 +148,20 @@ async def test_existing_notes_are_known_without_trailing_white_space(tmp_path: P
         assert db.execute("SELECT text FROM note_texts").get == text
 
 
+async def test_existing_texts_have_their_hashes_unless_passages_are_missing(old: Path) -> None:
+    with direct(old) as db:
+        migrate(db, old, MIGRATIONS[:16])
+        db.execute("DELETE FROM chunks WHERE document_id = 5")
+        db.execute(
+            "INSERT INTO versions (document_id, uid, version, removed, kept_at, expires_at, members, text, "
+            "passages) VALUES (9, 'u9', 1, 1, '', '', '{}', 'granite', '[]')"
+        )
+        migrate(db, old)
+        found = db.execute("SELECT id, passages_hash FROM documents ORDER BY id").fetchall()
+        assert found == [(3, passages_hash(TEXTS[:2])), (5, None), (6, passages_hash([]))]
+        assert db.execute("SELECT text_hash FROM versions").get == text_digest("granite")[0]
+
+
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
     async with opened(old) as base:
         changed = await base.update(3, "x", prepared("x"), version=1)
@@ -180,12 +194,13 @@ async def test_a_new_base_has_the_layout_of_a_migrated_one(old: Path, tmp_path: 
     assert dump(new)[:2] == dump(old)[:2]
 
 
-async def test_a_base_whose_old_rows_are_damaged_is_refused_with_its_rows(old: Path) -> None:
+async def test_an_old_vector_that_is_damaged_is_left_out(old: Path) -> None:
     """Vectors of another length than the embedder's would be read as nonsense."""
     with direct(old) as db:
         db.execute("UPDATE vectors SET vector = x'0000' WHERE chunk_id = 11")
-    with pytest.raises(NotABase, match="chunk 11"):
-        await visit(old)
+    async with opened(old) as base:
+        assert await base.store.lost_vectors() == 1
+        assert (await base.find("revalued", "vector", vector=axis(0))).lost == 1
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0], ids=["ends", "fails"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.documents import WHITE_SPACE, note_hash
+from kb_contracts.semantics.documents import WHITE_SPACE, note_hash, text_digest
 from kb_engine.address import address_of
 from kb_engine.store.port import (
     BaseTooNew,
@@ -24,6 +24,7 @@ from kb_engine.store.port import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.store import open_postgres
+from kb_engine.store.repository.content import passages_hash
 from tests.support.postgres import PASSWORD, Database, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
@@ -67,6 +68,39 @@ async def test_existing_notes_are_known_without_trailing_white_space() -> None:
     assert await empty.value("SELECT note_hash FROM documents WHERE id = 1") == note_hash("granite \u00e9")
     assert await empty.value("SELECT note_hash FROM documents WHERE id = 2") is None
     assert await empty.value("SELECT text FROM note_texts") == text
+
+
+async def test_existing_texts_have_their_hashes_unless_passages_are_missing() -> None:
+    """Nor has a text that the database cannot keep as it is, until its document changes."""
+    empty = await new_database(empty=True)
+    await empty.execute("CREATE EXTENSION vector")
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:15]))
+    texts = {1: ["granite \u00e9", "b"], 2: ["only the first"], 3: [], 4: ["with\0nul", "c"]}
+    for number, passages in texts.items():
+        count = 2 if number in (1, 2, 4) else 0
+        await empty.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, metadata, "
+            "dedup_scope, status, extraction_method, chunk_count, token_count, created_at, updated_at) "
+            f"VALUES ({number}, '{number}', 'file', 'x', 'text', 1, 'h', '{{}}', '', 'searchable', 'text', "
+            f"{count}, 0, '', '')"
+        )
+        for position, text in enumerate(passages):
+            await empty.execute(
+                "INSERT INTO chunks (id, uid, document_id, position, text, first, beyond, words, tokens) "
+                f"VALUES ({10 * number + position}, 'u', {number}, {position}, '{to_base(text)}', 0, 1, 1, 1)"
+            )
+    for number, text in enumerate(("granite \u00e9", "\0"), 1):
+        await empty.execute(
+            "INSERT INTO versions (document_id, uid, version, removed, kept_at, expires_at, members, text, "
+            f"passages) VALUES ({number}, 'u', 1, true, '', '', '{{}}', '{to_base(text)}', '[]')"
+        )
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
+    known = "SELECT passages_hash FROM documents WHERE id = {}"
+    found = [await empty.value(known.format(number)) for number in texts]
+    assert found == [passages_hash(texts[1]), None, passages_hash([]), None]
+    known = "SELECT text_hash FROM versions WHERE document_id = {}"
+    assert await empty.value(known.format(1)) == text_digest("granite \u00e9")[0]
+    assert await empty.value(known.format(2)) is None
 
 
 async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:

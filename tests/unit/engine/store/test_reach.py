@@ -91,6 +91,7 @@ UNBOUNDED = {
     "versions.keep": "of a document that is held",
     "versions.brought_back": "of a version that was found",
     "versions.drop_all": "to make room",
+    "versions.hurt_after": "the engine's own care of a base",
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import documents, jobs, versions
 from kb_engine.store.repository.transaction import answer_to, following, parse, stamp
 from tests.support.stores import Base, Place, all_documents, key, new_note, opened, prepared, refused
 
@@ -87,8 +87,9 @@ async def test_an_answer_is_kept_for_a_day_and_over_a_restart(base: Base) -> Non
     """Then the key is free, and its row goes with the next one stored."""
     await base.store.once(key(), documents.add_tags, 1, ["u"], None)
     await base.store.close()
-    base.clock.move(hours=24, seconds=-1)
+    base.clock.move(hours=1)
     async with opened(base.place, base.clock) as later:
+        later.clock.move(hours=24, seconds=-1)
         assert await later.store.read(answer_to, key()) is not None
         later.clock.move(seconds=1)
         assert await later.store.read(answer_to, key()) is None
@@ -96,6 +97,33 @@ async def test_an_answer_is_kept_for_a_day_and_over_a_restart(base: Base) -> Non
         assert await later.count("idempotency") == 1
     async with opened(base.place) as unchanged:
         assert (await all_documents(unchanged)).documents[0].tags == ["t", "u", "v"]
+
+
+async def test_a_clock_that_is_put_forward_ends_no_answer(base: Base) -> None:
+    """Neither while an engine runs nor at its start; what comes meanwhile is kept for a day as well."""
+    await base.store.once(key(), documents.add_tags, 1, ["u"], None)
+    base.clock.set_forward(days=40)
+    await base.store.once(key("during"), documents.add_tags, 1, ["v"], None)
+    assert await base.store.read(answer_to, key()) is not None
+    await base.store.close()
+    async with opened(base.place, base.clock) as later:
+        await later.store.once(key("after a start"), documents.add_tags, 1, ["w"], None)
+        later.clock.set_forward(days=-40)
+        for name in ("key", "during", "after a start"):
+            assert await later.store.read(answer_to, key(name)) is not None
+        later.clock.move(hours=24)
+        await later.store.once(key("next day"), documents.add_tags, 1, ["x"], None)
+        assert await later.store.read(answer_to, key()) is None
+
+
+async def test_a_clock_that_is_put_forward_ends_no_version(base: Base) -> None:
+    await base.store.write(documents.delete, 1)
+    base.clock.set_forward(days=400)
+    await base.store.write(versions.forget_expired)
+    assert (await base.store.read(versions.trash, 10, 0)).total == 1
+    base.clock.move(days=400)
+    await base.store.write(versions.forget_expired)
+    assert await base.count("versions") == 0
 
 
 MOMENTS = st.datetimes(timezones=st.just(UTC), max_value=datetime(9999, 12, 30))

@@ -1,0 +1,59 @@
+"""What SQLite finds wrong with the pages of a base that nobody uses, and its indexes made again.
+
+It stands apart from the store, which reads by the indexes as soon as it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from kb_engine.store.sqlite.connection import damage_of, transaction
+from kb_engine.store.sqlite.opening import latest, own
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was mended, and what is damaged still."""
+
+    mended: Sequence[str]
+    left: Sequence[str]
+
+    @property
+    def answer(self) -> dict[str, list[str]]:
+        """As a part of an answer, without what is empty but for `damage`."""
+        return {"damage": [*self.left]} | ({"mended": [*self.mended]} if self.mended else {})
+
+
+def examine(path: Path, *, repair: bool) -> Damage:
+    """Ask SQLite about a base, and with `repair` make its indexes again. Blocks; raises `BaseRefused`."""
+    lock = own(path)
+    try:
+        with latest(lock.path) as db:
+            return reindexed(db) if repair else Damage([], damage_of(db))
+    finally:
+        lock.release()
+
+
+def reindexed(db: apsw.Connection) -> Damage:
+    """Make the indexes of a damaged base again, from its tables.
+
+    Where it is damaged still, nothing has changed: an index of tables that are hurt is right about nothing.
+    """
+    before = damage_of(db)
+    if not before:
+        return Damage([], [])
+    with suppress(apsw.CorruptError, apsw.ConstraintError, _StillDamaged), transaction(db):
+        db.execute("REINDEX")
+        if damage_of(db):
+            raise _StillDamaged
+        return Damage(before, [])
+    return Damage([], before)
+
+
+class _StillDamaged(Exception):
+    """The transaction is to be rolled back."""

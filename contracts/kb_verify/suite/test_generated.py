@@ -67,9 +67,10 @@ def contract(target: Target, served: Served, kb: Client, silent: Mapping[str, st
     for name, part in fields.items():
         if "contentSchema" in part:
             part["format"] = _JSON_FORMAT.format(name=name)
-    # Of the JSON in a header no schema speaks that is enforced: the one that takes nothing away is sent. To
-    # engines that do not announce that they enforce it, it is one of the headers that they do not know.
+    # Most accesses would hide what requests are to meet: one that takes nothing away is sent. To engines
+    # that do not announce that they enforce the header, it is one that they do not know.
     if (header := contract["components"]["parameters"].get(ACCESS)) is not None:
+        del header["content"]
         header["schema"] = {"type": "string", "enum": ["{}"]} if kb.enforces_access else {"type": "string"}
     # The files that are sent are texts, of which OCR is not forced: no schema can say that.
     fields["force_ocr"]["enum"] = ["false"]

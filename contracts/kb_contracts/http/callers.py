@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from multidict import MultiMapping
 
 from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, Right, access_from, access_header
@@ -166,6 +166,30 @@ def check_unrepeated(headers: MultiMapping[str]) -> None:
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
             raise EngineError("unauthorized", f"Send the header {name} once.")
+
+
+def check_framing(request: web.Request) -> None:
+    """Refuse a target of another host than the header Host, and a transfer coding but `chunked`.
+
+    Of a target with a host RFC 9112 has the header ignored (3.2.2); the two agree in an honest request.
+    A coding that is not undone would be taken for the body (6.1).
+
+    Raises:
+        EngineError: `invalid_request`.
+    """
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise EngineError("invalid_request", "The only Transfer-Encoding taken is chunked.")
+    if request.raw_path.startswith("/") or request.raw_path == "*":
+        return
+    try:
+        authority = urlsplit(request.raw_path).netloc
+    except ValueError:
+        authority = ""
+    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
+        raise EngineError(
+            "invalid_request", "The target of the request has another host than its header Host."
+        )
 
 
 # Callers send the same few names with every request.

@@ -40,6 +40,7 @@ from kb_contracts.http.callers import (
     access_by_token,
     caller_header,
     caller_of,
+    check_framing,
     check_origin,
     check_unrepeated,
     credential_of,
@@ -371,6 +372,7 @@ def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audi
     access = access_by_token(api_key, access_of)
 
     def admit(request: web.Request) -> None:
+        check_framing(request)
         if request.path not in _OPEN:
             check_unrepeated(request.headers)
             found = access(token_of(request.headers))

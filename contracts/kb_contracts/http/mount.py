@@ -332,6 +332,10 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise body_too_large() from error
+        except web.RequestPayloadError as error:
+            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
+            why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
+            raise EngineError("invalid_request", f"The body {why}.") from error
         return decode_body(raw, operation.body)
     if operation.multipart is not None and request.content_type == "multipart/form-data":
         return None

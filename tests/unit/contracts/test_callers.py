@@ -56,6 +56,19 @@ async def test_a_transfer_coding_but_chunked_is_refused(client: Client, coding: 
     assert await status_of(client, head) == status
 
 
+async def test_a_body_that_is_not_in_its_coding_is_named_as_such(client: Client) -> None:
+    headers = {
+        "Authorization": "Bearer main",
+        "Content-Type": "application/json",
+        "Content-Encoding": "gzip",
+        "Content-Length": "14",
+    }
+    response = await client.post("/api/v1/search", data=b'{"query": "a"}', headers=headers)
+    problem = await response.json()
+    assert (response.status, problem["code"]) == (400, "invalid_request")
+    assert problem["detail"].startswith("The body is not gzip")
+
+
 class Seen(m.Response):
     """What the adapter has made of a caller."""
 

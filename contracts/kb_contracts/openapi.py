@@ -136,14 +136,10 @@ HEADERS: Mapping[str, Json] = {
             "name": ACCESS,
             "in": "header",
             "required": False,
-            "description": "for whom the call is made, as JSON in ASCII: what the key may do is narrowed to "
-            "these rights and to the documents that carry a tag within `reach`",
-            "schema": {
-                "type": "string",
-                "maxLength": MAX_ACCESS_BYTES,
-                "contentMediaType": _JSON,
-                "contentSchema": _access_schema(),
-            },
+            "description": "for whom the call is made, as JSON in ASCII of at most "
+            f"{MAX_ACCESS_BYTES} bytes: what the key may do is narrowed to these rights and to the documents "
+            "that carry a tag within `reach`",
+            "content": {_JSON: {"schema": _access_schema()}},
         },
     )
 }

@@ -104,6 +104,13 @@ class Sheet:
         self._axes: list[Axes] = [row[0] for row in axes]
         self._next = 0
 
+    def mark(self, name: str, start: float, end: float) -> None:
+        """Shade the seconds from `start` to `end` in all panels drawn so far, and name them in the first."""
+        for number, axes in enumerate(self._axes[: self._next]):
+            axes.axvspan(start, end, color="#dddddd", alpha=0.5, linewidth=0, label="" if number else name)
+        if self._next:
+            self._axes[0].legend(fontsize=8, loc="best")
+
     def lines(self, lines: Mapping[str, Line], *, y: str, x: str = "seconds", dashed: str = "") -> None:
         """Draw named lines; those whose name contains `dashed` are dashed."""
         axes = self._panel(y)
@@ -244,6 +251,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[Sample]
     budgets: Budgets
     complaints: list[str]
+    load_seconds: float | None = None
+    """Duration of the load in seconds; afterwards the users remove what they added. None: unknown."""
 
 
 def write_report(run: Run, folder: Path) -> Path:
@@ -288,6 +297,9 @@ def plot(run: Run, path: Path) -> None:
             for name in names
         }
         sheet.lines(lines, y=y)
+    end = max([*seconds, *(each.seconds for each in run.samples)], default=0.0)
+    if run.load_seconds is not None and run.load_seconds < end:
+        sheet.mark("clean-up", run.load_seconds, end)
     sheet.save(path, under=run.machine.line())
 
 

@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         samples=sampler.samples,
         budgets=budgets,
         complaints=complaints,
+        load_seconds=plan.seconds,
     )
     page = write_report(run, options.out)
     sys.stdout.write(f"{summary(figures)}\nreport: {page}\n")

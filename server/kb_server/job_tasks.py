@@ -111,4 +111,5 @@ def task_of(job: m.Job) -> Task:
         created_at=job.created_at,
         changed_at=job.finished_at or job.started_at or job.created_at,
         message=job.step if job.error is None else job.error.message,
+        progress=job.progress,
     )

@@ -132,6 +132,8 @@ class Task:
     created_at: str
     changed_at: str
     message: str
+    progress: float = 0.0
+    """From 0 to 1."""
 
 
 class Tasks(Protocol):

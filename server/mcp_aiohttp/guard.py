@@ -38,6 +38,7 @@ from mcp_aiohttp.protocol.caller import NOBODY, Caller, Identity
 from mcp_aiohttp.protocol.jsonrpc import (
     HOST_NOT_ALLOWED,
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     ORIGIN_NOT_ALLOWED,
     Refusal,
     error_bytes,
@@ -164,6 +165,37 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
+# --- framing --------------------------------------------------------------------------------------
+
+
+def _check_framing(request: web.Request) -> None:
+    """Let pass a target of the host in the header Host, with a body that is not coded, or `chunked`.
+
+    Of a target with a host RFC 9112 has the header ignored (3.2.2); the two agree in an honest request.
+
+    Raises:
+        Refusal: 501 for another transfer coding, 421 for a target of another host.
+    """
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise Refusal(
+            501,
+            INVALID_REQUEST,
+            "transfer_coding_not_supported",
+            "The only Transfer-Encoding taken is chunked.",
+        )
+    if request.raw_path.startswith("/") or request.raw_path == "*":
+        return
+    parts = _split(request.raw_path)
+    if parts is None or parts.netloc.lower() != request.headers.get(hdrs.HOST, "").lower():
+        raise Refusal(
+            421,
+            HOST_NOT_ALLOWED,
+            "host_not_allowed",
+            "The target of the request has another host than its header Host.",
+        )
+
+
 # --- all of it ------------------------------------------------------------------------------------
 
 
@@ -281,6 +313,7 @@ class Gate:
         return answer
 
     async def _check(self, request: web.Request) -> Identity:
+        _check_framing(request)
         identity = NOBODY
         if self.is_open(request):
             return identity

@@ -74,6 +74,21 @@ async def test_without_a_key_set_everyone_is_served(served: Served) -> None:
         assert response.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("target", "coding", "status"),
+    [
+        ("http://other.example/healthz", "chunked", b"421"),
+        ("http://localhost/healthz", "chunked", b"200"),
+        ("/healthz", "gzip, chunked", b"501"),
+    ],
+)
+async def test_targets_of_other_hosts_and_transfer_codings_are_refused(
+    served: Served, target: str, coding: str, status: bytes
+) -> None:
+    head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n"
+    assert (await raw(served.port, head.encode())).startswith(b"HTTP/1.1 " + status)
+
+
 async def test_a_caller_without_the_key_is_not_asked_for_its_body(serve: Serve) -> None:
     """`Expect: 100-continue` is answered with the refusal; with the key and a right size, by going on."""
     served = await serve(settings={"api_key": KEY})

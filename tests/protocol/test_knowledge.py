@@ -121,7 +121,7 @@ async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) 
 async def test_progress_is_streamed_under_the_callers_token(
     served: Served, knowledge: Knowledge, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kb_server.toolsets.knowledge.add._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("kb_server.following.LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(AfterTime(seconds=0.6))
     arguments = {"file_path": knowledge.file("bees.html"), "async": False}
     message = call("knowledge-add", meta={"progressToken": "task-uuid"}, **arguments)

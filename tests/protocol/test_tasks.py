@@ -13,15 +13,17 @@ import pytest
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
-from kb_simulator import FailAt, Stuck
+from kb_simulator import AfterTime, FailAt, Stuck
 from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.mcp_messages import (
+    BOTH,
     LATEST_HANDSHAKE,
     MODERN,
     PLAIN,
     call,
+    events,
     initialize,
     modern,
     modern_headers,
@@ -129,6 +131,31 @@ async def test_a_task_that_has_ended_tells_what_the_call_would_have(
     )
     waited = (await asked(served, note(wait_seconds=JOB_SECONDS)))["result"]["structuredContent"]
     assert waited.keys() == content.keys()
+
+
+@pytest.mark.parametrize("as_result", [True, False])
+async def test_progress_is_reported_until_the_job_ends(
+    served: Served, engine: SimulatedEngine, as_result: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the request that waits: `tasks/result` of a task, or a call with `wait_seconds`."""
+    monkeypatch.setattr("kb_server.following.LOOK_SECONDS", SILENCE)
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._REPORT_SECONDS", SILENCE)
+    engine.state.policy = AfterTime(seconds=0.6)
+    token = {"progressToken": "p1"}
+    if as_result:
+        task = (await asked(served, as_task(note())))["result"]["task"]
+        message = request("tasks/result", {"taskId": task["taskId"], "_meta": token})
+    else:
+        message = note(wait_seconds=JOB_SECONDS)
+        message["params"]["_meta"] = token
+    response = await served.post(message, {**OF_2025, **BOTH}, PATH)
+    *told, answer = events(response.text)
+    assert answer["result"]["structuredContent"]["status"] == "completed"
+    reached = [each["params"]["progress"] for each in told]
+    assert len(reached) > 2
+    assert reached == sorted(set(reached))
+    assert reached[-1] == 1.0
+    assert {each["params"]["progressToken"] for each in told} == {"p1"}
 
 
 async def test_a_refused_call_becomes_no_task(served: Served) -> None:

@@ -58,6 +58,11 @@ TIERS = (
         always=True,
     ),
     Tier("contract", tests=("tests/contract",), sources=("engine", "simulator")),
+    Tier(
+        "schemathesis",
+        tests=("tests/contract/test_schemathesis.py",),
+        sources=("engine", "simulator", "schemathesis.toml"),
+    ),
     Tier("engine", tests=("tests/unit/engine", "tests/unit/readers"), sources=("engine",)),
     Tier("faults", tests=("tests/faults",), sources=("engine", "server")),
     Tier(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from multidict import MultiMapping
 
 from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, Right, access_from, access_header
@@ -168,6 +168,30 @@ def check_unrepeated(headers: MultiMapping[str]) -> None:
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
             raise EngineError("unauthorized", f"Send the header {name} once.")
+
+
+def check_framing(request: web.Request) -> None:
+    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
+
+    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
+    The body of a request with another coding would be read encoded (6.1).
+
+    Raises:
+        EngineError: `invalid_request`.
+    """
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise EngineError("invalid_request", "The only Transfer-Encoding taken is chunked.")
+    if request.raw_path.startswith("/") or request.raw_path == "*":
+        return
+    try:
+        authority = urlsplit(request.raw_path).netloc
+    except ValueError:
+        authority = ""
+    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
+        raise EngineError(
+            "invalid_request", "The target of the request has another host than its header Host."
+        )
 
 
 # The same few names come with every request.

@@ -38,6 +38,7 @@ from kb_contracts.http.callers import (
     access_by_token,
     caller_header,
     caller_of,
+    check_framing,
     check_origin,
     check_unrepeated,
     credential_of,
@@ -319,6 +320,10 @@ async def _body(operation: AnyOperation, request: web.Request) -> Any:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise body_too_large() from error
+        except web.RequestPayloadError as error:
+            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
+            why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
+            raise EngineError("invalid_request", f"The body {why}.") from error
         return decode_body(raw, operation.body)
     if operation.multipart is not None and request.content_type == "multipart/form-data":
         return None
@@ -359,6 +364,7 @@ def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audi
     access = access_by_token(api_key, access_of)
 
     def admit(request: web.Request) -> None:
+        check_framing(request)
         if request.path not in _OPEN:
             check_unrepeated(request.headers)
             found = access(token_of(request.headers))

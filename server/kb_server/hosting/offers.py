@@ -240,7 +240,7 @@ class HostedTasks:
 
 def state_of(task: Task) -> TaskState:
     """A toolset's task as the protocol's."""
-    return TaskState(task.id, task.status, task.created_at, task.changed_at, task.message)
+    return TaskState(task.id, task.status, task.created_at, task.changed_at, task.message, task.progress)
 
 
 def _takes(prompt: Prompt, argument: str) -> bool:

@@ -14,15 +14,26 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client
-from mcp.types import CallToolResult, TextContent, Tool
+from kb_config.installing import install_command
+
+try:
+    from anyio.from_thread import BlockingPortal, start_blocking_portal
+    from mcp import Client
+    from mcp.types import CallToolResult, TextContent, Tool
+except ModuleNotFoundError as error:
+    words = f"{__name__} needs the package {(error.name or '').partition('.')[0]}, which is not installed; "
+    words += f"install what the extras `server` and `sim` have: {install_command('server', 'sim')}"
+    # Of an ImportError pytest prints a traceback. It imports this package before the plugin in it.
+    if "pytest" in sys.modules:
+        raise sys.modules["pytest"].UsageError(words) from error
+    raise ModuleNotFoundError(words, name=error.name) from error
 
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.ragler_http import HttpRagler

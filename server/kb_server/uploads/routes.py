@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import ContentEncodingError
 
 from kb_server.uploads.service import Uploads
 from kb_server.uploads.upload import UploadError
@@ -58,6 +59,13 @@ async def _body(request: web.Request) -> AsyncIterator[bytes]:
         async for block in request.content.iter_chunked(_READ_BYTES):
             yield block
     except (web.RequestPayloadError, ConnectionError) as error:
+        if isinstance(error.__cause__, ContentEncodingError) or isinstance(error, ContentEncodingError):
+            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
+            raise UploadError(
+                "body_malformed",
+                f"The body is not {coding}, as its header Content-Encoding says; nothing of it is kept. "
+                "Send it as it is, without the header.",
+            ) from error
         raise UploadError(
             "body_incomplete", "The body broke off; nothing of it is kept. Send it again."
         ) from error

@@ -61,6 +61,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 OPEN_UPLOADS = 64
+IDLE_SECONDS = 60.0
+"""Time without a byte after which an upload gives way to another, where callers share their places."""
 TOKEN_BYTES = 32
 BLOCK_BYTES = MEBIBYTE
 """What is written, read or hashed of a file at a time; a body that arrives has two of them in memory."""
@@ -141,8 +143,8 @@ class Uploads:
     ) -> Started:
         """Begin an upload; refused where there is no room for its bytes now, though none is kept for it.
 
-        `owner` alone may go on with it. `most_open` is how many that caller may have open at once, where that
-        is less than others may.
+        `owner` alone may go on with it; where that is anybody, an idle upload gives way to the new one.
+        `most_open` is how many that caller may have open at once, where that is less than others may.
         """
         if new.total_size is not None:
             check_size(new.total_size, self._limits.file_bytes)
@@ -176,8 +178,38 @@ class Uploads:
             self._admit_bytes(ledger, upload.total_size or 1, caller)
 
         await self._open()
-        await self._in_thread(partial(self._staging.create, upload, admit))
+        try:
+            await self._in_thread(partial(self._staging.create, upload, admit))
+        except UploadError as error:
+            # A place of one caller alone is nobody else's loss.
+            shared = error.code == "too_many_uploads" and owner == ANYBODY
+            if not shared or not await self._make_place(caller):
+                raise
+            await self._in_thread(partial(self._staging.create, upload, admit))
         return Started(upload, token)
+
+    async def _make_place(self, caller: str) -> bool:
+        """Remove the oldest upload of `caller` without a byte for `IDLE_SECONDS`; True if there was one."""
+        latest = self._clock.monotonic() + self._limits.seconds - IDLE_SECONDS
+        holdings = await self._in_thread(self._staging.holdings)
+
+        def remove_if_idle(entry: Entry) -> bool:
+            upload = entry.read()
+            if entry.is_receiving() or entry.state(upload) is not State.OPEN or entry.staged().received:
+                return False
+            self._staging.remove(entry, upload)
+            return True
+
+        idle = sorted(
+            (each.deadline, upload_id)
+            for upload_id, each in holdings.items()
+            if each.caller == caller and not each.bytes and each.deadline <= latest
+        )
+        for _, upload_id in idle:
+            with suppress(UploadError):  # it was removed meanwhile
+                if await self._exclusively(upload_id, remove_if_idle):
+                    return True
+        return False
 
     async def chunk(
         self, upload_id: str, index: int, data: str, sha256: str | None = None, *, owner: str = ANYBODY

@@ -252,6 +252,11 @@ class Staging:
             admit(ledger)
             ledger[upload_id] = msgspec.structs.replace(holding, bytes=size)
 
+    def holdings(self) -> Ledger:
+        """A copy of what the open uploads hold."""
+        with self._ledger() as ledger:
+            return dict(ledger)
+
     def _let_go(self, upload_id: str) -> None:
         with self._ledger() as ledger:
             ledger.pop(upload_id, None)

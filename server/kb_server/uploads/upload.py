@@ -53,6 +53,7 @@ STATUS: Mapping[str, int] = {
     "sha256_mismatch": 409,  # the bytes are not the announced ones
     "upload_url_spent": 410,  # one whole body has arrived at this URL
     "invalid_base64": 400,  # a chunk's data is not strict base64
+    "body_malformed": 400,  # the body at the upload URL is not in its Content-Encoding
     "body_incomplete": 400,  # the body at the upload URL broke off
     "invalid_parameter": 422,  # a value does not fit (`parameter`)
     "missing_required_parameter": 422,  # nothing says where the file ends (`parameter`)

@@ -37,6 +37,8 @@ RESULT_SECONDS = 600.0
 POLL_MS = 2_000
 """How often a client is advised to look."""
 _LOOK_SECONDS = 20.0
+_REPORT_SECONDS = 0.5
+_LEAST_PROGRESS = 0.001
 _RELATED = "io.modelcontextprotocol/related-task"
 
 Context = ServerRequestContext[Any, Any]
@@ -52,6 +54,8 @@ class TaskState:
     created_at: str
     changed_at: str
     message: str = ""
+    progress: float = 0.0
+    """From 0 to 1."""
 
     @property
     def has_ended(self) -> bool:
@@ -161,12 +165,20 @@ class _Tasks:
     async def result(self, context: Context, params: _OfTask) -> dict[str, Any]:
         if _checked(context, params):
             raise _no_method(context)
-        waited = 0.0
-        while not (await self._source.state(context, params.task_id, _LOOK_SECONDS)).has_ended:
-            waited += _LOOK_SECONDS
+        # The token of the call is spent with its answer; that of this request lives as long as the wait.
+        reports = bool({"progressToken", "progress_token"} & set(context.meta or ()))
+        seconds = _REPORT_SECONDS if reports else _LOOK_SECONDS
+        waited, reached, message = 0.0, -1.0, ""
+        while not (task := await self._source.state(context, params.task_id, seconds)).has_ended:
+            if reports and (task.progress > reached or task.message != message):
+                reached, message = max(task.progress, reached + _LEAST_PROGRESS), task.message
+                await context.session.report_progress(reached, 1.0, message)
+            waited += seconds
             if waited >= RESULT_SECONDS:
                 words = f"The task has not ended within {RESULT_SECONDS:.0f} s. Ask again."
                 raise MCPError(SERVER_ERROR, words, {"error_type": "task_not_ended"})
+        if reports and task.status == "completed":
+            await context.session.report_progress(1.0, 1.0, task.message)
         result = await self._source.result(context, params.task_id)
         meta = {**result.get("_meta", {}), _RELATED: {"taskId": params.task_id}}
         return {**result, "_meta": meta}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -16,11 +17,56 @@ from kb_contracts.api.operations import BY_ID, OPERATIONS
 from kb_contracts.api.ragler import SERVICE, USER_ROLE
 from kb_contracts.http.callers import access_by_token, credential_of, narrowed, right_missing
 from kb_contracts.http.mount import Incoming, build_application
+from tests.support.patience import ANSWER_SECONDS
 
 NEWS = Access("news", frozenset(["read", "write"]), Reach(frozenset(["collection:news"])))
 KEYS: Mapping[str, Access] = {"all": EVERYTHING, "news": NEWS}
 
 Client = TestClient[web.Request, web.Application]
+
+
+async def status_of(client: Client, head: str) -> int:
+    """The status of a request whose head is sent as it is written, with an empty body."""
+    end = "0\r\n\r\n" if "Transfer-Encoding" in head else ""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(f"{head}Authorization: Bearer main\r\n\r\n{end}".encode())
+    line = await asyncio.wait_for(reader.readline(), ANSWER_SECONDS)
+    writer.close()
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://other.example/api/v1/status", "kb.example", 400),
+        ("http://kb.example:80/api/v1/status", "kb.example", 400),
+        ("http://KB.example/api/v1/status", "kb.example", 200),
+        ("/api/v1/status", "kb.example", 200),
+    ],
+)
+async def test_a_target_of_another_host_is_refused(
+    client: Client, target: str, host: str, status: int
+) -> None:
+    assert await status_of(client, f"GET {target} HTTP/1.1\r\nHost: {host}\r\n") == status
+
+
+@pytest.mark.parametrize(("coding", "status"), [("gzip, chunked", 400), ("chunked", 200), ("Chunked", 200)])
+async def test_a_transfer_coding_but_chunked_is_refused(client: Client, coding: str, status: int) -> None:
+    head = f"GET /api/v1/status HTTP/1.1\r\nHost: kb\r\nTransfer-Encoding: {coding}\r\n"
+    assert await status_of(client, head) == status
+
+
+async def test_a_body_that_is_not_in_its_coding_is_named_as_such(client: Client) -> None:
+    headers = {
+        "Authorization": "Bearer main",
+        "Content-Type": "application/json",
+        "Content-Encoding": "gzip",
+        "Content-Length": "14",
+    }
+    response = await client.post("/api/v1/search", data=b'{"query": "a"}', headers=headers)
+    problem = await response.json()
+    assert (response.status, problem["code"]) == (400, "invalid_request")
+    assert problem["detail"].startswith("The body is not gzip")
 
 
 class Seen(m.Response):

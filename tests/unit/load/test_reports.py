@@ -25,7 +25,7 @@ from kb_load.plan import (
     read_budgets,
 )
 from kb_load.processes import Machine, Sample, describe, slope
-from kb_load.report import Moment, Run, html, moments, percentile, table
+from kb_load.report import Moment, Run, Sheet, html, moments, percentile, plot, table
 from tests.support.stack import ROOT
 
 
@@ -228,6 +228,17 @@ def run(complaints: list[str]) -> Run:
         budgets=Budgets(tools={"kb_search": ToolBudget(p95=250)}),
         complaints=complaints,
     )
+
+
+def test_the_clean_up_phase_is_marked_in_every_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what comes after the load."""
+    marked: list[tuple[str, float, float]] = []
+    monkeypatch.setattr(Sheet, "mark", lambda _sheet, *phase: marked.append(phase))
+    samples = [Sample(seconds=at, name="server", resident_mib=80, cpu=0.2, sockets=4) for at in (0, 9, 14)]
+    ended = msgspec.structs.replace(run([]), samples=samples, load_seconds=10)
+    plot(ended, tmp_path / "plot.png")
+    plot(msgspec.structs.replace(ended, load_seconds=20), tmp_path / "plot.png")
+    assert marked == [("clean-up", 10, 14)]
 
 
 def test_a_ratio_is_to_the_ceiling_of_the_same_round() -> None:

@@ -21,6 +21,21 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
     return pytester.runpytest_subprocess(*plugins.split(), *options)
 
 
+def test_a_missing_extra_is_named_in_one_line(pytester: pytest.Pytester) -> None:
+    """As a plugin of the command line and as one of conftest.py."""
+    pytester.makepyfile(without_mcp="import sys\nsys.modules['mcp'] = None")
+    pytester.makepyfile(test_other="def test_it(): pass")
+    plugins = ("-p", "without_mcp", "-p", "no:cacheprovider")
+    results = [pytester.runpytest_subprocess(*plugins, "-p", "kb_server.testing.pytest_plugin")]
+    pytester.makeconftest("pytest_plugins = ['kb_server.testing.pytest_plugin']")
+    results.append(pytester.runpytest_subprocess(*plugins))
+    for result in results:
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        (line,) = [line for line in result.errlines if line.strip()]
+        assert line.startswith("ERROR: kb_server.testing needs the package mcp, which is not installed")
+        assert "extras `server` and `sim`" in line
+
+
 def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

@@ -30,6 +30,7 @@ from kb_server import collection_moves
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
+from kb_server.following import followed
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.offers import ResourceLink
 from kb_server.services import Services
@@ -153,7 +154,7 @@ class _SubmittingTool(KbTool[A, S]):
         call.defer(task_of(job), waits=waits)
         if wait > 0 and job.status not in m.FINAL_STATUSES:
             try:
-                job = await self.engine.wait_for_job(job.id, wait)
+                job = await followed(self.engine, self.services.clock, job, wait, call.progress)
             except EngineFault as fault:
                 return _Followed(job, None, f"Accepted, but not followed: {self.error_of(fault).message}")
         document = await document_of(self.engine, job, query)

@@ -17,6 +17,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.collection_tags import PREFIX, tags_for_submission, validate_tags
 from kb_server.engine_client.errors import EngineFault
+from kb_server.following import followed, step_of
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, ToolError
@@ -29,13 +30,11 @@ SYNC_SECONDS = 600.0
 
 QUEUED = "Document queued for processing"
 
-_LOOK_SECONDS = 0.5
 _CANCEL_SECONDS = 5.0
 _MAX_SOURCE_CHARS = 1_000
 _MAX_TITLE_CHARS = 500
 _BYTES_A_SECOND = 10_000
 """About what is extracted and embedded of a file on two cores; a guess until the engine has measured."""
-_LEAST_PROGRESS = 0.001  # with each notification progress has to grow, also where only the step is another
 
 
 class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -135,7 +134,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         call.defer(task_of(job), waits=not arguments.async_ and job.status not in m.FINAL_STATUSES)
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
-            await call.progress(job.progress, 1.0, _step(job))
+            await call.progress(job.progress, 1.0, step_of(job))
             answer = _queued(job, sent.size, QUEUED)
         else:
             answer = await self._followed(job, sent.size, call)
@@ -148,7 +147,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
     async def _followed(self, job: m.Job, size: int, call: Call) -> KnowledgeAddResult:
         """The document; the task where it takes too long, or where the engine cannot be asked any more."""
         try:
-            job = await self._ended(job, call)
+            job = await followed(self.engine, self.services.clock, job, SYNC_SECONDS, call.progress)
         except EngineFault as fault:
             why = self.error_of(fault, task_id=job.id).message
             return _queued(job, size, f"{QUEUED}; it cannot be followed: {why}")
@@ -178,19 +177,6 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             message=document.status_reason or UNSET,
         )
 
-    async def _ended(self, job: m.Job, call: Call) -> m.Job:
-        """The job at its end, or as it is after `SYNC_SECONDS`; each step and each growth is reported."""
-        clock, progress, step = self.services.clock, -_LEAST_PROGRESS, ""
-        ends = clock.monotonic() + SYNC_SECONDS
-        while job.status not in m.FINAL_STATUSES and clock.monotonic() < ends:
-            if job.progress > progress or job.step != step:
-                progress, step = max(job.progress, progress + _LEAST_PROGRESS), job.step
-                await call.progress(progress, 1.0, _step(job))
-            job = await self.engine.wait_for_job(job.id, _LOOK_SECONDS)
-        if job.status == "completed":
-            await call.progress(1.0, 1.0, job.step)
-        return job
-
 
 def adding_tasks(services: Services) -> JobTasks:
     """The jobs of files that are added, as tasks."""
@@ -198,13 +184,6 @@ def adding_tasks(services: Services) -> JobTasks:
     return JobTasks(
         services, (adding.name,), adding.added, ENGINE_WORDS, adding.error_members, adding.document_mark
     )
-
-
-def _step(job: m.Job) -> str:
-    """The job's step; of one that waits, for how long it will."""
-    if job.status != "queued" or job.estimated_seconds is None:
-        return job.step
-    return f"{job.step}, done in about {math.ceil(job.estimated_seconds)} s"
 
 
 def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:

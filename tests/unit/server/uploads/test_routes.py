@@ -68,6 +68,16 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         await client.close()
 
 
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_in_its_coding_is_named_as_such(site: Site, coding: str) -> None:
+    started = await site.start()
+    headers = {"Content-Encoding": coding, "Content-Length": str(len(DATA))}
+    status, refused = await site.put(started.token, DATA, **headers)
+    assert (status, refused["error"]) == (400, "body_malformed")
+    assert f"The body is not {coding}" in refused["message"]
+    assert site.staged() == []
+
+
 async def blocks(*parts: bytes) -> AsyncIterator[bytes]:
     for part in parts:
         yield part

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kb_server.engine_client.errors import EngineFailed, EngineUnreachable
-from kb_server.uploads.service import _SPARE_BYTES, TOKEN_BYTES, Limits, Uploads
+from kb_server.uploads.service import _SPARE_BYTES, IDLE_SECONDS, TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES, End, NewUpload, UploadError
 from tests.support.eventually import eventually_async
@@ -109,6 +109,33 @@ class TestStart:
             await bounded.start(1, caller="somebody else")
             desk.clock.seconds += 600
             await bounded.start(1)
+
+    async def test_an_upload_without_a_byte_gives_way_where_callers_share_their_places(
+        self, desk: Desk
+    ) -> None:
+        """Without keys all clients of an address do. Uploads with bytes, and those of a key, stay."""
+        async with desk.another(limits=replace(LIMITS, open_uploads=2)) as bounded:
+            idle, begun = await bounded.start(1), await bounded.start(2)
+            await bounded.uploads.chunk(begun, 0, "YQ==")
+            desk.clock.seconds += IDLE_SECONDS - 1
+            with pytest.raises(UploadError, match="at most 2"):
+                await bounded.start(1)
+            desk.clock.seconds += 1
+            new = await bounded.start(1)
+            with pytest.raises(UploadError, match="was not found"):
+                await bounded.uploads.abort(idle)
+            with pytest.raises(UploadError, match="at most 2"):
+                await bounded.start(1)
+            await bounded.uploads.abort(begun)
+            await bounded.uploads.abort(new)
+
+    async def test_an_idle_upload_of_a_key_keeps_its_place(self, desk: Desk) -> None:
+        async with desk.another(limits=replace(LIMITS, open_uploads=1)) as bounded:
+            new = NewUpload("a.pdf", 1, ["collection:documents"], "collection:documents")
+            await bounded.uploads.start(new, "news", owner="news")
+            desk.clock.seconds += IDLE_SECONDS
+            with pytest.raises(UploadError, match="at most 1"):
+                await bounded.uploads.start(new, "news", owner="news")
 
     async def test_a_data_folder_that_cannot_be_written_is_told(self, tmp_path: Path, desk: Desk) -> None:
         (tmp_path / "file").write_text("in the way")

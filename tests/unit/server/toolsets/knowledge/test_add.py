@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from kb_contracts.api.operations import CANCEL_JOB
+from kb_server import following
 from kb_server.toolsets.knowledge import add, files
 from kb_simulator import AfterTime, FailAt, Stuck
 from tests.support.documents import docx_of, large_pdf
@@ -189,7 +190,7 @@ async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowled
 async def test_a_call_that_waits_reports_the_steps(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(AfterTime(seconds=0.6))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     progress = [told[0] for told in knowledge.told]
@@ -211,7 +212,7 @@ async def test_a_new_step_is_reported_although_the_share_is_the_same(
 ) -> None:
     """Each report is further than the last one, as the protocol has it."""
     monkeypatch.setattr(add, "SYNC_SECONDS", 0.3)
-    monkeypatch.setattr(add, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(Stuck(step="Extracting text"))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     shares = [share for share, _, _ in knowledge.told]

@@ -1,0 +1,64 @@
+"""The documents of the contract under `schemathesis run`: the committed files, and no code of ours.
+
+`schemathesis.toml` has the rules that OpenAPI cannot state. `kb verify` generates requests that keep them
+(`test_suite.py`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api.operations import ApiSurface
+from kb_contracts.openapi import ABOUT, FOLDER
+from tests.support.engines import API_KEY, engine, simulator
+from tests.support.patience import SUITE_SECONDS
+from tests.support.scope import ALL
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+SEED = 1
+EXAMPLES = 100 if ALL else 25
+MAX_EXCEPTIONS = 10
+
+
+@pytest.fixture(scope="module", params=["engine", "simulator"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A SQLite engine, or a simulator, that needs a key."""
+    serving = engine(tmp_path_factory.mktemp("home")) if request.param == "engine" else simulator()
+    with serving as at:
+        yield at
+
+
+@pytest.mark.parametrize("surface", ApiSurface)
+def test_generated_requests_are_answered_as_the_document_says(url: str, surface: ApiSurface) -> None:
+    """Every default check, in all phases."""
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).with_name("schemathesis"), "run", FOLDER / ABOUT[surface].filename),
+            *("--url", url, "--header", f"Authorization: Bearer {API_KEY}"),
+            *("--seed", str(SEED), "--max-examples", str(EXAMPLES), "--generation-database", "none"),
+            *("--continue-on-failure", "--no-color"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SUITE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
+
+
+def test_exceptions_are_few_and_each_has_a_reason() -> None:
+    """At most ten tables, each below a comment."""
+    text = (ROOT / "schemathesis.toml").read_text("utf-8")
+    tables = [paragraph for paragraph in text.split("\n\n") if "\n[" in paragraph]
+    assert len(tables) == text.count("\n[") <= MAX_EXCEPTIONS
+    assert all(paragraph.startswith("# ") for paragraph in tables)
+    assert set(tomllib.loads(text)) == {"phases", "operations"}

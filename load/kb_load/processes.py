@@ -27,7 +27,7 @@ import psutil
 
 PACKAGES = (
     "kb-for-agents", "aiohttp", "msgspec", "uvloop", "mcp", "fastmcp", "uvicorn", "httptools", "starlette",
-    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino", "simpy",
+    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _PORTS = range(16_384, 32_768)

@@ -1,4 +1,4 @@
-"""`kb bench engines`: what further engines on one PostgreSQL add to taking in.
+"""`bench engines`: what further engines on one PostgreSQL add to taking in.
 
 `KB_STORE` names a database of a server on which databases may be made; without it a server of `embedded-
 postgres` is started for the run. Each number of engines gets a database of its own, and it is dropped in
@@ -33,10 +33,10 @@ import msgspec
 import psutil
 from aiohttp import web
 
+from bench import Option
+from bench.runner import Panel, Report
 from kb_engine.address import Address, address_of
 from kb_engine.chunk import CHUNK_CHARS
-from kb_load.bench import Option
-from kb_load.bench.runner import Panel, Report
 from kb_load.postgres import own_server
 from kb_load.processes import LOOPBACK, Running, free_port, running
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
+from bench.engine import BulkDocument, add_documents
 from kb_contracts.api import models as m
 from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
 from kb_engine.store.sqlite.store import open_sqlite
-from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
-from kb_load.bench.engine import BulkDocument, add_documents
 
 T = TypeVar("T")
 

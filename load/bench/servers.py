@@ -1,6 +1,6 @@
 """What stands beside `kb serve` in a benchmark, each a process of its own.
 
-    python -m kb_load.bench.servers bare --port 8902 --engine http://127.0.0.1:8901
+    python -m bench.servers bare --port 8902 --engine http://127.0.0.1:8901
 
 `engine` answers at once with fixed bytes, so that what a host costs is what is left: a search with seven
 results of realistic texts, made by seed; a file is read to its end and its bytes are counted. Nothing is
@@ -44,7 +44,7 @@ from kb_contracts.api import models as m
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-EXAMPLE_FILE = Path(__file__).parents[3] / "examples" / "hosting" / "everything_server.py"
+EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "hosting" / "everything_server.py"
 NAME = "kb_search"
 DESCRIPTION = "Search the knowledge base."
 RESULTS = 7

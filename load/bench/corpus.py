@@ -1,4 +1,4 @@
-"""The base of `kb bench search`: passages and questions by seed, and the exact answers to these.
+"""The base of `bench search`: passages and questions by seed, and the exact answers to these.
 
 Words follow Zipf's law, vectors lie around some hundred centres, a question has the words of Zipf's law and
 a vector near that of a passage. Or the words are those of text files, a question is a few of them in a row,

@@ -1,4 +1,4 @@
-"""`kb bench taking`: how fast a folder is taken in, beside the model alone, and what searches feel of it.
+"""`bench taking`: how fast a folder is taken in, beside the model alone, and what searches feel of it.
 
 In turns, for each runtime of the model: the model by itself, as many threads as cores, over the passages of
 the folder; and engines, each with a base of its own, that take the folder in from `POST /jobs` until the last
@@ -25,13 +25,8 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
-from kb_engine.chunk import chunks
-from kb_engine.embed.protocol import Embedder
-from kb_engine.embed.registry import embedder_from
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.sqlite.store import open_sqlite
-from kb_load.bench import Option
-from kb_load.bench.engine import (
+from bench import Option
+from bench.engine import (
     CHUNKS_EACH,
     Texts,
     ask,
@@ -41,7 +36,12 @@ from kb_load.bench.engine import (
     running_engine,
     submit,
 )
-from kb_load.bench.runner import Panel, Report, in_turn
+from bench.runner import Panel, Report, in_turn
+from kb_engine.chunk import chunks
+from kb_engine.embed.protocol import Embedder
+from kb_engine.embed.registry import embedder_from
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.sqlite.store import open_sqlite
 from kb_load.pdf import text_of_page
 from kb_load.report import percentile
 from kb_readers.model import Extraction
@@ -138,7 +138,7 @@ def run(
     """Measure.
 
     Raises:
-        kb_load.bench.engine.EngineFailed: a job failed.
+        bench.engine.EngineFailed: a job failed.
         kb_engine.embed.protocol.EmbedderUnavailable: a runtime is not installed.
     """
     files = list(_folder(passages, seed=_SEED))

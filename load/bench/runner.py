@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import httpx
 import msgspec
 
-from kb_load.bench.servers import search_response
+from bench.servers import search_response
 from kb_load.messages import CallFailed, Era, Message, result_of, tool_call
 from kb_load.processes import LOOPBACK, Machine, Running, describe, free_port, running
 from kb_load.report import Sheet, figures_table, percentile
@@ -332,7 +332,7 @@ class Standing:
 @contextmanager
 def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
     port = free_port()
-    program = ["-m", "kb_load.bench.servers", "engine", "--port", str(port)]
+    program = ["-m", "bench.servers", "engine", "--port", str(port)]
     with running("stub engine", program, folder, port=port) as engine:
         yield engine, f"http://{LOOPBACK}:{port}"
 

@@ -14,8 +14,8 @@ import tantivy
 from numpy.typing import NDArray
 from usearch.index import Index
 
-from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
-from kb_load.bench.peers import fused
+from bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
+from bench.peers import fused
 
 _CANDIDATES = 50
 

@@ -1,4 +1,4 @@
-"""What an agent waits for: `kb bench startup` and `kb bench ingestion`.
+"""What an agent waits for: `bench startup` and `bench ingestion`.
 
 startup     how long `kb stdio` takes to its first answer, beside what it must import. In turns: the import
             of the official SDK's server and of aiohttp alone; `kb stdio` with the toolset `kb`, to the
@@ -33,9 +33,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import aiohttp
 
+from bench import Option
+from bench.runner import Panel, Report
 from kb_config.rendezvous import Rendezvous
-from kb_load.bench import Option
-from kb_load.bench.runner import Panel, Report
 from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
 from kb_load.pdf import looping_pdf, pdf_of, text_of_page
 from kb_load.processes import LOOPBACK, clean_environment, free_port, running

@@ -1,4 +1,4 @@
-"""What a server answers while strangers hold on to its connections: `kb bench connections`.
+"""What a server answers while strangers hold on to its connections: `bench connections`.
 
 Against `kb serve` over a stub engine:
 
@@ -34,9 +34,9 @@ from typing import Annotated, ClassVar
 import msgspec
 import psutil
 
+from bench import Option
+from bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
 from kb_contracts.http.connections import connections_within_descriptors
-from kb_load.bench import Option
-from kb_load.bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
 from kb_load.report import percentile

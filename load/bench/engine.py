@@ -1,4 +1,4 @@
-"""`kb bench engine`: how fast the engine takes in, and how long a search takes as the base grows.
+"""`bench engine`: how fast the engine takes in, and how long a search takes as the base grows.
 
 Taking in is real: text files of a known number of passages go through extraction, chunking, embedding
 and commit. For searches the base is filled in bulk through the store, with texts made by seed from a
@@ -32,6 +32,8 @@ import msgspec
 import numpy as np
 from faker import Faker
 
+from bench import Option
+from bench.runner import Report
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Selection, Vectors
@@ -39,8 +41,6 @@ from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChu
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
-from kb_load.bench import Option
-from kb_load.bench.runner import Report
 from kb_load.processes import LOOPBACK, Running, describe, free_port, running
 from kb_load.report import Sheet, percentile
 

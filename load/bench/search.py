@@ -1,4 +1,4 @@
-"""`kb bench search`: searches of kb beside those of what could stand in its place, on the same passages.
+"""`bench search`: searches of kb beside those of what could stand in its place, on the same passages.
 
 Each peer is filled by one process and asked by another, so that the start is a real one and the memory is
 that of a process which only searches. The effort of a peer's vector search is raised until it finds 0.99 of
@@ -24,10 +24,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 import psutil
 
-from kb_load.bench import Option
-from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
-from kb_load.bench.peers import PEERS, Peer, opener
-from kb_load.bench.runner import Report
+from bench import Option
+from bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
+from bench.peers import PEERS, Peer, opener
+from bench.runner import Report
 from kb_load.report import percentile
 
 SEED = 7

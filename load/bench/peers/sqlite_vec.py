@@ -12,9 +12,9 @@ import numpy as np
 import sqlite_vec
 from numpy.typing import NDArray
 
+from bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.peers import fused
 from kb_engine.index.words import TOKENIZER
-from kb_load.bench.corpus import DIMENSIONS, TAG, TOP, Document
-from kb_load.bench.peers import fused
 
 _CANDIDATES = 50
 _WORDS = (

@@ -11,7 +11,7 @@ import numpy as np
 from chromadb.config import Settings
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import TAG, TOP, Document
+from bench.corpus import TAG, TOP, Document
 
 
 def open_peer(folder: Path) -> Chroma:

@@ -1,4 +1,4 @@
-"""What `kb bench search` measures: a peer is one module that keeps the protocol, and one line in `PEERS`.
+"""What `bench search` measures: a peer is one module that keeps the protocol, and one line in `PEERS`.
 
 A peer runs in processes of its own: one fills it and closes it, another opens it and is asked. Its packages
 are imported with its module and belong to the extra `bench`.
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import Document
+from bench.corpus import Document
 
 
 class Peer(Protocol):
@@ -49,13 +49,13 @@ class Module(NamedTuple):
 
 
 PEERS = {
-    "kb": Module("kb_load.bench.peers.kb", "kb on SQLite"),
-    "tantivy": Module("kb_load.bench.peers.tantivy_hnsw", "tantivy + HNSW (usearch, int8)"),
-    "qdrant": Module("kb_load.bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
-    "lancedb": Module("kb_load.bench.peers.lance", "LanceDB"),
-    "chroma": Module("kb_load.bench.peers.chroma", "Chroma (vectors alone)"),
-    "pgvector": Module("kb_load.bench.peers.pgvector", "PostgreSQL's words + pgvector"),
-    "sqlite-vec": Module("kb_load.bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
+    "kb": Module("bench.peers.kb", "kb on SQLite"),
+    "tantivy": Module("bench.peers.tantivy_hnsw", "tantivy + HNSW (usearch, int8)"),
+    "qdrant": Module("bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
+    "lancedb": Module("bench.peers.lance", "LanceDB"),
+    "chroma": Module("bench.peers.chroma", "Chroma (vectors alone)"),
+    "pgvector": Module("bench.peers.pgvector", "PostgreSQL's words + pgvector"),
+    "sqlite-vec": Module("bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
 }
 
 

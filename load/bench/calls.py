@@ -1,4 +1,4 @@
-"""What a call of a tool costs a server: `kb bench hosts`, `kb bench workers` and `kb bench single`.
+"""What a call of a tool costs a server: `bench hosts`, `bench workers` and `bench single`.
 
 Between the same client and the same engine, a stub that answers every search with the same bytes, servers are
 loaded one at a time, in turns, at both protocol versions. Before one is timed its answer is looked at: the
@@ -29,8 +29,8 @@ from typing import Annotated, Any, ClassVar
 import httpx
 import msgspec
 
-from kb_load.bench import Option
-from kb_load.bench.runner import (
+from bench import Option
+from bench.runner import (
     KEY,
     SEARCH,
     Cost,
@@ -46,7 +46,7 @@ from kb_load.bench.runner import (
     measured,
     stub_engine,
 )
-from kb_load.bench.servers import EXAMPLE_FILE
+from bench.servers import EXAMPLE_FILE
 from kb_load.messages import ERAS, CallFailed
 from kb_load.pdf import text_of_page
 from kb_load.processes import LOOPBACK, free_port, running
@@ -227,7 +227,7 @@ def run_hosts(
 @contextmanager
 def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
     port = free_port()
-    arguments = ["-m", "kb_load.bench.servers", name, "--port", str(port), "--engine", engine_url]
+    arguments = ["-m", "bench.servers", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
         yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
 

@@ -22,7 +22,7 @@ import msgspec
 
 
 class Benchmark(NamedTuple):
-    """What a benchmark compares, and its function as `module:function`."""
+    """A benchmark's summary, and its function as `module:function`."""
 
     summary: str
     run: str
@@ -51,8 +51,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A parameter of `run` as the command line takes it: a number, some of `names`, or, where None is the
-    default, a folder.
+    """A command-line option of a benchmark: a number, some of `names`, or a folder if the default is None.
 
     The bounds are inclusive.
     """
@@ -95,14 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of a benchmark, whose module is imported now."""
+    """Import the module of a benchmark and return its function."""
     module, _, function = BENCHMARKS[name].run.partition(":")
     run: Callable[..., Any] = getattr(import_module(f"bench.{module}"), function)
     return run
 
 
 def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.ArgumentParser:
-    """The options of a benchmark: those parameters of its `run` that are annotated with an `Option`."""
+    """Return the parser of a benchmark's options: the parameters of `run` annotated with an `Option`."""
     parser = argparse.ArgumentParser(prog=prog, description=f"{summary}.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write the figures and a plot there")

@@ -50,7 +50,7 @@ class Kb:
         self._run(add_documents(self._store, new))
 
     def finish(self) -> None:
-        """Every document is committed as it comes."""
+        """Nothing to do: every document is committed when added."""
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         mode: m.Mode = "vector" if text is None else "fts" if vector is None else "hybrid"

@@ -84,4 +84,4 @@ class Lance:
         return numbers
 
     def close(self) -> None:
-        """It keeps nothing open."""
+        """Nothing to do: LanceDB keeps no resources open."""

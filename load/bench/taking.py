@@ -1,4 +1,4 @@
-"""`bench taking`: how fast a folder is taken in, beside the model alone, and what searches feel of it.
+"""`bench taking`: speed of ingesting a folder, beside the model alone, and search latency during it.
 
 In turns, for each runtime of the model: the model by itself, as many threads as cores, over the passages of
 the folder; and engines, each with a base of its own, that take the folder in from `POST /jobs` until the last
@@ -54,7 +54,7 @@ _QUESTIONS = 200  # asked in a row
 
 
 class Side(NamedTuple):
-    """What is measured; `threads` 0: the model alone."""
+    """A configuration; `threads` 0: the model alone."""
 
     embedder: str
     threads: int
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side came to.
+    """Figures of one configuration.
 
     `of_model` is its rate beside that of its model alone, `of_first` beside one thread of the first runtime.
     """
@@ -96,7 +96,7 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakingReport(Report, frozen=True, kw_only=True):
-    """The whole run."""
+    """Results of a run."""
 
     title = "Passages taken in a second"
     columns: ClassVar = {
@@ -190,7 +190,7 @@ def _folder(passages: int, *, seed: int) -> Iterator[str]:
 
 
 def _embedded(model: Embedder, texts: Sequence[str], threads: int) -> Run:
-    """The model alone."""
+    """Measure the model alone."""
     model.load()
     model.embed(texts[:1])
     size = model.batch_size
@@ -202,7 +202,7 @@ def _embedded(model: Embedder, texts: Sequence[str], threads: int) -> Run:
 
 
 def _taken(side: Side, files: Sequence[str]) -> Run:
-    """An engine that takes the files in, its model warm."""
+    """Measure an engine that ingests the files, with its model loaded."""
     with (
         tempfile.TemporaryDirectory(prefix="kb-bench-") as folder,
         running_engine(Path(folder), side.embedder, KB_INGEST_WORKERS=str(side.threads)) as (engine, client),

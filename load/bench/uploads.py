@@ -99,7 +99,7 @@ def run(
     """Measure; files of `small_mib` and of `mib`.
 
     Raises:
-        CallFailed: something was not taken, or came out with another length.
+        CallFailed: an upload was refused, or stored with a wrong length.
     """
     report = UploadsReport(uploads=[], figures=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
@@ -120,7 +120,7 @@ def figures(uploads: list[Upload]) -> list[Figures]:
     """Medians over the rounds, and of the ratios to the bare handler of the same round."""
 
     def rate(of: Upload, host: str) -> float:
-        """MiB a second of all that `host` took in the round of `of`."""
+        """Return the MiB a second of all uploads to `host` in the round of `of`."""
         kind = (of.way, of.mib, of.round, host)
         alike = [each for each in uploads if (each.way, each.mib, each.round, each.host) == kind]
         return sum(each.mib for each in alike) / sum(each.seconds for each in alike)

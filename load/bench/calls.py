@@ -362,10 +362,9 @@ def run_single(
     return report
 
 
-def add_notes(engine_url: str, notes: int, *, key: str = "") -> None:
+def add_notes(engine_url: str, notes: int) -> None:
     """Add `notes` generated notes to the engine, and wait for their jobs."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=engine_url, headers=headers, timeout=60) as http:
+    with httpx.Client(base_url=engine_url, timeout=60) as http:
         jobs = [
             http.post(
                 "/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7)), "tags": [NOTES_TAG]}

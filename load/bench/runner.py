@@ -299,20 +299,16 @@ SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A running host; `counts` if its `/metrics` count failed calls. `home` is its data folder.
-
-    Callers send `key`.
-    """
+    """A running host; `counts` if its `/metrics` count failed calls. `home` is its data folder."""
 
     process: Running
     port: int
     counts: bool = False
     call: ToolCall = SEARCH
     home: Path | None = None
-    key: str = KEY
 
     def message(self, era: Era) -> Message:
-        return tool_call(era, self.call.tool, self.call.arguments, key=self.key)
+        return tool_call(era, self.call.tool, self.call.arguments, key=KEY)
 
     def check_counts(self) -> None:
         """Raise CallFailed if `/metrics` counts errors of calls, which have status 200 too."""

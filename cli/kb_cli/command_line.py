@@ -1,6 +1,6 @@
-"""The command line as people type it: one table of commands, read with nothing heavier than the contract.
+"""The command line: a table of commands, importable without heavy packages.
 
-`dispatch` goes from arguments to a command's function, and from its failure to one line and an exit status.
+`dispatch` runs the command of given arguments, and reports a failure by one line and an exit status.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ settings come from flags, then the environment, then the file of --config, KB_CO
 
 
 class Argument(NamedTuple):
-    """What `add_argument` takes."""
+    """Arguments of `add_argument`."""
 
     names: tuple[str, ...]
     options: dict[str, Any]
@@ -392,12 +392,12 @@ COMMANDS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `kb`. What it returns has `run` and `extras`, as its `Command` has them."""
+    """Return the parser of `kb`, which sets `run` and `extras` of the `Command`."""
     return _build_parsers()[0]
 
 
 def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of `kb`, and those of its commands by their names."""
+    """Return the parser of `kb`, and the parsers of its commands by name."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
     parser = argparse.ArgumentParser(
         prog="kb",
@@ -424,7 +424,7 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What `arguments` say. A fault shows the usage of its own command, and the name that was probably meant.
+    """Parse `arguments`. An error shows the usage of its command, and the closest valid name.
 
     Raises:
         SystemExit: as argparse does, with 0 or 2.
@@ -463,7 +463,7 @@ def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], na
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run what `arguments` say; the exit status. Raises SystemExit as argparse does, with 0 or 2."""
+    """Run the command of `arguments`; return the exit status. Raises SystemExit as argparse, with 0 or 2."""
     options = _parse(arguments)
     # A terminal that cannot show a character gets its escape; no answer may fail over that.
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""What a command leaves: an answer for people, pipes and programs, and an exit status for scripts.
+"""Output of a command for terminals, pipes and programs, and its exit status.
 
 Answers are coloured tables on a terminal, tab-separated lines into a pipe, or JSON. A table wider than the
 terminal is written row by row instead, so that no id or value is ever cut. rich is imported when there is a
@@ -42,7 +42,7 @@ _INDENT = 2
 
 
 class Exit(IntEnum):
-    """The exit statuses of `kb`; what they say to a script stands in `EXIT_STATUSES`."""
+    """Exit statuses of `kb`; `EXIT_STATUSES` describes them."""
 
     OK = 0
     FAILED = 1
@@ -53,11 +53,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141
-    """Whoever read the output went away."""
+    """The reader of the output has closed it."""
 
 
 class CliError(Exception):
-    """A failure for people: one line that says what happened and what to do, and the exit status."""
+    """A failure: one line with the cause and the remedy, and the exit status."""
 
     def __init__(self, status: Exit, message: str) -> None:
         super().__init__(message)
@@ -117,11 +117,11 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks at stdout."""
+        """True if stdout is a terminal."""
         return not self.as_json and self.stdout.isatty()
 
     def answered(self, value: Any) -> bool:
-        """Write `value` where the answer is to be JSON; whether it was."""
+        """Write `value` if JSON is wanted; return True if so."""
         if self.as_json:
             self.document(value)
         return self.as_json

@@ -43,7 +43,7 @@ COPY server server
 COPY engine engine
 COPY simulator simulator
 COPY cli cli
-COPY load load
+COPY load/kb_load load/kb_load
 RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/kb/bin/python install --no-deps --no-compile --prefix /app /wheels/*.whl \
  && python -m compileall -q -s /app -p /opt/kb /app

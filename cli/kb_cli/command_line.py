@@ -24,7 +24,6 @@ from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, did_you_mean, p
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
-from kb_load.bench import BENCHMARKS
 
 _EXAMPLES = """\
 examples:
@@ -391,10 +390,6 @@ COMMANDS = (
         _arg("--uploads-in-flight", type=_COUNT, metavar="N", help="of a new key: uploads open at once"),
         _arg("--grace", metavar="TIME", help="with rotate: how long the old token works on (default: not)"),
     )),
-    Command("bench", "kb_cli.run:bench", "measure, side by side", (
-        _arg("benchmark", choices=BENCHMARKS, metavar="NAME", help="the benchmark"),
-        _arg("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),
-    ), ("load",)),
 )  # fmt: skip
 
 
@@ -427,9 +422,6 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
         for names, options in command.arguments:
             one.add_argument(*names, **options)
         one.set_defaults(run=command.run, extras=command.extras)
-    benchmarks = "\n".join(f"  {name:12} {each.summary}" for name, each in BENCHMARKS.items())
-    bench = parsers.choices["bench"]
-    bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{EXIT_STATUSES}"
     return parser, parsers.choices
 
 
@@ -451,9 +443,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for command in COMMANDS:
         if [command.name] == arguments[place : place + 1]:
             parser = parsers[command.name]
-            if command.name != "bench":  # benchmarks have options of their own
-                names = [name for argument in command.arguments for name in argument.names]
-                _check_options(parser, arguments[place + 1 :], [*names, "--help"])
+            names = [name for argument in command.arguments for name in argument.names]
+            _check_options(parser, arguments[place + 1 :], [*names, "--help"])
     if place < len(arguments) and arguments[place] not in parsers:
         hint = did_you_mean(arguments[place], [*parsers, "help", "version"])
         parser.error(f"there is no command {arguments[place]!r}{hint or '; kb help lists them'}")
@@ -474,9 +465,7 @@ def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], na
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run the command in `arguments`; return the exit status. Raises SystemExit as argparse does, with 0 or
-    2.
-    """
+    """Run the command of `arguments`; return the exit status. Raises SystemExit as argparse, with 0 or 2."""
     options = _parse(arguments)
     # A terminal that cannot show a character gets its escape, so that no output fails for that reason.
     for stream in (sys.stdout, sys.stderr):

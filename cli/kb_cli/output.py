@@ -1,4 +1,4 @@
-"""The output of a command: for people, pipes and programs, and an exit status for scripts.
+"""Output of a command for terminals, pipes and programs, and its exit status.
 
 Output is coloured tables on a terminal, tab-separated lines into a pipe, or JSON. A table wider than the
 terminal is written row by row instead, so that no id or value is ever cut. rich is imported only for a
@@ -42,7 +42,7 @@ _INDENT = 2
 
 
 class Exit(IntEnum):
-    """The exit statuses of `kb`; `EXIT_STATUSES` explains them."""
+    """Exit statuses of `kb`; `EXIT_STATUSES` describes them."""
 
     OK = 0
     FAILED = 1

@@ -121,10 +121,3 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     base = str(settings.address or settings.database)
     if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):
         out.text(f"{count} chunks embedded with {identity.name}", style="green")
-
-
-def bench(options: argparse.Namespace, _out: Output) -> int:
-    """Run one benchmark, with its own arguments."""
-    from kb_load.bench import main
-
-    return main([options.benchmark, *options.arguments], prog="kb bench")

@@ -18,7 +18,7 @@ LOCK = Path("requirements.lock")
 
 
 def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
-    """The dependencies of a `[project]` table and of its extras, and of the extras that those name.
+    """Return the dependencies of a `[project]` table and of its extras, nested extras included.
 
     Raises:
         SystemExit: there is no such extra.
@@ -45,7 +45,7 @@ def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
 
 
 def locked(lock: str, name: str) -> str:
-    """The entry of a package in a lock file, with its hashes.
+    """Return the entry of a package in a lock file, with its hashes.
 
     Raises:
         SystemExit: there is none.

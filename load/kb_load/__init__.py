@@ -1,1 +1,1 @@
-"""Load, soak and benchmarks: everything that measures, and the reports with their plots."""
+"""Load and soak tests, and their reports with plots."""

@@ -1,17 +1,18 @@
-"""The file that Locust runs: `locust -f load/kb_load/locustfile.py --host http://127.0.0.1:3000`.
+"""The locustfile: `locust -f load/kb_load/locustfile.py --host http://127.0.0.1:3000`.
 
-`python -m kb_load.run` starts what is to be loaded and calls Locust with this; alone it loads any URL. The
-environment says the rest: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (without a shape Locust's page
-decides), KB_LOAD_BUDGETS (a file; what it broke makes the exit status 1), KB_LOAD_FIGURES (a file to
-write), KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY
-(1: load a base that is not empty). What the agents add is removed when they stop.
+`python -m kb_load.run` starts the servers and runs Locust with this file; alone it loads any URL. Environment
+variables: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (without a shape Locust's page sets the users),
+KB_LOAD_BUDGETS (a file; a broken budget makes the exit status 1), KB_LOAD_FIGURES (a file to write),
+KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY (1: load a
+base that is not empty). Documents that the agents add are removed when they stop.
 
-Agents search mostly, read on, remember, and now and then upload a file. An agent keeps some notes and some
-files. When it has them all it corrects its notes and sends its files again, so that the base of a long run
-stays as large as it is, and what still grows is a leak. From then on its files are known ones: for new files
-make a short run, or one with many agents. What they write and ask is made by seed.
+Most calls of an agent are searches; others read documents, add notes and upload files. An agent keeps a fixed
+number of notes and files. Once it has them all, it updates its notes and uploads the same files again, so
+that the base of a long run has a constant size and growing memory is a leak. Uploads are then of known
+content: measure uploads of new content with a short run or with many agents. Texts and questions are
+generated from a seed.
 
-A call counts as failed when it is not answered with a result, and when the result says `isError`. Each entry
+A call fails if its response is not a result, or if the result has `isError`. Each entry
 of Locust's table is a tool at a protocol version.
 """
 
@@ -57,14 +58,14 @@ _SUBJECTS = ("pensions", "harbour fees", "bee keeping", "canal locks", "orchards
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A text file; `name` is different each time."""
+    """A generated text file with a unique `name`."""
 
     name: str
     data: bytes
 
 
 class Content:
-    """One agent's texts."""
+    """Texts of one agent, generated from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._faker = Faker("en_GB")
@@ -72,7 +73,7 @@ class Content:
         self.random = self._faker.random
 
     def question(self) -> str:
-        """A question of a few words, mostly about something that is there."""
+        """Return a question of a few words, usually about a document in the base."""
         words = self._faker.words(self.random.randint(1, 5))
         return f"{self.random.choice(_SUBJECTS)} {' '.join(words)}"
 
@@ -83,7 +84,7 @@ class Content:
         return f"{self.random.choice(_SUBJECTS).capitalize()}: {self._faker.paragraph(4)}"
 
     def file(self, kilobytes: int) -> File:
-        """A Markdown file of about that size."""
+        """Return a Markdown file of about `kilobytes`."""
         parts = [f"# {self._faker.sentence(4)}"]
         while sum(len(part) for part in parts) < kilobytes * 1024:
             parts.append(f"## {self._faker.sentence(3)}\n\n{self._faker.paragraph(12)}")
@@ -105,12 +106,12 @@ DIRECT = "PUT upload_url"
 _CHUNKS = 3
 _REMEMBERED = 50
 _NOTES, _FILES = 5, 3
-"""How many an agent keeps."""
+"""Number of each that an agent keeps."""
 _ordinals = itertools.count()
 
 
 class Agent(FastHttpUser):
-    """One agent with a conversation of its own; its era is the class's."""
+    """An agent with its own conversation, in the protocol era of its class."""
 
     abstract = True
     era: Era = HANDSHAKE
@@ -120,7 +121,7 @@ class Agent(FastHttpUser):
     max_retries = 0
 
     def on_start(self) -> None:
-        """Meet the server as clients do, and learn its tools."""
+        """Open the session as a client does, and list the tools."""
         worker = getattr(self.environment.runner, "worker_index", 0) or 0
         self.content = Content(SEED * 1_000_003 + worker * 10_007 + next(_ordinals))
         self._ids = itertools.count(1)
@@ -199,7 +200,7 @@ class Agent(FastHttpUser):
 
     @task(1)
     def upload_chunked(self) -> None:
-        """A file through the model's own hands."""
+        """Upload a file in base64 chunks, as tool arguments."""
         file, started = self._start()
         if started is None:
             return
@@ -213,7 +214,7 @@ class Agent(FastHttpUser):
 
     @task(1)
     def upload_direct(self) -> None:
-        """A file by the upload URL, as `curl -g -T` sends it."""
+        """Upload a file by PUT to the upload URL, as `curl -g -T` does."""
         file, started = self._start()
         if started is None:
             return
@@ -233,7 +234,7 @@ class Agent(FastHttpUser):
             self._documents.extend(result["document_id"] for result in found["results"])
 
     def _start(self) -> tuple[File, dict[str, Any] | None]:
-        """A new file, or a known one when the agent has them all, and what its upload is to know."""
+        """Return a new file, or a known one if the agent has all, and the response of `kb_upload_start`."""
         if len(self._files) == _FILES:
             file: File = self.content.random.choice(self._files)
         else:
@@ -249,7 +250,7 @@ class Agent(FastHttpUser):
             self._uploaded[file.name] = found["job_id"]  # sent again, it is the same document
 
     def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """The structured content; None where the call failed, which Locust has counted."""
+        """Return the structured content, or None if the call failed; Locust has counted the failure."""
         message = tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
         return self._posted(tool, message, structured)
 
@@ -258,7 +259,7 @@ class Agent(FastHttpUser):
         with self.client.request(
             "POST", PATH, data=body, headers=dict(message.headers), name=name, catch_response=True
         ) as response:
-            # The type under which Locust counts: a tool has a row for each version.
+            # Request type in Locust's statistics: each tool has a row per protocol version.
             response.request_meta["request_type"] = self.era
             try:
                 if response.status_code != 200:
@@ -280,7 +281,7 @@ class ModernAgent(Agent):
 
 
 class PlannedShape(LoadTestShape):
-    """Follows the plan that the environment names; where it names none, Locust's page sets the users."""
+    """The plan of the environment variables; without one, Locust's page sets the users."""
 
     abstract = "KB_LOAD_SHAPE" not in os.environ  # Locust takes a shape that is not
 
@@ -291,7 +292,7 @@ class PlannedShape(LoadTestShape):
         self.plan = Plan(name, int(users), int(seconds))
 
     def tick(self) -> tuple[int, float] | None:
-        """How many users there are to be now; None ends the run."""
+        """Return the number of users for this moment; None ends the run."""
         users = self.plan.users(self.get_run_time())  # type: ignore[no-untyped-call]  # Locust's
         return None if users is None else (users, self.plan.spawn_rate)
 
@@ -301,7 +302,7 @@ REFUSED = 2
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]  # Locust's
 def look(environment: Environment, **_more: Any) -> None:
-    """Refuse a base that holds anything, unless that is allowed; once, not in workers."""
+    """Refuse a base that is not empty, unless that is allowed; runs once, not in workers."""
     if isinstance(environment.runner, WorkerRunner):
         return
     base = LoadedBase(environment.host or "", os.environ.get("KB_LOAD_KEY", ""))
@@ -315,7 +316,7 @@ def look(environment: Environment, **_more: Any) -> None:
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]  # Locust's
 def judge(environment: Environment, **_more: Any) -> None:
-    """Write the figures, say which budgets were broken, and set the exit status; once, not in workers."""
+    """Write the figures, report broken budgets and set the exit status; runs once, not in workers."""
     if isinstance(environment.runner, WorkerRunner):
         return
     figures = _figures(environment)
@@ -329,7 +330,7 @@ def judge(environment: Environment, **_more: Any) -> None:
 
 
 def _users(environment: Environment) -> float:
-    """How many there were on average; without a plan as many as the command line names, if any."""
+    """Return the mean number of users; without a plan, the number on the command line, if any."""
     if isinstance(environment.shape_class, PlannedShape):
         return environment.shape_class.plan.mean_users
     return float(getattr(environment.parsed_options, "num_users", None) or 0)

@@ -1,7 +1,7 @@
-"""MCP as clients of both protocol eras speak it, and the base that a load run meets and leaves.
+"""MCP messages of both protocol eras, and access to the base before and after a load run.
 
-A run writes hundreds of made-up documents. In somebody's own base they would be found by the next search, so
-a run wants an empty one, or a word that any will do; what its agents added is removed at its end either way.
+A run adds hundreds of generated documents, which searches of a real base would find. It therefore requires an
+empty base, or explicit permission. Documents that it added are removed at its end in both cases.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _ENVELOPE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request ready to be posted."""
+    """Headers and body of a POST request."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class CallFailed(Exception):
-    """A call was answered, but not with a result."""
+    """The response of a call is not a successful result."""
 
 
 def request(
     era: Era, method: str, params: Mapping[str, Any], *, request_id: int = 1, key: str = ""
 ) -> Message:
-    """A request of `era`; `key` is the bearer key, empty: none."""
+    """Return a request of `era`; `key` is the bearer key, or empty."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
@@ -67,10 +67,10 @@ def tool_call(
 
 
 def result_of(body: bytes) -> dict[str, Any]:
-    """The result in the JSON-RPC response `body`, plain or as a stream of events.
+    """Return the result of the JSON-RPC response `body`, plain JSON or an event stream.
 
     Raises:
-        CallFailed: it holds an error, or a tool's result with `isError`.
+        CallFailed: the body has an error, or a tool result with `isError`.
     """
     try:
         events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
@@ -87,7 +87,7 @@ def result_of(body: bytes) -> dict[str, Any]:
 
 
 def structured(body: bytes) -> dict[str, Any]:
-    """The structured content of a tool's result. Raises `CallFailed` as `result_of`."""
+    """Return the structured content of a tool result. Raises `CallFailed` as `result_of`."""
     content = result_of(body).get("structuredContent")
     if not isinstance(content, dict):
         raise CallFailed("the result has no structuredContent")
@@ -99,16 +99,16 @@ def _shortened(value: object) -> str:
 
 
 ANYWAY = "KB_LOAD_ANYWAY"
-"""The environment variable that allows a base which is not empty."""
+"""Environment variable that allows a base that is not empty."""
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _WAIT_SECONDS = 20
 
 
 class LoadedBase:
-    """The base behind the MCP server at `url`, asked by the tools that every kb server has.
+    """The base of the MCP server at `url`, accessed by tools of the toolset `kb`.
 
-    Every method raises `CallFailed` where a call is not answered with a result.
+    Every method raises `CallFailed` if a call fails.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -120,7 +120,7 @@ class LoadedBase:
             return int(self._call(http, "/mcp/kb", "kb_status", {})["documents"]["total"])
 
     def remove(self, documents: Iterable[int], jobs: Iterable[str]) -> None:
-        """Remove documents, and those that jobs have made; what is gone already is passed over."""
+        """Remove the documents, and the documents made by the jobs; skip documents already removed."""
         with self._connected() as http:
             made = set(documents)
             for job_id in jobs:
@@ -150,7 +150,7 @@ class LoadedBase:
 
 
 def refusal(base: LoadedBase, *, anyway: bool) -> str:
-    """Why this base is not to be loaded; empty where it may be."""
+    """Return the reason not to load this base, or an empty string."""
     try:
         documents = base.documents()
     except CallFailed as failed:

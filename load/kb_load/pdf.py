@@ -1,6 +1,6 @@
-"""PDFs made on the spot: pages of text by seed, and one whose page tree loops.
+"""Generated PDFs: pages of seeded text, and a file whose page tree has a cycle.
 
-The same arguments always give the same bytes.
+The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _LEADING_POINTS = 14
 
 
 def faker_of(seed: str) -> Faker:
-    """The one maker of texts, seeded anew: to make another takes longer than to fill a page."""
+    """Return the shared Faker, seeded with the arguments: constructing one takes longer than filling a
+    page.
+    """
     faker = _faker()
     faker.seed_instance(seed)
     return faker
@@ -28,7 +30,7 @@ def _faker() -> Faker:
 
 
 def text_of_page(number: int, *, seed: int) -> list[str]:
-    """The lines of a page, about 2,500 characters in all; the same for the same number and seed."""
+    """Return the lines of a page, about 2,500 characters, determined by number and seed."""
     faker = faker_of(f"{seed}:{number}")
     lines: list[str] = []
     while sum(map(len, lines)) < _PAGE_CHARACTERS:
@@ -37,9 +39,9 @@ def text_of_page(number: int, *, seed: int) -> list[str]:
 
 
 def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"") -> bytes:
-    """A PDF with these lines of text on these pages; a line that begins with `# ` is set large and bold.
+    """Return a PDF with the lines of each page; a line that begins with `# ` is set large and bold.
 
-    `filler` is put into a stream that no page shows, `trailer` into the file's last dictionary.
+    `filler` is the content of a stream that no page refers to; `trailer` is added to the trailer dictionary.
     """
 
     def drawn(line: str) -> str:
@@ -66,7 +68,7 @@ def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"")
 
 
 def looping_pdf() -> bytes:
-    """A PDF of 576 bytes whose page tree holds itself twice: a reader that follows it never ends."""
+    """Return a PDF of 576 bytes whose page tree contains itself twice: a naive reader never ends."""
     text = pdf_stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET")
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
@@ -79,7 +81,7 @@ def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
 
 
 def pdf_file(objects: list[bytes], trailer: bytes = b"") -> bytes:
-    """A PDF of objects numbered from 1, the first its catalog, with the table that says where each begins."""
+    """Return a PDF of objects numbered from 1, the first its catalog, with a cross-reference table."""
     body, table = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n"), b"0000000000 65535 f \n"
     for number, content in enumerate(objects, start=1):
         table += b"%010d 00000 n \n" % len(body)

@@ -1,6 +1,6 @@
-"""What a load run does and what it must keep: shapes as pure functions, and budgets from a TOML file.
+"""Load shapes as pure functions, and budgets from a TOML file.
 
-A shape says how many users there are at each moment. No Locust in here.
+A shape gives the number of users at each moment. This module does not import Locust.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many users at most, and for how long in seconds.
+    """A shape with its maximum number of users and its duration in seconds.
 
     Raises:
-        ValueError: one of them is out of bounds.
+        ValueError: users or seconds are out of bounds.
     """
 
     shape: ShapeName
@@ -46,54 +46,54 @@ class Plan:
             raise ValueError(f"seconds: from 5 to {MOST_SECONDS}, not {self.seconds}")
 
     def users(self, second: float) -> int | None:
-        """How many users there are at `second`; None when the run is over."""
+        """Return the number of users at `second`, or None after the end."""
         if second >= self.seconds:
             return None
         return max(1, ceil(self.peak * CURVES[self.shape](second / self.seconds)))
 
     @property
     def mean_users(self) -> float:
-        """How many users there are on average."""
+        """Mean number of users."""
         return sum(self.users(second) or 0 for second in range(self.seconds)) / self.seconds
 
     @property
     def spawn_rate(self) -> float:
-        """How many users come or go a second: a tenth of the run is enough for all of them."""
+        """Users started or stopped a second, such that a tenth of the run suffices for all."""
         return max(1.0, self.peak / max(1.0, self.seconds / 10))
 
 
 CURVES: dict[ShapeName, Callable[[float], float]] = {
     "steady": lambda _at: 1.0,
-    # Up in five steps, and the whole peak for the last third.
+    # Up in five steps; the peak for the last third.
     "ramp": lambda at: min(1.0, (int(at * 7.5) + 1) / 5),
-    # A fifth, but for the fifth of the time in the middle, which has the peak.
+    # A fifth of the peak; the peak for the middle fifth of the time.
     "spike": lambda at: 1.0 if 0.4 <= at < 0.6 else 0.2,
-    # From a tenth up over the first twentieth, then flat to the end.
+    # From a tenth of the peak up during the first twentieth of the time, then constant.
     "soak": lambda at: min(1.0, 0.1 + 18 * at),
 }
-"""The share of the peak at a share of the time, both from 0 to 1."""
+"""Share of the peak by share of the time, both from 0 to 1."""
 
 
 class BudgetsUnreadable(Exception):
-    """The file of budgets is missing or wrong; the message says where."""
+    """The budgets file is missing or invalid; the message has the place."""
 
 
 class ToolBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The longest that 95 and 99 of a hundred calls may take."""
+    """Maximum p95 and p99, in milliseconds."""
 
     p95: Milliseconds | None = None
     p99: Milliseconds | None = None
 
 
 class TotalBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For all calls together; `calls_per_second_per_user` is a floor, for each user of those on average."""
+    """Budget of all calls; `calls_per_second_per_user` is a minimum, for the mean number of users."""
 
     error_share: Share = 0.0
     calls_per_second_per_user: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class SoakBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For runs of at least `from_seconds`: what the server may grow by after `skip_seconds`."""
+    """Maximum growth of the server after `skip_seconds`, in runs of at least `from_seconds`."""
 
     from_seconds: Count = 300
     skip_seconds: Count = 60
@@ -102,7 +102,7 @@ class SoakBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Budgets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The budgets file."""
 
     total: TotalBudget = TotalBudget()
     tools: dict[str, ToolBudget] = {}
@@ -110,7 +110,7 @@ class Budgets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one tool at one protocol version. Times are milliseconds."""
+    """Statistics of one tool at one protocol version; times in milliseconds."""
 
     tool: str
     era: str
@@ -122,7 +122,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """Statistics of a run."""
 
     seconds: float
     entries: list[Entry]
@@ -133,7 +133,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failures(self) -> int:
-        """Those that failed; a tool's result with `isError` is one."""
+        """Number of failed calls, including tool results with `isError`."""
         return sum(entry.failures for entry in self.entries)
 
     @property
@@ -143,10 +143,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_budgets(path: Path) -> Budgets:
-    """The budgets in `path`.
+    """Return the budgets in `path`.
 
     Raises:
-        BudgetsUnreadable: there is no such file, or it does not say what budgets say.
+        BudgetsUnreadable: the file is missing or invalid.
     """
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Budgets)
@@ -157,8 +157,8 @@ def read_budgets(path: Path) -> Budgets:
 
 
 def broken(budgets: Budgets, figures: Figures, users: float) -> list[str]:
-    """What the calls of so many users broke, a sentence each; a tool with a budget that was never called
-    breaks it."""
+    """Return a sentence for each budget broken by calls of a mean of `users`; a tool with a budget that was
+    never called breaks it."""
     if not figures.calls:
         found = ["no call was made"]
     else:
@@ -181,7 +181,7 @@ def broken(budgets: Budgets, figures: Figures, users: float) -> list[str]:
 
 
 def broken_by_soak(budget: SoakBudget, samples: Sequence[Sample], seconds: float) -> list[str]:
-    """What the process `server` broke over a long run; nothing is judged in a short one."""
+    """Return the soak budgets broken by the process `server`; none in runs shorter than `from_seconds`."""
     kept = [sample for sample in of(samples, "server") if sample.seconds >= budget.skip_seconds]
     if seconds < budget.from_seconds or len(kept) < 2:
         return []

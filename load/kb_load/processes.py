@@ -1,6 +1,6 @@
-"""Processes under load, and the machine they run on: started, described, watched and ended by their ids.
+"""Start, sample and stop processes under load, and describe the machine.
 
-Without the machine a figure says nothing. Samples hold resident memory, processor share and open sockets.
+Samples hold resident memory, processor share and open sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import psutil
 
 PACKAGES = (
     "kb-for-agents", "aiohttp", "msgspec", "uvloop", "mcp", "fastmcp", "uvicorn", "httptools", "starlette",
-    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino", "simpy",
+    "httpx", "locust", "apsw", "numpy", "onnxruntime", "openvino",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _PORTS = range(16_384, 32_768)
@@ -42,7 +42,7 @@ _MOST_SAMPLES = 20_000
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, its load when the measurement began, and the versions of what ran."""
+    """The machine, its load at the start of the measurement, and the versions of the packages."""
 
     measured_at: str
     system: str
@@ -55,7 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
     def line(self) -> str:
-        """One line for a plot or a table."""
+        """Return one line for a plot or a table."""
         return (
             f"{self.processor}, {self.cores} cores, {self.memory_gib:.0f} GiB, load {self.load_before:.1f} "
             f"before, Python {self.python}, commit {self.commit}, {self.measured_at}"
@@ -95,13 +95,13 @@ def describe() -> Machine:
 
 
 class NotReady(RuntimeError):
-    """A process ended, or did not listen in time; the message shows the end of its log."""
+    """A process ended, or did not listen in time; the message has the end of its log."""
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listened on a moment ago.
+    """Return a loopback port without a listener.
 
-    It lies below those that the system gives to connections, one of which could have it in the next moment.
+    It is below the ephemeral ports, which the system could give to a connection before the port is bound.
     """
     while True:
         port = secrets.choice(_PORTS)
@@ -111,22 +111,22 @@ def free_port() -> int:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This process's environment without any setting of kb, and with `extra`."""
+    """Return this process's environment without settings of kb, and with `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
     return {**kept, **extra}
 
 
 class Leash:
-    """Sends a signal to a process when this one ends, in whatever way, unless it is released before.
+    """Send a signal to a process when this process ends, even if killed, unless released before.
 
-    The shell that waits for the end of a pipe is a child of no process here. PR_SET_PDEATHSIG would do for a
-    child of a thread that lives as long as its process, and asyncio starts processes from other threads.
+    A shell waits for the end of a pipe from this process. PR_SET_PDEATHSIG would signal at the end of the
+    parent's thread, and asyncio starts processes from threads that end earlier than the process.
     """
 
     _WAIT = 'exec 3<&0; (read -r _ <&3 || kill -s "$1" -- "$2") >/dev/null 2>&1 &'
 
     def __init__(self, target: int, signal_name: str) -> None:
-        """`target` is a process id, or that of a process group with a minus before it."""
+        """`target` is a process id, or the negative id of a process group."""
         waits, self._held = os.pipe()
         try:
             command = ["/bin/sh", "-c", self._WAIT, "sh", signal_name, str(target)]
@@ -135,7 +135,7 @@ class Leash:
             os.close(waits)
 
     def release(self) -> None:
-        """Send nothing any more; for a process that has ended."""
+        """Cancel the signal, after the process has ended."""
         if self._held >= 0:
             with suppress(BrokenPipeError):
                 os.write(self._held, b"\n")
@@ -145,7 +145,9 @@ class Leash:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that was started here. Its output goes to the file `log`, so that nobody must read it."""
+    """A process started by `running`. Its output goes to the file `log`, since an unread pipe would block
+    it.
+    """
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -160,7 +162,7 @@ class Running:
         return "\n".join(text.splitlines()[-lines:])
 
     def cpu_seconds(self) -> float:
-        """Processor seconds that it and its children have used, of all threads, user and system."""
+        """Return the processor seconds, user and system, of the process and its children."""
         return self._total(lambda process: sum(process.cpu_times()[:2]))
 
     def resident_bytes(self) -> float:
@@ -176,7 +178,7 @@ class Running:
         return total
 
     def stop(self) -> None:
-        """SIGTERM; after a while SIGKILL to its group."""
+        """Send SIGTERM, and after a time-out SIGKILL to the process group."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
         try:
@@ -190,17 +192,18 @@ class Running:
 def running(
     name: str, arguments: Sequence[str], folder: Path, *, port: int, **environment: str
 ) -> Iterator[Running]:
-    """`python <arguments>` with its output in `folder`, listening on `port`; stopped in the end.
+    """Run `python <arguments>` with its output in `folder`; yield when it listens on `port`, and stop it at
+    exit.
 
     Raises:
-        NotReady: it does not come to listen.
+        NotReady: the process does not listen in time.
     """
     log = folder / f"{name.replace(' ', '-')}.log"
     with log.open("wb") as output:
         popen = subprocess.Popen(
             [sys.executable, *arguments],
             env=clean_environment(**environment),
-            cwd=folder,  # where no kb.toml lies
+            cwd=folder,  # without a kb.toml
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -225,7 +228,7 @@ def running(
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One process, those it started included, at one moment. `cpu` is in cores."""
+    """Resource usage of a process and its children at one moment; `cpu` in cores."""
 
     seconds: float
     name: str
@@ -235,10 +238,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Takes a sample of each process every `interval` seconds, from a thread, until it is left."""
+    """Sample each process every `interval` seconds from a thread, until the context exits."""
 
     def __init__(self, processes: Mapping[str, int], *, interval: float = 1.0, sockets: bool = True) -> None:
-        """`processes` are process ids by name."""
+        """`processes` maps names to process ids."""
         self._roots = {name: psutil.Process(pid) for name, pid in processes.items()}
         self._interval = interval
         self._sockets = sockets
@@ -291,15 +294,15 @@ class Sampler:
 
 
 def of(samples: Sequence[Sample], name: str) -> list[Sample]:
-    """The samples of one process, in order of time."""
+    """Return the samples of one process, in order of time."""
     return [sample for sample in samples if sample.name == name]
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """MiB a minute by which resident memory grows, by least squares.
+    """Return the growth of resident memory in MiB a minute, by least squares.
 
     Raises:
-        ValueError: there are fewer than two moments.
+        ValueError: the samples are of fewer than two moments.
     """
     if len({sample.seconds for sample in samples}) < 2:
         raise ValueError("a slope needs two samples at different moments")

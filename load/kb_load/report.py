@@ -1,7 +1,7 @@
-"""What was measured, for people: percentiles, tables, plots, and the report of a load run.
+"""Percentiles, tables, plots, and the report of a load run.
 
-Plots are PNG files, small enough for a repository, with the machine under each. The report is one HTML file
-that holds all, and the plots beside it.
+Plots are PNG files, small enough for a repository, with the machine at their foot. The report is one HTML
+file that contains its plots, with the plots as files beside it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ R = TypeVar("R")
 _COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#b56576", "#8d99ae")
 _DOTS_PER_INCH = 110
 Line = tuple[Sequence[float], Sequence[float]]
-"""The values along x and along y."""
+"""Values of x and of y."""
 Span = tuple[float, float]
-"""The least and the most."""
+"""Minimum and maximum."""
 _STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}
@@ -41,10 +41,10 @@ PAGE = "report.html"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile, `share` from 0 to 1.
+    """Return the nearest-rank percentile, `share` from 0 to 1.
 
     Raises:
-        ValueError: there are no values.
+        ValueError: `values` is empty.
     """
     if not values:
         raise ValueError("no values were measured")
@@ -55,10 +55,11 @@ def percentile(values: Sequence[float], share: float) -> float:
 def median_figures(
     rounds: Iterable[R], key: Sequence[str], fields: Mapping[str, tuple[Callable[[R], float], int]]
 ) -> Iterator[tuple[list[R], dict[str, Any]]]:
-    """The rounds of each kind, and of them the members named in `key` and the medians of `fields`.
+    """Group rounds by the members named in `key`; return each group with its key members and medians of
+    `fields`.
 
-    A kind is what the members named in `key` have in common; kinds come in the order of their first round. A
-    field is what is read from a round, and the digits to which its median is rounded.
+    Groups are in the order of their first round. A field is a function of a round, and the digits to which
+    its median is rounded.
     """
     kinds: dict[tuple[Any, ...], list[R]] = {}
     for each in rounds:
@@ -69,7 +70,7 @@ def median_figures(
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by width, the first to the left and the others to the right."""
+    """Return a table with its first column aligned left and the rest right."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     return "\n".join(
         "  ".join(
@@ -81,14 +82,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures_table(columns: Mapping[str, str], figures: Iterable[object]) -> str:
-    """A table of `figures`; a column is its name and a format string for one of them, which is `{0}`."""
+    """Return a table of `figures`; a column is a name and a format string with a figure as `{0}`."""
     return table(list(columns), [[form.format(each) for form in columns.values()] for each in figures])
 
 
 class Sheet:
-    """A page of plots one under another.
+    """A page of plots in one column.
 
-    matplotlib is imported here and not with the module: it takes a second, and reports need it alone.
+    matplotlib is imported here, not with the module: the import takes a second, and only plots need it.
     """
 
     def __init__(self, panels: int, *, title: str, width: float = 9.0, height: float = 3.0) -> None:
@@ -112,7 +113,7 @@ class Sheet:
             self._axes[0].legend(fontsize=8, loc="best")
 
     def lines(self, lines: Mapping[str, Line], *, y: str, x: str = "seconds", dashed: str = "") -> None:
-        """Draw named lines; those whose name contains `dashed` are dashed."""
+        """Draw named lines, dashed if the name contains `dashed`."""
         axes = self._panel(y)
         for number, (name, (along, values)) in enumerate(lines.items()):
             style = "--" if dashed and dashed in name else "-"
@@ -126,10 +127,9 @@ class Sheet:
     def compare(
         self, figures: Sequence[object], *, group: str, bar: str, height: str, label: str, y: str
     ) -> None:
-        """Draw the member `height` of `figures` as `bars` does.
+        """Draw the member `height` of `figures` as bars.
 
-        `group`, `bar` and `label` are format strings for one of them, which is `{0}`; every bar is in every
-        group.
+        `group`, `bar` and `label` are format strings with a figure as `{0}`; every group has every bar.
         """
         heights: dict[str, list[float]] = {}
         labels: dict[str, list[str]] = {}
@@ -143,9 +143,9 @@ class Sheet:
         labels: str | Mapping[str, Sequence[str]], *, y: str,
         spans: Mapping[str, Sequence[Span]] | None = None,
     ) -> None:  # fmt: skip
-        """Draw for each of `groups` one bar of each name; `labels`, or a format string, say what is above.
+        """Draw one bar of each name for each of `groups`, with `labels`, or values by a format string, above.
 
-        `spans` are drawn as lines over the bars.
+        `spans` are drawn as error lines over the bars.
         """
         axes = self._panel(y)
         width = 0.8 / max(1, len(bars))
@@ -168,11 +168,11 @@ class Sheet:
             axes.bar_label(drawn, labels=list(above), fontsize=8, padding=2)
         axes.set_xticks(range(len(groups)), groups)
         axes.margins(y=0.15)
-        # Above the plot: wherever it lay within, it would hide somebody's figure.
+        # Above the plot: inside, it could hide a value.
         axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars), frameon=False)
 
     def save(self, path: Path, *, under: str = "") -> None:
-        """Write the page; `under` is a line at its foot."""
+        """Write the page, with `under` as a line at its foot."""
         from matplotlib import pyplot
 
         self._figure.supxlabel(under, fontsize=6.5, color="#555555")
@@ -193,7 +193,7 @@ class Sheet:
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """All calls around one second of the run. Times are milliseconds, of the last seconds before it."""
+    """All calls around one second of the run; latencies in milliseconds, over the seconds before it."""
 
     seconds: float
     users: int
@@ -210,7 +210,7 @@ def read_history(path: Path) -> list[Moment]:
 
 
 def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:
-    """The rows of all calls together; rows before the first call are left out."""
+    """Return the aggregated rows from the first call on."""
     found: list[Moment] = []
     began: float | None = None
     for row in rows:
@@ -233,7 +233,7 @@ def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:
 
 
 def _number(text: str) -> float:
-    """Locust writes `N/A` where nothing was measured."""
+    """Return the number, or 0 for Locust's `N/A`, which means no measurement."""
     try:
         return float(text)
     except ValueError:
@@ -241,7 +241,7 @@ def _number(text: str) -> float:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a run left behind."""
+    """Figures, samples and history of a run."""
 
     title: str
     machine: Machine
@@ -256,7 +256,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_report(run: Run, folder: Path) -> Path:
-    """Write plot, figures and page into `folder`; the page's path."""
+    """Write plot, figures and page into `folder`; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     plot(run, folder / PLOT)
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
@@ -304,7 +304,7 @@ def plot(run: Run, path: Path) -> None:
 
 
 def html(run: Run, picture: bytes) -> str:
-    """The page, which needs no other file."""
+    """Return the page, with its plot embedded."""
     verdict = "".join(f'<li class="bad">{escape(complaint)}</li>' for complaint in run.complaints)
     image = base64.b64encode(picture).decode()
     versions = ", ".join(f"{name} {version}" for name, version in run.machine.versions.items())
@@ -352,7 +352,7 @@ def _rows(run: Run) -> list[list[str]]:
 
 
 def _processes(run: Run) -> list[list[str]]:
-    """What each process held; of a soak, after the first `skip_seconds` of its budget."""
+    """Return the resource usage of each process; in a soak run, after `skip_seconds` of its budget."""
     soak = run.budgets.soak
     skip = soak.skip_seconds if run.figures.seconds >= soak.from_seconds else 0
     rows = []

@@ -1,4 +1,4 @@
-"""A load run from nothing: starts what is to be loaded, runs Locust against it, leaves a report.
+"""A complete load run: start the servers, run Locust against them, write a report.
 
     python -m kb_load.run                                     a minute against the simulator
     python -m kb_load.run --target engine --shape ramp        against the engine with its real model
@@ -6,8 +6,8 @@
     python -m kb_load.run --target http://127.0.0.1:3000      against a running server, its base empty
     python -m kb_load.run --page                              with Locust's own page, until Ctrl-C
 
-Exit status: 0 all budgets were kept, 1 some were broken or Locust failed, 2 the command line is wrong or the
-base is not empty.
+Exit status: 0 if all budgets were kept, 1 if one was broken or Locust failed, 2 if the command line is wrong
+or the base is not empty.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_PROCESSES = 64
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is loaded: its base URL, the key it wants, and the processes that are watched, by name."""
+    """The server under load: its base URL, its key, and the sampled processes by name."""
 
     url: str
     key: str
@@ -48,7 +48,7 @@ class Target:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit status."""
+    """Run the load test; return the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     try:
@@ -107,7 +107,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
         ["--web-host", LOOPBACK, "--web-port", str(options.page_port)] if options.page else ["--headless"]
     )
     if options.processes > 1:
-        # The processes talk over a port of their own, so that two runs do not meet.
+        # A port for Locust's processes, so that two runs do not interfere.
         port = str(free_port())
         command += ["--processes", str(options.processes)]
         command += ["--master-bind-host", LOOPBACK, "--master-bind-port", port, "--master-port", port]
@@ -119,7 +119,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
         KB_LOAD_SEED=str(options.seed),
         KB_LOAD_THINK=str(options.think),
         KB_LOAD_FIGURES=str(options.out / FIGURES),
-        KB_LOAD_ANYWAY="1",  # it was looked at before
+        KB_LOAD_ANYWAY="1",  # checked before
     )
     with (options.out / "locust.log").open("wb") as log:
         locust = subprocess.Popen(
@@ -131,13 +131,13 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
                 try:
                     status = locust.wait(None if options.page else plan.seconds + _GRACE_SECONDS)
                 except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                    locust.send_signal(signal.SIGINT)  # on SIGTERM it leaves without a word
+                    locust.send_signal(signal.SIGINT)  # on SIGTERM Locust exits without output
                     try:
                         status = locust.wait(_GRACE_SECONDS)
                     except subprocess.TimeoutExpired:
                         status = -signal.SIGKILL
         finally:
-            # Its processes of load do not end with it where it was killed.
+            # Locust's worker processes survive if it is killed.
             with suppress(ProcessLookupError):
                 os.killpg(locust.pid, signal.SIGKILL)
             locust.wait()
@@ -216,7 +216,7 @@ def _target_name(text: str) -> str:
 
 
 if __name__ == "__main__":
-    # What is started here is ended, and what was measured is told; also where a shell ignores Ctrl-C for us.
+    # Stop the processes and report, even if the shell set SIGINT to be ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -1,9 +1,9 @@
-"""What makes a run repeat: chance keyed by what it decides, and virtual time.
+"""Determinism: random numbers by key, and virtual time.
 
-There is no stream of random numbers, hence no order in which they must be drawn. Whatever else a run
-decides, and in whichever order requests arrive, one decision stays as it is.
+Each random number is a function of seed and key, not of a stream. A decision is therefore independent of all
+other decisions and of the order of requests.
 
-Virtual time moves when it is told to, jumps over waiting, or runs with the wall:
+Virtual time advances on command, skips waiting, or follows the wall clock:
 
     mode       what `sleep` does                            what moves the time
     ---------  -------------------------------------------  ---------------------------------------
@@ -11,7 +11,7 @@ Virtual time moves when it is told to, jumps over waiting, or runs with the wall
     manual     waits for `advance`                          `advance` alone
     real       waits                                        the wall, and `advance` on top of it
 
-It starts at 2026-01-01T00:00:00Z in every mode, so that what is derived from it repeats from run to run. A
+It starts at 2026-01-01T00:00:00Z in every mode, so that values derived from it are equal in every run. A
 moment is a whole number of microseconds since 1970, so that arithmetic on it is exact.
 """
 
@@ -30,13 +30,13 @@ from hashlib import blake2b
 from uuid import UUID
 
 _ROLL_BYTES = 7
-_ROLL_STEPS = 1 << 53  # as many values as a float tells apart between 0 and 1
+_ROLL_STEPS = 1 << 53  # number of distinct multiples of 2**-53 in [0, 1)
 
 Part = str | int
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""When virtual time starts."""
+"""Start of virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,21 @@ class Seeded:
     seed: int
 
     def roll(self, *key: Part) -> float:
-        """A number from 0 (inclusive) to 1 (exclusive), evenly spread over keys."""
+        """Return a number from 0 (inclusive) to 1 (exclusive), uniform over keys."""
         return (int.from_bytes(self._digest(key, _ROLL_BYTES), "big") >> 3) / _ROLL_STEPS
 
     def uniform(self, low: float, high: float, *key: Part) -> float:
-        """A number from `low` (inclusive) to `high` (exclusive)."""
+        """Return a number from `low` (inclusive) to `high` (exclusive)."""
         return low + (high - low) * self.roll(*key)
 
     def lognormal(self, median: float, sigma: float, *key: Part) -> float:
-        """A log-normal number: half lie under `median`; `sigma` is the deviation of the logarithm."""
+        """Return a log-normal number; `sigma` is the standard deviation of its logarithm."""
         # Box-Muller; 1 - roll is never 0, so that its logarithm exists.
         radius = math.sqrt(-2.0 * math.log(1.0 - self.roll("radius", *key)))
         return median * math.exp(sigma * radius * math.cos(2.0 * math.pi * self.roll("angle", *key)))
 
     def uuid(self, *key: Part) -> str:
-        """A UUID of version 4 in its usual form."""
+        """Return a UUID of version 4."""
         return str(UUID(bytes=self._digest(("uuid", *key), 16), version=4))
 
     def _digest(self, key: tuple[Part, ...], size: int) -> bytes:
@@ -70,17 +70,17 @@ class Seeded:
 
 
 def rfc3339(microseconds: int) -> str:
-    """A time as it stands on the wire; `microseconds` since 1970-01-01T00:00:00Z."""
+    """Format `microseconds` since 1970-01-01T00:00:00Z by RFC 3339."""
     return moment_of(microseconds).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def moment_of(microseconds: int) -> datetime:
-    """The aware time that is so many microseconds after 1970-01-01T00:00:00Z."""
+    """Return the aware time of `microseconds` since 1970-01-01T00:00:00Z."""
     return _UNIX + timedelta(microseconds=microseconds)
 
 
 def microseconds_of(moment: datetime) -> int:
-    """An aware time as microseconds since 1970-01-01T00:00:00Z."""
+    """Return an aware time as microseconds since 1970-01-01T00:00:00Z."""
     return (moment - _UNIX) // _MICROSECOND
 
 
@@ -94,7 +94,7 @@ class ClockMode(StrEnum):
 
 
 class Clock:
-    """A clock for one event loop. Seconds are virtual; `wall` is what mode `real` follows, in seconds.
+    """A clock for one event loop. Seconds are virtual; `wall` returns the seconds that mode `real` follows.
 
     Reading and advancing need no loop; sleeping does.
     """
@@ -113,7 +113,7 @@ class Clock:
 
     @property
     def mode(self) -> ClockMode:
-        """How time passes; may be set at any moment, time itself does not jump by it."""
+        """Mode of the clock; setting it does not change the time."""
         return self._mode
 
     @mode.setter
@@ -124,7 +124,7 @@ class Clock:
 
     @property
     def sleeping(self) -> int:
-        """How many sleeps wait for time to pass."""
+        """Number of pending sleeps."""
         futures = (*self._endless, *(future for _, _, future in self._sleepers))
         return sum(not future.done() for future in futures)
 
@@ -139,7 +139,7 @@ class Clock:
         return _EPOCH_MICROSECONDS + round(self.elapsed() * 1_000_000)
 
     def advance(self, seconds: float) -> None:
-        """Move time on and wake whoever slept until then, the earliest first.
+        """Advance time and end the sleeps that are due, the earliest first.
 
         Raises:
             ValueError: `seconds` is negative or not finite.
@@ -156,7 +156,7 @@ class Clock:
             await self.timer(seconds)
 
     def timer(self, seconds: float) -> asyncio.Future[None]:
-        """A future that is done when `seconds` have passed, or when somebody sets its result earlier.
+        """Return a future that is done after `seconds`, or when its result is set earlier.
 
         Infinite seconds never pass.
         """
@@ -177,11 +177,11 @@ class Clock:
         self._arrange()
 
     def _settle(self) -> None:
-        """Write down where time is, so that it can be counted on from here in another way."""
+        """Record the present time as the new anchor."""
         self._elapsed, self._anchor = self.elapsed(), self._wall()
 
     def _arrange(self) -> None:
-        """Wake whose time has come, and see to it that the next one is woken."""
+        """End the sleeps that are due, and schedule the next."""
         now = self.elapsed()
         while self._sleepers and (self._sleepers[0][0] <= now or self._sleepers[0][2].done()):
             _finish(heapq.heappop(self._sleepers)[2])

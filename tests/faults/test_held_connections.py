@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kb_load.bench.connections import Stage, run
+from bench.connections import Stage, run
 
 pytestmark = pytest.mark.process
 

@@ -68,8 +68,8 @@ def contract(target: Target, served: Served, kb: Client, silent: Mapping[str, st
     for name, part in fields.items():
         if "contentSchema" in part:
             part["format"] = _JSON_FORMAT.format(name=name)
-    # Most accesses would hide the documents of the requests: only a value that takes nothing away is sent. For
-    # engines that do not announce that they enforce it, it is an unknown header.
+    # Most accesses would hide the documents of the requests: only a value that takes nothing away is sent.
+    # For engines that do not announce that they enforce it, it is an unknown header.
     if (header := contract["components"]["parameters"].get(ACCESS)) is not None:
         del header["content"]
         header["schema"] = {"type": "string", "enum": ["{}"]} if kb.enforces_access else {"type": "string"}

@@ -1,6 +1,6 @@
-"""The documents of one base: found, listed, changed, removed, and what came before of each.
+"""The documents of one base with their history: look-up, pages, changes and removal.
 
-No I/O and no time of its own: times are passed in, in microseconds since 1970.
+No I/O and no clock of its own: times are passed in, in microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kb_simulator.engine.versions import History
 
 @dataclass(slots=True)
 class Documents:
-    """The documents by id, and the index over their chunks. `revision` is raised by every change."""
+    """Documents by id, and the index of their chunks. Every change increments `revision`."""
 
     seeded: Seeded
     by_id: dict[int, Stored] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Documents:
     _next_chunk: int = 1
 
     def copy(self) -> Documents:
-        """A base that lives on by itself."""
+        """Return an independent copy."""
         return replace(
             self,
             by_id=dict(self.by_id),
@@ -63,7 +63,7 @@ class Documents:
         )
 
     def number(self, key: int | str, now: int) -> int:
-        """The id of a document that stands, or of which something is kept.
+        """Return the id of a document that exists or has a history.
 
         Raises EngineError: `document_not_found`.
         """
@@ -81,12 +81,12 @@ class Documents:
         return stored
 
     def with_content(self, key: DedupKey) -> Iterator[Stored]:
-        """The documents of the same content in the same scope, the oldest first."""
+        """Return the documents of the same content in the same scope, the oldest first."""
         for document_id in sorted(self._by_content.get(key, ())):
             yield self.by_id[document_id]
 
     def kept_bytes(self) -> int:
-        """Of the files that are kept, of each content once."""
+        """Return the total size of kept files, counting equal contents once."""
         past = (each.stored for kept in self.history.by_id.values() for each in kept)
         everything = [*self.by_id.values(), *past]
         sizes = {each.dedup_key[1]: len(each.original) for each in everything if each.original is not None}
@@ -123,7 +123,7 @@ class Documents:
         now: int,
         reach: Reach | None = None,
     ) -> Stored:
-        """Nothing new: nothing changes.
+        """Add tags; without a new one, the version stays.
 
         Raises EngineError: `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
         """
@@ -150,7 +150,7 @@ class Documents:
         reach: Reach | None = None,
         add: str | None = None,
     ) -> Stored:
-        """Take a tag off, and then put another on.
+        """Remove a tag, and then add another if given.
 
         Raises EngineError: `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
         """
@@ -168,14 +168,14 @@ class Documents:
         return self._add_tags(removed, added, now)
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
-        """Take down what a voice says of a document. Raises EngineError: `document_not_found`."""
+        """Record the feedback of a voice on a document. Raises EngineError: `document_not_found`."""
         number = self.find(key).document.id
         votes = self._votes.setdefault(number, {})
         votes[voice] = voted(votes.get(voice), signal)
         return feedback_of(number, tally(votes.values()))
 
     def votes(self) -> dict[int, Votes]:
-        """What was said of documents, by their ids."""
+        """Return the feedback on documents, by their ids."""
         return {number: tally(votes.values()) for number, votes in self._votes.items()}
 
     def remove_one(
@@ -225,7 +225,7 @@ class Documents:
     # looking
 
     def detail(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
-        """One document with a slice of its chunks. Raises EngineError: `document_not_found`."""
+        """Return a document with a slice of its chunks. Raises EngineError: `document_not_found`."""
         stored, first = self.find(key), query.chunk_offset
         limit = query.chunk_limit if query.chunks else 0
         fields = msgspec.structs.asdict(stored.document)
@@ -235,7 +235,7 @@ class Documents:
         return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit, text=text)
 
     def check_citation(self, citation: m.Citation) -> m.CitationCheck:
-        """What has become of a quote; that of a file has not moved."""
+        """Return the state of a citation; only quotes of notes can have moved."""
         if (document_id := self._by_uid.get(citation.document)) is None:
             return GONE
         stored = self.by_id[document_id]
@@ -274,7 +274,7 @@ class Documents:
         return m.DocumentList(documents=page, total=len(found), limit=query.limit, offset=query.offset)
 
     def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
-        """Tags in use, in alphabetical order."""
+        """Return the tags in use, in alphabetical order."""
         documents: Counter[str] = Counter()
         chunks: Counter[str] = Counter()
         for stored in self.by_id.values():
@@ -295,13 +295,13 @@ class Documents:
         )
 
     def chunk(self, chunk_id: int) -> tuple[Stored, m.Chunk]:
-        """A chunk and its document."""
+        """Return a chunk and its document."""
         document_id, place = self.owners[chunk_id]
         stored = self.by_id[document_id]
         return stored, stored.chunks[place]
 
     def with_neighbors(self, result: m.SearchResult, count: int) -> m.SearchResult:
-        """The result with up to so many chunks before and after it, or as many as it has."""
+        """Return the result with up to the given number of chunks before and after it."""
         chunks, place = self.by_id[result.document.id].chunks, result.chunk.index
         first = max(0, place - max(count, len(result.before)))
         last = place + max(count, len(result.after))
@@ -320,7 +320,7 @@ class Documents:
         return range(first, self._next_chunk)
 
     def change(self, old: Stored, new: Stored, now: int, **changes: Any) -> Stored:
-        """`new` in the place of `old`, with further `changes`, one version on."""
+        """Replace `old` by `new` with further `changes`, as its next version."""
         document = msgspec.structs.replace(
             new.document, version=old.document.version + 1, updated_at=rfc3339(now), **changes
         )
@@ -329,7 +329,7 @@ class Documents:
         return new
 
     def swap(self, old: Stored | None, new: Stored | None, now: int) -> None:
-        """Take `old` out and put `new` in, in the index too where what it holds is different."""
+        """Replace `old` by `new`, and reindex if the indexed content differs."""
         same_words = old and new and old.chunks is new.chunks and old.document.title == new.document.title
         if old is not None:
             del self.by_id[old.document.id]
@@ -342,7 +342,7 @@ class Documents:
             self.by_id[new.document.id] = new
             self._by_uid[new.document.uid] = new.document.id
             self._by_content.setdefault(new.dedup_key, []).append(new.document.id)
-            title = new.document.title  # twice: a word in a title says more
+            title = new.document.title  # twice, so that words of the title weigh more
             for place, chunk in enumerate(() if same_words else new.chunks):
                 self.owners[chunk.id] = (new.document.id, place)
                 self.index.add(chunk.id, f"{title}\n{title}\n{chunk.heading or ''}\n{chunk.text}")

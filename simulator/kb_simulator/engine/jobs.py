@@ -1,6 +1,6 @@
-"""Jobs: the policies that say when and how they end, what each becomes at an event, and their retries.
+"""Jobs: policies for their time and kind of end, transitions by event, and retries.
 
-No I/O and no time of its own.
+No I/O and no clock of its own.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kb_simulator.engine.stored import Stored
 from kb_simulator.engine.submissions import Submission, Update
 
 STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
-"""What a job goes through, in order."""
+"""Steps of a job, in order."""
 
 QUEUED, COMPLETED = "queued", "completed"
-"""The steps before and after."""
+"""States before and after the steps."""
 
 
 class _Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """The parent of policies."""
+    """Base class of policies."""
 
 
 class AtOnce(_Policy, frozen=True, tag="at_once"):
-    """The job has ended by the time anybody looks."""
+    """The job has ended at the first poll."""
 
 
 class AfterPolls(_Policy, frozen=True, tag="after_polls"):
@@ -49,7 +49,7 @@ class AfterTime(_Policy, frozen=True, tag="after_time"):
 
 
 class Stuck(_Policy, frozen=True, tag="stuck"):
-    """The job stays at `step` for ever, unless it is cancelled: `queued`, or one of the steps of its work."""
+    """The job stays at `step` until cancelled: `queued`, or one of its processing steps."""
 
     step: str = STEPS[2]
 
@@ -76,10 +76,10 @@ def _check_step(step: str, steps: Sequence[str]) -> None:
 
 
 Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
-"""How jobs end. A job keeps the policy under which it was accepted."""
+"""A policy. A job keeps the policy under which it was accepted."""
 
 POLICY_FORMS = "at-once, polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
-"""What `policy_of` reads."""
+"""Texts that `policy_of` parses."""
 
 _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
     "polls": (AfterPolls, "polls"),
@@ -90,10 +90,10 @@ _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
 
 
 def policy_of(text: str) -> Policy:
-    """The policy that `text` names in one of `POLICY_FORMS`; without its value it has the policy's default.
+    """Return the policy of `text`, in one of `POLICY_FORMS`; a missing value is the policy's default.
 
     Raises:
-        ValueError: it names none, or its value does not fit.
+        ValueError: unknown policy, or invalid value.
     """
     if text == "at-once":
         return AtOnce()
@@ -109,9 +109,9 @@ def policy_of(text: str) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a retry is recognised: `key` within `credential` and `operation`.
+    """Identity of a retry: idempotency `key` within `credential` and `operation`.
 
-    `fingerprint` is a digest of the request's parameters; under one key it is always the same.
+    `fingerprint` is a digest of the request's parameters, which must be constant under one key.
     """
 
     credential: str
@@ -133,7 +133,7 @@ class _Given:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers of mutations that were done, oldest first: their retries get the same."""
+    """Responses of completed mutations, oldest first, for their retries."""
 
     _given: dict[tuple[str, str, str], _Given] = field(default_factory=dict)
 
@@ -141,10 +141,10 @@ class Answers:
         return Answers(dict(self._given))
 
     def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
-        """What was answered under this key, None where nothing was.
+        """Return the response under this key, or None.
 
         Raises:
-            EngineError: `idempotency_mismatch`, where the key came with another request.
+            EngineError: `idempotency_mismatch`, if the key was used with a different request.
         """
         oldest_kept = now - KEPT_SECONDS * 1_000_000
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
@@ -159,7 +159,7 @@ class Answers:
         self._given[retry.place] = _Given(retry.fingerprint, answer, now)
 
     def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
-        """Another answer from here on, since its job has ended; None: it failed, and the key is free."""
+        """Replace the response at the end of its job; None frees the key after a failure."""
         if answer is None:
             self._given.pop(retry.place, None)
         elif (given := self._given.get(retry.place)) is not None:
@@ -168,10 +168,10 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job with what it is to do. `accepted` is in microseconds since 1970.
+    """A job with its input. `accepted` is in microseconds since 1970.
 
-    An update counts as accepted when its turn comes: those of one note follow one another. `retries` are the
-    requests whose answer it will be, `updated` is that answer.
+    An update counts as accepted when it begins, since updates of one note are sequential. `retries` are the
+    requests that will get its response, `updated` is that response.
     """
 
     job: m.Job
@@ -187,7 +187,7 @@ class JobRecord:
         return self.job.status in m.FINAL_STATUSES
 
     def duration(self) -> int | None:
-        """How long it takes, in microseconds; None where time does not end it."""
+        """Return its duration in microseconds, or None if time does not end it."""
         match self.policy:
             case AtOnce() | FailAt():
                 return 0
@@ -197,12 +197,12 @@ class JobRecord:
                 return None
 
     def seconds_left(self, now: int) -> float | None:
-        """How long it will run yet, while it runs; None where time does not end it."""
+        """Return the remaining seconds of a running job, or None if time does not end it."""
         took = self.duration()
         return None if took is None else max(0.0, (self.accepted + took - now) / 1_000_000)
 
     def at(self, now: int) -> m.Job:
-        """The job as a caller sees it at `now`."""
+        """Return the job as shown to callers at `now`."""
         job = self.job
         ended = max(now, self.accepted) if job.finished_at is None else _microseconds(job.finished_at)
         elapsed = max(0, ended - _microseconds(job.started_at or job.created_at)) / 1_000_000
@@ -218,7 +218,7 @@ class JobRecord:
                 share = STEPS.index(step) / len(STEPS)
             case _:
                 share = 0.0
-        share = min(share, 1.0 - 1e-6)  # it is whole when the job has completed
+        share = min(share, 1.0 - 1e-6)  # 1 only when the job has completed
         done = int(share * len(STEPS))
         return msgspec.structs.replace(
             job,
@@ -230,10 +230,10 @@ class JobRecord:
         )
 
     def after(self, event: Event, **changes: object) -> m.Job:
-        """The job after `event`, with `changes`.
+        """Return the job after `event`, with `changes`.
 
         Raises:
-            LookupError: the event cannot happen in the job's state.
+            LookupError: the job's state has no transition for the event.
         """
         return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 

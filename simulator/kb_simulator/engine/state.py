@@ -1,9 +1,10 @@
-"""The state of one engine: jobs, documents, answers given. Pure: no I/O, no time and no chance of its own.
+"""The state of one engine: jobs, documents, responses by idempotency key. No I/O, clock or randomness of its
+own.
 
     accept ──▶ job ──(policy, polls, time)──▶ document
                 └──────── cancel ───────────▶ nothing
 
-Times come from `now`, ids from the seed and from what is submitted. A copy of the state lives on by itself.
+Times come from `now`, ids from the seed and from submitted content. A copy of the state is independent.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ from kb_simulator.engine.view import collections_within, documents_within, is_jo
 A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_WAITING_JOBS = 10_000
-"""Jobs that may wait; one more is refused."""
+"""Maximum number of queued jobs."""
 KEPT_ENDED_JOBS = 10_000
-"""Ended jobs beyond the newest of these are forgotten."""
+"""Number of ended jobs that are kept; older ones are removed."""
 
 _STORAGE_BYTES = 1 << 40
 _MOST_VIEWS = 16
-"""Of so many reaches their view is kept until the base changes."""
+"""LRU size of the cache of views per access scope, which a change of the base clears."""
 
 
 @dataclass(slots=True)
 class State:
-    """One engine's state. `now` gives microseconds since 1970; `policy` is that of jobs yet to come."""
+    """State of one engine. `now` returns microseconds since 1970; `policy` applies to new jobs."""
 
     seeded: Seeded
     now: Callable[[], int]
@@ -85,7 +86,7 @@ class State:
         self._documents = Documents(self.seeded)
 
     def copy(self) -> State:
-        """A state that lives on by itself, on the same clock."""
+        """Return an independent copy on the same clock."""
         twin = replace(
             self,
             collections=self.collections.copy(),
@@ -101,12 +102,12 @@ class State:
 
     @property
     def documents(self) -> Documents:
-        """The documents as they are now: of every job whose time has come."""
+        """The present documents, with the effects of all jobs due by now."""
         self._settle()
         return self._documents
 
     def seen(self, reach: Reach | None) -> Documents:
-        """The documents as somebody sees them who reaches so far."""
+        """Return the documents within an access scope."""
         documents = self.documents
         if reach is None:
             return documents
@@ -118,16 +119,18 @@ class State:
         return known[1]
 
     def seen_collections(self, reach: Reach | None) -> Collections:
-        """What is said of collections, as somebody sees it who reaches so far."""
+        """Return the descriptions of collections within an access scope."""
         return self.collections if reach is None else collections_within(self.collections, reach)
 
     def once(self, retry: Retry | None, effect: Callable[[int], A]) -> A:
-        """Do the effect, given the time of the change, unless it was done under this key: then its answer."""
+        """Apply the effect at the time of the change, or return its response if this idempotency key has
+        one.
+        """
         self._settle()
         if retry is None:
             return effect(self._stamp())
         if (given := self._answers.given(retry, self.now())) is not None:
-            return cast("A", given)  # a key belongs to its operation, which has one kind of answer
+            return cast("A", given)  # a key belongs to one operation, which has one type of response
         answer = effect(self._stamp())
         self._answers.keep(retry, answer, self.now())
         return answer
@@ -135,7 +138,7 @@ class State:
     # jobs
 
     def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
-        """Queue a job; it is done as the policy says. Raises EngineError: `queue_full`."""
+        """Queue a job, to be processed by the policy. Raises EngineError: `queue_full`."""
 
         def effect(now: int) -> m.Job:
             job = self._queued(
@@ -151,7 +154,7 @@ class State:
         return self.once(retry, effect)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
-        """Queue the update of a note, or join the one that does the same; done under this key, its note.
+        """Queue the update of a note, or join an equal one; return the note if done under this key.
 
         Raises EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
         """
@@ -178,7 +181,7 @@ class State:
         return self.job(job.id)
 
     def _joined(self, update: Update) -> m.Job | None:
-        """The last update of the note that is unfinished, where it asks for the same."""
+        """Return the last unfinished update of the note if it is equal."""
         line = self._lines.get(update.document_id)
         record = None if line is None else self.jobs[line[-1]]
         if record is None or not isinstance(record.submission, Update):
@@ -187,9 +190,9 @@ class State:
         return record.job if same else None
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
-        """The note as an update has left it, or the job where it has not.
+        """Return the updated note, or the job if it is unfinished.
 
-        Raises EngineError: why it failed, as it would now.
+        Raises EngineError: the error of a failed update.
         """
         job = self.job(job_id)
         record = self.jobs[job_id]
@@ -199,12 +202,12 @@ class State:
         return record.updated or job
 
     def job(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """One job. Raises EngineError: `job_not_found`."""
+        """Return one job. Raises EngineError: `job_not_found`."""
         self._settle()
         return self._record(job_id, reach).at(self.now())
 
     def poll(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """One job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
+        """Return one job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
         self._settle()
         record = self._record(job_id, reach)
         if not record.ended:
@@ -215,7 +218,7 @@ class State:
         return self.job(job_id)
 
     def seconds_to_end(self, job_id: str) -> float | None:
-        """How long a job will run yet: 0 where it has ended, None where time does not end it."""
+        """Return the remaining seconds of a job: 0 if it has ended, None if time does not end it."""
         record = self._record(job_id)
         if record.ended:
             return 0.0
@@ -231,7 +234,7 @@ class State:
     def job_page(
         self, status: m.JobStatus | None, limit: int, offset: int, reach: Reach | None = None
     ) -> m.JobList:
-        """Jobs, newest first."""
+        """Return a page of jobs, newest first."""
         found = [each for each in self._records(reach)[::-1] if status in (None, each.job.status)]
         jobs = [record.at(self.now()) for record in found[offset : offset + limit]]
         return m.JobList(jobs=jobs, total=len(found), limit=limit, offset=offset)
@@ -251,7 +254,7 @@ class State:
         return self._ended(record, job)
 
     def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
-        """Queue a failed job again, as if nothing had been done for it; it ends as the policy of now says.
+        """Queue a failed job again from its beginning, under the present policy.
 
         Raises:
             EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
@@ -291,7 +294,7 @@ class State:
             for job_id in running:
                 self._cancel(job_id, now)
             for job_id, record in self.jobs.items():
-                if record.job.retryable:  # nothing that was sent before is kept
+                if record.job.retryable:  # its input is removed too
                     job = msgspec.structs.replace(record.job, retryable=False)
                     self.jobs[job_id] = replace(record, job=job)
             removed = self._documents.remove(list(self._documents.by_id), now)
@@ -304,7 +307,9 @@ class State:
         return self.once(retry, effect)
 
     def status(self, access: Access = EVERYTHING) -> m.Status:
-        """Version, model, counts, queue and storage; the storage is an administrator's of all of it."""
+        """Return version, model, counts, queue and storage; storage is for unrestricted administrators
+        only.
+        """
         documents = self.seen(access.reach)
         size = sum(stored.document.size_bytes for stored in documents.by_id.values())
         states = Counter(record.job.status for record in self._records(access.reach))
@@ -337,7 +342,7 @@ class State:
     # inside
 
     def _stamp(self, at: int | None = None) -> int:
-        """The time of a change, `at` or now; a microsecond after the last change where time stands still."""
+        """Return the time of a change, `at` or now, but at least a microsecond after the last change."""
         self._last_stamp = max(self.now() if at is None else at, self._last_stamp + 1)
         return self._last_stamp
 
@@ -348,12 +353,12 @@ class State:
         return record
 
     def _records(self, reach: Reach | None) -> list[JobRecord]:
-        """The jobs that there are for somebody who reaches so far, the oldest first."""
+        """Return the jobs within an access scope, the oldest first."""
         documents = self.documents
         return [each for each in self.jobs.values() if reach is None or is_job_within(each, documents, reach)]
 
     def _queued(self, wanted: Submission | Update, now: int, **members: Any) -> m.Job:
-        """A new job that waits for its turn. Raises EngineError: `queue_full`."""
+        """Return a new queued job. Raises EngineError: `queue_full`."""
         check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
         identity = wanted.identity
         ids: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))
@@ -376,20 +381,20 @@ class State:
         return job
 
     def _is_first(self, job_id: str, name: Line) -> bool:
-        """Put a job behind the unfinished ones of its line; whether it is the first of them."""
+        """Append a job to the unfinished ones of its lane; return True if it is the first."""
         if name is None:
             return True
         line = self._lines[name] = (*self._lines.get(name, ()), job_id)
         return len(line) == 1
 
     def _begun(self, job: m.Job) -> m.Job:
-        """The job as it was accepted, begun at once."""
+        """Begin an accepted job at once, and return it as accepted."""
         estimate = self._begin(job.id).seconds_left(self._last_stamp)
         self._settle()
         return msgspec.structs.replace(job, estimated_seconds=estimate or None)
 
     def _begin(self, job_id: str) -> JobRecord:
-        """A job's turn has come, at the moment of the last change."""
+        """Begin a job at the time of the last change."""
         record, now = self.jobs[job_id], self._last_stamp
         if record.policy != Stuck(step=QUEUED):
             attempts, total = record.job.attempts + 1, len(STEPS)
@@ -403,20 +408,20 @@ class State:
         return record
 
     def _settle(self) -> None:
-        """End the jobs whose time has come, in the order in which it came."""
+        """End the jobs that are due, in the order of their times."""
         while self._due and self._due[0][0] <= max(self.now(), self._last_stamp):
             due, job_id = heapq.heappop(self._due)
             if job_id in self._waiting:
                 self._end(self.jobs[job_id], due)
 
     def _end(self, record: JobRecord, at: int) -> None:
-        """Complete a job, or fail it where its policy or its file says so."""
+        """Complete a job, or fail it if its policy or its file requires."""
         now, policy, wanted = self._stamp(at), record.policy, record.submission
         if isinstance(policy, FailAt):
             job = record.failed(policy.step, m.JobError(code=policy.code, message=policy.message), now)
         elif isinstance(wanted, Update):
             try:
-                if wanted.reach is not None:  # its note may have gone out of reach meanwhile
+                if wanted.reach is not None:  # its note may have left the access scope meanwhile
                     documents_within(self._documents, wanted.reach).find(wanted.document_id)
                 standing = self._documents.by_id.get(wanted.document_id)
                 stored = commits.replace_note(self._documents, wanted.document_id, wanted.patch, now)
@@ -442,9 +447,9 @@ class State:
         self._ended(record, job)
 
     def _ended(self, record: JobRecord, job: m.Job) -> m.Job:
-        """Write down how a job has ended, and forget what ended longest ago.
+        """Record the end of a job, and remove the jobs that ended longest ago.
 
-        The keys that waited for an update get its answer, and the next job of its line begins.
+        The idempotency keys of an update get its response, and the next job of its lane begins.
         """
         self.jobs[job.id] = replace(record, job=job)
         self._waiting.discard(job.id)

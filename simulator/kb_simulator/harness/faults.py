@@ -25,8 +25,8 @@ empty_body              empty_body           no     200 without a body
 stale_read              stale_read           yes    reads as of the moment when the fault was armed
 lost_ack                lost_ack             yes    the connection reset after the request was carried out
 
-"Done" says whether the operation is carried out. Of a mutation that is done and not acknowledged, and of
-nothing else, a careless retry makes two.
+"Done": the operation is carried out. Only a mutation that is done and not acknowledged is duplicated by a
+retry without an idempotency key.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class Effect(Data, frozen=True, tag_field="kind"):
-    """The parent of effects."""
+    """Base class of effects."""
 
 
 class Fixed(Data, frozen=True, tag_field="kind", tag="fixed"):
-    """Always `seconds`."""
+    """A constant delay of `seconds`."""
 
     seconds: Seconds = 2.0
 
 
 class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
-    """From `low` (inclusive) to `high` (exclusive) seconds, evenly."""
+    """A delay uniform from `low` (inclusive) to `high` (exclusive) seconds."""
 
     low: Seconds = 0.0
     high: Seconds = 2.0
@@ -75,7 +75,9 @@ class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
 
 
 class LogNormal(Data, frozen=True, tag_field="kind", tag="lognormal"):
-    """Half under `median` seconds; `sigma` is the deviation of the logarithm; never over `most`."""
+    """A log-normal delay with `median` seconds and standard deviation `sigma` of its logarithm, at most
+    `most`.
+    """
 
     median: Seconds = 0.2
     sigma: Annotated[float, Meta(ge=0, le=10)] = 1.0
@@ -89,7 +91,7 @@ class Latency(Effect, frozen=True, tag="latency"):
 
 
 class Status(Effect, frozen=True, tag="status"):
-    """A problem document with a `code` of the contract, its status, and `detail` as its text."""
+    """A problem document with a `code` of the contract, its status, and the text `detail`."""
 
     code: str = "internal"
     detail: str = "This request was told to fail."
@@ -106,7 +108,7 @@ class HttpStatus(Effect, frozen=True, tag="http_status"):
 
 
 class RateLimit(Effect, frozen=True, tag="rate_limit"):
-    """429 with `Retry-After`; every further match before `seconds` have passed is refused too."""
+    """429 with `Retry-After`; further matches within `seconds` are refused too."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 2.0
     code: str = "queue_full"
@@ -118,21 +120,21 @@ class RateLimit(Effect, frozen=True, tag="rate_limit"):
 
 
 class Hang(Effect, frozen=True, tag="hang"):
-    """No answer, until the caller hangs up or the namespace is reset."""
+    """No response, until the caller disconnects or the namespace is reset."""
 
 
 class Reset(Effect, frozen=True, tag="reset"):
-    """The connection is reset before a byte of the answer, and before the operation is carried out."""
+    """Reset the connection before any byte of the response, and before the operation is carried out."""
 
 
 class ResetAfter(Effect, frozen=True, tag="reset_after"):
-    """The connection is reset after the headers and `bytes` bytes of the body."""
+    """Reset the connection after the headers and `bytes` bytes of the body."""
 
     bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 16
 
 
 class ContentLength(Effect, frozen=True, tag="content_length"):
-    """`Content-Length` is wrong by `off`: over 0 announces too much, under 0 too little."""
+    """`Content-Length` differs from the body's length by `off`: positive is too long, negative too short."""
 
     off: Annotated[int, Meta(ge=-(1 << 30), le=1 << 30)] = 64
 
@@ -153,11 +155,11 @@ class EmptyBody(Effect, frozen=True, tag="empty_body"):
 
 
 class StaleRead(Effect, frozen=True, tag="stale_read"):
-    """Reads are answered from the state as it was when the fault was armed; mutations never match."""
+    """Reads see the state at the time when the fault was armed; mutations never match."""
 
 
 class LostAck(Effect, frozen=True, tag="lost_ack"):
-    """The operation is carried out, then the connection is reset without an answer."""
+    """Carry the operation out, then reset the connection without a response."""
 
 
 AnyEffect = (
@@ -206,11 +208,12 @@ CATALOGUE: Mapping[str, AnyEffect] = {
 
 
 class When(Data, frozen=True):
-    """At which of the matching requests: all that is given must hold, and nothing given fires at each.
+    """Condition on which a matching request meets the fault: all given members must hold; without any, each
+    does.
 
-    `nth` counts from 1; `every` is each second, third...; `times` the most firings; `until` is in virtual
-    seconds since the clock's start. `count` says what is counted: matches of the rule in the order of their
-    arrival, or those of each request by itself, which does not depend on the order.
+    `nth` counts from 1; `every` is every second, third...; `times` the maximum of firings; `until` is in
+    virtual seconds since the clock's start. `count` selects the counter: matches of the rule in order of
+    arrival, or matches of each fingerprint, which is independent of that order.
     """
 
     nth: Count | None = None
@@ -228,7 +231,8 @@ class When(Data, frozen=True):
 
 
 class Fault(Data, frozen=True):
-    """A fault to arm. Without an `effect` it is the catalogue's of that `name`; without an `id` it gets one.
+    """A fault to arm. Without `effect`, the catalogue's fault of this `name`; without `id`, the id is
+    generated.
 
     A fault that never fires fails the test that armed it, unless it is `optional`.
     """
@@ -250,9 +254,10 @@ class Fault(Data, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request meets: the ids of the faults that fired, a delay in seconds, and who takes the answer.
+    """Effect of the faults on a request: ids of fired faults, a delay in seconds, and the effect on the
+    response.
 
-    `stale` is the state that reads look at, None for the present one; `retry_after` is in seconds.
+    `stale` is the state that reads use, None for the present one; `retry_after` is in seconds.
     """
 
     fired: tuple[str, ...] = ()
@@ -263,11 +268,11 @@ class Plan:
 
 
 NOTHING = Plan()
-"""The plan of a request that meets no fault."""
+"""Plan of a request without faults."""
 
 
 class ArmedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault as the control plane shows it: how many requests it matched, and at how many it fired."""
+    """An armed fault in the control plane, with the number of matches and of firings."""
 
     id: str
     fault: Fault
@@ -293,10 +298,10 @@ class _Registration:
 
 @dataclass(slots=True)
 class FaultRegistry:
-    """The armed faults of one namespace. `state` gives the present state, for stale reads to keep.
+    """The armed faults of a namespace. `state` returns the present state, which an armed stale read keeps.
 
-    Faults are consulted in the order in which they were armed. Delays add up; the first fault that replaces
-    the answer is the last one consulted, so that a fault behind it waits for its turn.
+    Faults are evaluated in the order in which they were armed. Delays add up; evaluation ends at the first
+    fault that replaces the response, so that later faults do not count this request.
     """
 
     seeded: Seeded
@@ -308,10 +313,10 @@ class FaultRegistry:
         return bool(self._armed)
 
     def arm(self, fault: Fault) -> ArmedFault:
-        """Arm a fault; its id is its own, or its name with a number, which a run repeats.
+        """Arm a fault; a generated id is its name with a number, equal in every run.
 
         Raises:
-            ValueError: another fault has that id.
+            ValueError: another fault has this id.
         """
         self._numbers[fault.name] += 1
         fault_id = fault.id or f"{fault.name}-{self._numbers[fault.name]}"
@@ -323,21 +328,21 @@ class FaultRegistry:
         return armed.summary()
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        """Take a fault away. Raises KeyError where no such fault is armed."""
+        """Disarm a fault. Raises KeyError if it is not armed."""
         return self._armed.pop(fault_id).summary()
 
     def disarm_all(self) -> list[ArmedFault]:
-        """Take all faults away; what they did."""
+        """Disarm all faults; return their counts."""
         summaries = self.list()
         self._armed.clear()
         return summaries
 
     def list(self) -> list[ArmedFault]:
-        """The armed faults in the order in which they are consulted."""
+        """Return the armed faults in the order of evaluation."""
         return [armed.summary() for armed in self._armed.values()]
 
     def unfired(self) -> tuple[str, ...]:
-        """The armed faults that never fired and had to, in words."""
+        """Return a sentence for each armed fault that never fired and is not optional."""
         return tuple(
             f"{each.id} ({each.fault.match}) never fired; {each.matched} requests matched"
             for each in self.list()
@@ -345,7 +350,9 @@ class FaultRegistry:
         )
 
     def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
-        """What a request meets, the `occurrence`-th of its fingerprint; `elapsed` is in virtual seconds."""
+        """Return the plan of a request, the `occurrence`-th of its fingerprint; `elapsed` is in virtual
+        seconds.
+        """
         if not self._armed:
             return NOTHING
         fired: list[str] = []
@@ -373,7 +380,7 @@ class FaultRegistry:
         self, armed: _Registration, request: RecordedRequest, occurrence: int, counted: str, elapsed: float
     ) -> bool:
         when, effect = armed.fault.when, armed.effect
-        # A stale read is for reads alone.
+        # Only reads can be stale.
         written = request.operation is None or BY_ID[request.operation].mutates
         if (isinstance(effect, StaleRead) and written) or armed.fault.match.differs(request):
             return False

@@ -1,8 +1,8 @@
-"""Namespaces: engines beside one another in one process, each with its own state, time, faults and journal.
+"""Namespaces: several engines in one process, each with its own state, clock, faults and journal.
 
 A request chooses one by the header `X-Sim-Namespace`, or by the key of a namespace as its bearer key (for
-clients that cannot send a header of their own); else it goes to `default`. A namespace is created when it is
-first named. What a namespace derives from its seed does not depend on its name.
+clients that cannot send custom headers); otherwise it goes to `default`. A namespace is created when first
+named. Values derived from a namespace's seed do not depend on its name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DEFAULT = "default"
 
 _HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
 _NAME_CHARS = 100
-_CACHED_BYTES = 32 << 20  # of searches and their answers together; over it, all are forgotten
+_CACHED_BYTES = 32 << 20  # of searches and responses together; above it, the cache is cleared
 
 
 @dataclass(slots=True)
 class SearchCache:
-    """The answers since the last change of one state."""
+    """Cached search responses since the last change of a state."""
 
     _answers: dict[bytes, bytes] = field(default_factory=dict)
     _state: State | None = None
@@ -40,7 +40,7 @@ class SearchCache:
     _bytes: int = 0
 
     def get(self, state: State, body: bytes) -> bytes | None:
-        """What was answered to this body, None where nothing was, or the base has changed since."""
+        """Return the cached response to this body, or None if there is none or the base has changed."""
         if state is not self._state or state.documents.revision != self._revision:
             return None
         return self._answers.get(body)
@@ -56,7 +56,9 @@ class SearchCache:
 
 @dataclass(slots=True)
 class Namespace:
-    """One engine. `api_key` is what its callers must send, empty for none; it begins with `policy`."""
+    """One engine. `api_key` is the key that callers must send, empty for none; `policy` is its initial job
+    policy.
+    """
 
     name: str
     seed: int
@@ -88,25 +90,25 @@ class Namespace:
         self._waiting = {}
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin anew, under another seed where one is given. Whoever waits or hangs is let go."""
+        """Reset the namespace, with a new seed if given, and release waiting and hanging requests."""
         self.release()
         self.seed = self.seed if seed is None else seed
         self.clock = Clock(self.clock.mode)
         self._begin()
 
     def release(self) -> None:
-        """Let go whoever waits or hangs."""
+        """Release waiting and hanging requests."""
         self.clock.release()
         self._wake(list(self._waiting))
 
     def snapshot(self) -> str:
-        """Keep the state as it is now, under an id that a run repeats."""
+        """Keep the present state under an id that is equal in every run."""
         snapshot_id = f"snapshot-{len(self.snapshots) + 1}"
         self.snapshots[snapshot_id] = self.state.copy()
         return snapshot_id
 
     def restore(self, snapshot_id: str) -> None:
-        """Go back to a state that was kept; clock, limits, faults and journal go on. Raises KeyError."""
+        """Restore a snapshot; clock, limits, faults and journal stay. Raises KeyError."""
         self.state = self.snapshots[snapshot_id].copy()
         self.wake_ended()
 
@@ -124,7 +126,7 @@ class Namespace:
                 self._waiting.pop(job_id, None)
 
     def wake_ended(self) -> None:
-        """Wake who waits for a job that has ended by now, or is no more."""
+        """Wake the waiters of jobs that have ended or were removed."""
         if self._waiting:
             jobs = self.state.jobs
             self._wake([each for each in self._waiting if (job := jobs.get(each)) is None or job.ended])
@@ -157,7 +159,7 @@ class Namespaces:
         return iter(list(self._by_name.values()))
 
     def get(self, name: str) -> Namespace:
-        """A namespace by its name. Raises EngineError: `invalid_parameter`."""
+        """Return a namespace by its name. Raises EngineError: `invalid_parameter`."""
         if (known := self._by_name.get(name)) is not None:
             return known
         if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
@@ -173,14 +175,14 @@ class Namespaces:
         return namespace
 
     def key_for(self, headers: Mapping[str, str]) -> str:
-        """The key that a request must send to the namespace that it asks for, empty where that needs none."""
+        """Return the key that the request's namespace requires, or empty."""
         if (name := headers.get(_HEADER)) is not None:
             found = self._by_name.get(name)
             return found.api_key if found is not None else ""
         return self.chosen_by(headers).api_key
 
     def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
-        """The namespace that a request asks for. Raises EngineError: `invalid_parameter`."""
+        """Return the namespace of a request. Raises EngineError: `invalid_parameter`."""
         if (name := headers.get(_HEADER)) is not None:
             return self.get(name)
         if self._by_key and (found := self._by_key.get(bearer(headers))) is not None:
@@ -188,12 +190,12 @@ class Namespaces:
         return self._by_name[DEFAULT]
 
     def check_key(self, name: str, api_key: str) -> None:
-        """Raises EngineError: `contradiction`, where another namespace than `name` has this key."""
+        """Raise EngineError `contradiction` if a namespace other than `name` has this key."""
         if (owner := self._by_key.get(api_key)) is not None and owner.name != name:
             raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
 
     def set_key(self, name: str, api_key: str) -> None:
-        """Give a namespace its key. Raises EngineError: `contradiction`, where another one has it."""
+        """Set the key of a namespace. Raises EngineError: `contradiction`, if another namespace has it."""
         self.check_key(name, api_key)
         namespace = self.get(name)
         self._by_key.pop(namespace.api_key, None)
@@ -202,7 +204,7 @@ class Namespaces:
             self._by_key[api_key] = namespace
 
     def remove(self, name: str) -> bool:
-        """Forget a namespace; whether there was one. `default` begins anew instead."""
+        """Remove a namespace; return True if it existed. `default` is reset instead."""
         if name == DEFAULT:
             self._by_name[name].reset()
             return True
@@ -218,6 +220,6 @@ class Namespaces:
 
 
 def bearer(headers: Mapping[str, str]) -> str:
-    """The bearer key of a request, empty where it has none."""
+    """Return the bearer key of a request, or empty."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,4 +1,4 @@
-"""`kb bench`: options, load, and figures whose ratios are taken within a round."""
+"""Benchmarks: options, load, and figures whose ratios are taken within a round."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.command_line import dispatch
-from kb_cli.output import Exit
-from kb_load.bench import BENCHMARKS, function_of, parser_for
-from kb_load.bench.runner import answer_length, generate
+from bench import BENCHMARKS, function_of, main, parser_for
+from bench.runner import answer_length, generate
 from kb_load.messages import HANDSHAKE, MODERN, CallFailed, Message, result_of, structured, tool_call
 from kb_load.processes import clean_environment
 
@@ -25,7 +23,7 @@ from kb_load.processes import clean_environment
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_options_of_a_benchmark_are_parameters_with_their_defaults(name: str) -> None:
     run = function_of(name)
-    options = vars(parser_for(run, "kb bench", "").parse_args([]))
+    options = vars(parser_for(run, "bench", "").parse_args([]))
     assert (options.pop("json"), options.pop("report")) == (False, None)
     parameters = signature(run).parameters
     assert options == {option: parameters[option].default for option in options}
@@ -37,15 +35,15 @@ def test_a_wrong_option_ends_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        dispatch(["bench", *arguments])
-    assert ended.value.code == Exit.USAGE
+        main(arguments)
+    assert ended.value.code == 2
     assert arguments[-1] in capsys.readouterr().err
 
 
 @pytest.mark.process
 def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "kb_cli.main", "bench", "startup", "--rounds", "1", "--json"],
+        [sys.executable, "-P", "-m", "bench", "startup", "--rounds", "1", "--json"],
         cwd=tmp_path,
         env=clean_environment(PYTHONPATH=""),
         capture_output=True,

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kb_load.bench import calls, uploads
-from kb_load.bench.runner import Load
+from bench import calls, uploads
+from bench.runner import Load
 from kb_load.plan import (
     CURVES,
     Budgets,

@@ -1,4 +1,4 @@
-"""`kb bench search`: its corpus, its exact answers, and a run end to end."""
+"""The benchmark `search`: its corpus, its exact answers, and a run end to end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench import search
+from bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
+from bench.peers import PEERS, Module, fused
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.index.words import Analyser, weigh
-from kb_load.bench import search
-from kb_load.bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
-from kb_load.bench.peers import PEERS, Module, fused
 
 SIZE = 1_000
 QUESTIONS = 20

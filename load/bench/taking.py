@@ -1,4 +1,4 @@
-"""`kb bench taking`: how fast a folder is taken in, beside the model alone, and what searches feel of it.
+"""`bench taking`: speed of ingesting a folder, beside the model alone, and search latency during it.
 
 In turns, for each runtime of the model: the model by itself, as many threads as cores, over the passages of
 the folder; and engines, each with a base of its own, that take the folder in from `POST /jobs` until the last
@@ -25,13 +25,8 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
-from kb_engine.chunk import chunks
-from kb_engine.embed.protocol import Embedder
-from kb_engine.embed.registry import embedder_from
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.sqlite.store import open_sqlite
-from kb_load.bench import Option
-from kb_load.bench.engine import (
+from bench import Option
+from bench.engine import (
     CHUNKS_EACH,
     Texts,
     ask,
@@ -41,7 +36,12 @@ from kb_load.bench.engine import (
     running_engine,
     submit,
 )
-from kb_load.bench.runner import Panel, Report, in_turn
+from bench.runner import Panel, Report, in_turn
+from kb_engine.chunk import chunks
+from kb_engine.embed.protocol import Embedder
+from kb_engine.embed.registry import embedder_from
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.sqlite.store import open_sqlite
 from kb_load.pdf import text_of_page
 from kb_load.report import percentile
 from kb_readers.model import Extraction
@@ -54,7 +54,7 @@ _QUESTIONS = 200  # asked in a row
 
 
 class Side(NamedTuple):
-    """What is measured; `threads` 0: the model alone."""
+    """A configuration; `threads` 0: the model alone."""
 
     embedder: str
     threads: int
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side came to.
+    """Figures of one configuration.
 
     `of_model` is its rate beside that of its model alone, `of_first` beside one thread of the first runtime.
     """
@@ -96,7 +96,7 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakingReport(Report, frozen=True, kw_only=True):
-    """The whole run."""
+    """Results of a run."""
 
     title = "Passages taken in a second"
     columns: ClassVar = {
@@ -138,7 +138,7 @@ def run(
     """Measure.
 
     Raises:
-        kb_load.bench.engine.EngineFailed: a job failed.
+        bench.engine.EngineFailed: a job failed.
         kb_engine.embed.protocol.EmbedderUnavailable: a runtime is not installed.
     """
     files = list(_folder(passages, seed=_SEED))
@@ -190,7 +190,7 @@ def _folder(passages: int, *, seed: int) -> Iterator[str]:
 
 
 def _embedded(model: Embedder, texts: Sequence[str], threads: int) -> Run:
-    """The model alone."""
+    """Measure the model alone."""
     model.load()
     model.embed(texts[:1])
     size = model.batch_size
@@ -202,7 +202,7 @@ def _embedded(model: Embedder, texts: Sequence[str], threads: int) -> Run:
 
 
 def _taken(side: Side, files: Sequence[str]) -> Run:
-    """An engine that takes the files in, its model warm."""
+    """Measure an engine that ingests the files, with its model loaded."""
     with (
         tempfile.TemporaryDirectory(prefix="kb-bench-") as folder,
         running_engine(Path(folder), side.embedder, KB_INGEST_WORKERS=str(side.threads)) as (engine, client),

@@ -1,13 +1,13 @@
-"""What an agent waits for: `kb bench startup` and `kb bench ingestion`.
+"""Latency of start and of ingestion: `bench startup` and `bench ingestion`.
 
-startup     how long `kb stdio` takes to its first answer, beside what it must import. In turns: the import
+startup     time of `kb stdio` to its first response, beside its imports. In turns: the import
             of the official SDK's server and of aiohttp alone; `kb stdio` with the toolset `kb`, to the
             answer to `initialize` and to that of a search, by the engine that the first of them has started
             and that all share; `kb stdio` with the toolset `textfile` over a file of 10 MiB. Each is a
             process of its own; the clock runs from its start until the whole answer has been read (for the
             import: until it ends).
-ingestion   what others feel of files that are taken in. Starts `kb up` in a folder of its own on free ports
-            and warms it. First notes: how long each takes from `kb_addnote` until it can be searched, alone
+ingestion   latency of calls during ingestion. Starts `kb up` in a folder of its own on free ports
+            and warms it. First notes: the time of each from `kb_addnote` until it can be searched, alone
             and behind a folder of 200 files, a scan of 300 pages and PDFs whose page tree loops, each of
             them and all of them at once, sent by the same caller. Then `kb_search`, while a large PDF is
             taken in and when all is quiet, in turns. One client does one thing at a time. All files are made
@@ -33,9 +33,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import aiohttp
 
+from bench import Option
+from bench.runner import Panel, Report
 from kb_config.rendezvous import Rendezvous
-from kb_load.bench import Option
-from kb_load.bench.runner import Panel, Report
 from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
 from kb_load.pdf import looping_pdf, pdf_of, text_of_page
 from kb_load.processes import LOOPBACK, clean_environment, free_port, running
@@ -73,7 +73,7 @@ BACKGROUNDS: dict[str, tuple[str, ...]] = {
     "behind looping PDFs": ("loop",),
     "behind all three": ("folder", "scan", "loop"),
 }
-"""What is taken in while notes are added."""
+"""Files that are ingested while notes are added."""
 _PAUSE_SECONDS = 0.25
 _WAIT_SECONDS = 30
 _ids = count(1)
@@ -150,7 +150,7 @@ def run_startup(
 
 @contextmanager
 def _data_folder() -> Iterator[str]:
-    """A data folder that is removed when the engine in it, which all share, has ended."""
+    """Yield a data folder; remove it after its shared engine has ended."""
     with tempfile.TemporaryDirectory() as home:
         yield home
         place = Rendezvous(Path(home) / "engine")
@@ -164,7 +164,7 @@ def _data_folder() -> Iterator[str]:
 
 
 def scanned_pdf(pages: int) -> bytes:
-    """A PDF of so many pages, each a picture of 25 lines of text."""
+    """Return a PDF of `pages` pages, each an image of 25 lines of text."""
     from PIL import Image, ImageDraw, ImageFont  # comes with matplotlib, and one benchmark needs it alone
 
     sheet = Image.new("L", (1000, 1414), 255)
@@ -179,7 +179,7 @@ def scanned_pdf(pages: int) -> bytes:
 
 
 class Stack:
-    """A `kb up` that runs, called over `session`; the base URLs of its parts."""
+    """A running `kb up`, called over `session`, with the base URLs of its parts."""
 
     def __init__(self, session: aiohttp.ClientSession, engine_url: str, server_url: str) -> None:
         self._session = session
@@ -192,17 +192,17 @@ class Stack:
             return structured(await response.read())
 
     async def timed_search(self, rng: random.Random) -> float:
-        """Milliseconds of one search."""
+        """Return the milliseconds of one search."""
         query = " ".join(rng.sample(WORDS, 4))
         started = time.perf_counter()
         await self.call("kb_search", {"query": query, "top": 10})
         return (time.perf_counter() - started) * 1000
 
     async def timed_note(self, number: int) -> float:
-        """Milliseconds until a note's job has completed; the note is then searched for.
+        """Return the milliseconds until a note's job has completed, and check that a search finds the note.
 
         Raises:
-            CallFailed: it is not found.
+            CallFailed: the search does not find it.
         """
         word = f"note{number}x{random.Random(number).getrandbits(32):x}"
         text = f"{word}. " + " ".join(text_of_page(number + 1, seed=11))[:600]
@@ -215,7 +215,7 @@ class Stack:
         return milliseconds
 
     async def upload(self, pages: int, seed: int) -> str:
-        """Send a PDF through the server; the id of its job."""
+        """Send a PDF through the server; return the id of its job."""
         data = pdf_of([text_of_page(page, seed=seed) for page in range(1, pages + 1)])
         start = await self.call("kb_upload_start", {"filename": f"{seed}.pdf", "total_size": len(data)})
         async with self._session.put(start["upload_url"], data=data) as response:
@@ -224,7 +224,7 @@ class Stack:
         return str(finish["job_id"])
 
     async def send(self, name: str, data: bytes) -> str:
-        """Send a file to the engine; the id of its job."""
+        """Send a file to the engine; return the id of its job."""
         form = aiohttp.FormData()
         form.add_field("dedup_scope", name)
         form.add_field("file", data, filename=name)
@@ -233,7 +233,7 @@ class Stack:
             return str((await response.json())["id"])
 
     async def is_running(self, job_id: str, *, wait: int = 0, may_fail: bool = False) -> bool:
-        """Whether a job has not ended, asked for `wait` seconds; a failed one raises unless it may fail."""
+        """Return True if a job is still active after `wait` seconds; raise if it failed and may not."""
         async with self._session.get(f"{self._engine}/jobs/{job_id}?wait={wait}") as response:
             job = await response.json()
         if job["status"] == "failed" and not may_fail:
@@ -253,7 +253,7 @@ class Stack:
 async def measure_searches(
     stack: Stack, pages: int, rounds: int, quiet: list[float], busy: list[float]
 ) -> None:
-    """Add to the milliseconds of each quiet and of each busy search."""
+    """Append the milliseconds of searches, idle and during ingestion."""
     rng = random.Random(7)
     first = await stack.upload(5, seed=1)
     while await stack.is_running(first):
@@ -266,7 +266,7 @@ async def measure_searches(
 
 
 async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -> dict[str, list[float]]:
-    """Milliseconds from `kb_addnote` until the note can be searched, by what is taken in meanwhile."""
+    """Return the milliseconds from `kb_addnote` until the note can be searched, by background load."""
     # Markdown files of some ten passages each.
     pages = [[text_of_page(4 * n + k, seed=5) for k in range(1, 5)] for n in range(FOLDER_FILES)]
     files = {
@@ -289,7 +289,7 @@ async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -
 
 @asynccontextmanager
 async def _taking_in(stack: Stack, kinds: Sequence[Sequence[tuple[str, bytes]]]) -> AsyncIterator[None]:
-    """Have the engine busy with these, sent again whenever all of a kind have ended."""
+    """Keep the engine busy with these files; send all of a kind again when they have ended."""
 
     async def send_again(files: Sequence[tuple[str, bytes]], sent: asyncio.Event) -> None:
         for turn in count():

@@ -1,14 +1,14 @@
-"""`kb bench engines`: what further engines on one PostgreSQL add to taking in.
+"""`bench engines`: ingestion by several engines on one PostgreSQL.
 
 `KB_STORE` names a database of a server on which databases may be made; without it a server of `embedded-
 postgres` is started for the run. Each number of engines gets a database of its own, and it is dropped in
 the end. All engines are processes with the same settings, and each embeds one passage at a time. The
-embedder is an endpoint in this process that waits and computes nothing, as another machine would: so what
-is measured is what the engines share. Notes are accepted while the endpoint holds back its answers. Then
-the clock runs until every one of them is a document.
+embedder is an endpoint in this process that waits and computes nothing, like one on another machine: the
+result depends on the resources that engines share. Notes are accepted while the endpoint delays its
+responses. Then the clock runs until each note is a document.
 
-At last the largest number is measured again, and one of its engines is killed when half of the notes are
-documents. The others do its work too, once its leases have lapsed.
+Finally the largest number is measured again, and one of its engines is killed when half of the notes are
+documents. The remaining engines take over its jobs after its leases have expired.
 
 The more passages a note has, the more of its time is the embedder's. With few, the processors of this machine
 are the bound: what a commit costs them, in the engine and in PostgreSQL, is in the table.
@@ -33,10 +33,10 @@ import msgspec
 import psutil
 from aiohttp import web
 
+from bench import Option
+from bench.runner import Panel, Report
 from kb_engine.address import Address, address_of
 from kb_engine.chunk import CHUNK_CHARS
-from kb_load.bench import Option
-from kb_load.bench.runner import Panel, Report
 from kb_load.postgres import own_server
 from kb_load.processes import LOOPBACK, Running, free_port, running
 
@@ -48,11 +48,11 @@ _PAGE = 100
 
 
 class EnginesFailed(RuntimeError):
-    """The engines did not do what was asked; the message says what."""
+    """The engines lost, doubled or failed a note; the message has the cause."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """What a number of engines came to. Processor times are milliseconds a commit."""
+    """Figures of a number of engines; processor times in milliseconds a commit."""
 
     engines: int
     commits: int
@@ -61,9 +61,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     database_cpu: float
     ratio: float
     killed: int
-    """Engines that died at their work, and are in none of the figures but the rate."""
+    """Engines killed while working; only the rate includes them."""
     again: int
-    """Notes that were begun more than once."""
+    """Notes with more than one attempt."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnginesReport(Report, frozen=True, kw_only=True):
-    """The whole run; `wait` is that of the embedder, in milliseconds."""
+    """Results of a run; `wait` is the embedder's delay in milliseconds."""
 
     title = "Engines on one PostgreSQL: commits a second"
     columns: ClassVar = {
@@ -186,7 +186,7 @@ async def _measure(
 
 @asynccontextmanager
 async def new_database(server: Address) -> AsyncIterator[tuple[str, psutil.Process | None]]:
-    """The address of a new database, and the server's first process where that is on this machine."""
+    """Yield the address of a new database, and the server's main process if it is on this machine."""
     name = f"kb_bench_{os.getpid()}_{time.monotonic_ns()}"
     db: Any = await asyncpg.connect(server.url)
     try:
@@ -203,7 +203,9 @@ async def new_database(server: Address) -> AsyncIterator[tuple[str, psutil.Proce
 
 
 def database_seconds(process: psutil.Process | None) -> float:
-    """Processor seconds of a server on this machine and of its connections, also ended ones; else none."""
+    """Return the processor seconds of a local server and its connections, past ones included; 0 for a remote
+    one.
+    """
     if process is None:
         return 0.0
     ended = process.cpu_times()
@@ -213,7 +215,7 @@ def database_seconds(process: psutil.Process | None) -> float:
 
 @asynccontextmanager
 async def _endpoint(wait: float, answering: asyncio.Event) -> AsyncIterator[str]:
-    """The address of an embedding endpoint that waits so many seconds, and begins when it may answer."""
+    """Yield the address of an embedding endpoint that responds `wait` seconds after `answering` is set."""
     vector = [1.0, *[0.0] * (DIMENSIONS - 1)]
 
     async def embed(request: web.Request) -> web.Response:
@@ -237,7 +239,7 @@ async def _endpoint(wait: float, answering: asyncio.Event) -> AsyncIterator[str]
 
 @contextmanager
 def _engine(folder: Path, url: str, embedding: str, number: int) -> Iterator[tuple[Running, int]]:
-    """An engine that embeds one text at a time, and its port."""
+    """Yield an engine that embeds one text at a time, and its port."""
     home = folder / f"engine-{number}"
     home.mkdir()
     settings = {
@@ -251,7 +253,7 @@ def _engine(folder: Path, url: str, embedding: str, number: int) -> Iterator[tup
 
 
 def _text(number: int, passages: int) -> str:
-    """A note of so many passages that is unlike the others."""
+    """Return a unique note of `passages` passages."""
     words = [f"word{number * place % 997:05}" for place in range(passages * CHUNK_CHARS // 10)]
     return " ".join([f"note{number}", *words[2:]])
 

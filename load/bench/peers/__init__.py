@@ -1,4 +1,4 @@
-"""What `kb bench search` measures: a peer is one module that keeps the protocol, and one line in `PEERS`.
+"""Peers of `bench search`: each is a module that implements the protocol, and a line in `PEERS`.
 
 A peer runs in processes of its own: one fills it and closes it, another opens it and is asked. Its packages
 are imported with its module and belong to the extra `bench`.
@@ -14,21 +14,23 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import Document
+from bench.corpus import Document
 
 
 class Peer(Protocol):
     """A store of passages with words, vectors and one tag. It may be searched by several threads at once."""
 
     efforts: Sequence[int]
-    """What `effort` may be, ascending: the more, the more of the true neighbours are found; one: exact."""
+    """Possible values of `effort`, ascending: recall grows with effort; a single value if the search is
+    exact.
+    """
     effort: int
 
     def insert(self, documents: Sequence[Document]) -> None:
-        """Add these; a passage is known by its number."""
+        """Add documents; a passage is identified by its number."""
 
     def finish(self) -> None:
-        """Build what is built after all is inserted, and make all durable."""
+        """Build indexes that need all documents, and make everything durable."""
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         """The numbers of the ten best passages, best first; by words or vector alone where the other is None.
@@ -38,29 +40,29 @@ class Peer(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 class Module(NamedTuple):
-    """Where a peer is: `open` of the module takes the folder, and opens what lies there or makes it."""
+    """The module of a peer: its `open` takes a folder, and opens or creates the store there."""
 
     module: str
     name: str
 
 
 PEERS = {
-    "kb": Module("kb_load.bench.peers.kb", "kb on SQLite"),
-    "tantivy": Module("kb_load.bench.peers.tantivy_hnsw", "tantivy + HNSW (usearch, int8)"),
-    "qdrant": Module("kb_load.bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
-    "lancedb": Module("kb_load.bench.peers.lance", "LanceDB"),
-    "chroma": Module("kb_load.bench.peers.chroma", "Chroma (vectors alone)"),
-    "pgvector": Module("kb_load.bench.peers.pgvector", "PostgreSQL's words + pgvector"),
-    "sqlite-vec": Module("kb_load.bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
+    "kb": Module("bench.peers.kb", "kb on SQLite"),
+    "tantivy": Module("bench.peers.tantivy_hnsw", "tantivy + HNSW (usearch, int8)"),
+    "qdrant": Module("bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
+    "lancedb": Module("bench.peers.lance", "LanceDB"),
+    "chroma": Module("bench.peers.chroma", "Chroma (vectors alone)"),
+    "pgvector": Module("bench.peers.pgvector", "PostgreSQL's words + pgvector"),
+    "sqlite-vec": Module("bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
 }
 
 
 def opener(key: str) -> Callable[[Path], Peer]:
-    """The function that opens a peer.
+    """Return the function that opens a peer.
 
     Raises:
         ModuleNotFoundError: its packages are not installed.
@@ -70,7 +72,7 @@ def opener(key: str) -> Callable[[Path], Peer]:
 
 
 def fused(*rankings: Sequence[int], top: int = 10, saturation: int = 60) -> list[int]:
-    """The best by reciprocal ranks, for peers that fuse nothing themselves."""
+    """Return the best by reciprocal rank fusion, for peers without their own."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, number in enumerate(ranking, start=1):

@@ -1,4 +1,4 @@
-"""The base of `kb bench search`: passages and questions by seed, and the exact answers to these.
+"""The base of `bench search`: passages and questions by seed, and the exact answers to these.
 
 Words follow Zipf's law, vectors lie around some hundred centres, a question has the words of Zipf's law and
 a vector near that of a passage. Or the words are those of text files, a question is a few of them in a row,
@@ -46,7 +46,7 @@ _TITLE = 5
 _AT_ONCE = 100_000
 _KEPT = 50
 _NOISE = 2e-6
-"""Of scores rounded to six places."""
+"""Tolerance of scores rounded to six places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, by words and by meaning."""
+    """A question: words and vector."""
 
     text: str
     vector: NDArray[np.float32]
@@ -84,7 +84,9 @@ class Answer:
     scores: dict[int, float]
 
     def share(self, found: Sequence[int]) -> float:
-        """The recall at `TOP`: of the places, how many hold a passage that is as good as the last of them."""
+        """Return the recall at `TOP`: the share of found passages with at least the score of the exact
+        answer's last one.
+        """
         due = sorted(self.scores.values(), reverse=True)[:TOP]
         if not due:
             return 1.0
@@ -92,7 +94,7 @@ class Answer:
         return min(1.0, good / len(due))
 
     def equals(self, found: Sequence[int]) -> bool:
-        """Whether this is the exact ranking; of passages with one score any order is."""
+        """Return True if this is the exact ranking; passages of equal score may be in any order."""
         due = sorted(self.scores.values(), reverse=True)[:TOP]
         if len(set(found)) != len(due):
             return False
@@ -267,7 +269,7 @@ class _Postings:
         self._lengths = np.asarray(lengths, np.float64) + _TITLE
 
     def bm25(self, question: int) -> tuple[NDArray[np.float64], float]:
-        """Of all passages; and the reach of the question."""
+        """Return the BM25 score of all passages, and the question's maximum."""
         lengths, terms = self._lengths, self._questions[question]
         sums = np.zeros(len(lengths))
         owned = [slice(*np.searchsorted(self._terms, (term, term + 1))) for term in terms]
@@ -305,7 +307,7 @@ def _around(near: NDArray[np.float32], spread: float, rng: np.random.Generator) 
 
 
 def _spoken() -> list[str]:
-    """Words that can be spoken, in an order that says nothing of their letters."""
+    """Return pronounceable words, in an order independent of their letters."""
     signs = "bdfgklmnprtv"
     words = ["".join(each) for each in product(signs, "aeiou", signs, "aeiou", signs)]
     return [words[place] for place in np.random.default_rng(0).permutation(len(words))[:_VOCABULARY]]
@@ -326,5 +328,5 @@ def static_embedder() -> Embed:
 
 
 def _padded(vectors: Vectors) -> Vectors:
-    """With zeros for the dimensions that are missing, which changes no cosine."""
+    """Pad vectors with zeros to `DIMENSIONS`, which changes no cosine."""
     return np.pad(vectors, ((0, 0), (0, DIMENSIONS - vectors.shape[1])))

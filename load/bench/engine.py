@@ -1,4 +1,4 @@
-"""`kb bench engine`: how fast the engine takes in, and how long a search takes as the base grows.
+"""`bench engine`: speed of ingestion, and search latency as the base grows.
 
 Taking in is real: text files of a known number of passages go through extraction, chunking, embedding
 and commit. For searches the base is filled in bulk through the store, with texts made by seed from a
@@ -32,6 +32,8 @@ import msgspec
 import numpy as np
 from faker import Faker
 
+from bench import Option
+from bench.runner import Report
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Selection, Vectors
@@ -39,8 +41,6 @@ from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChu
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
-from kb_load.bench import Option
-from kb_load.bench.runner import Report
 from kb_load.processes import LOOPBACK, Running, describe, free_port, running
 from kb_load.report import Sheet, percentile
 
@@ -61,8 +61,8 @@ _PAUSE = 0.25
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Searches of one kind at one size, in milliseconds: percentiles of a round, medians over the rounds.
 
-    `where` is `store` (the search itself, the query's vector at hand) or `http` (the engine's whole answer,
-    the query's embedding included). `busy`: while files were taken in.
+    `where` is `store` (the search alone, with the query's vector given) or `http` (the engine's whole
+    response, the query's embedding included). `busy`: while files were taken in.
     """
 
     chunks: int
@@ -78,13 +78,13 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """What was searched, without where."""
+        """The kind of search, without `where`."""
         tag = ", 5 % by tag" if self.filtered else ""
         return f"{self.mode}{tag}{', while taking in' if self.busy else ''}"
 
 
 class Taking(msgspec.Struct, frozen=True, kw_only=True):
-    """What taking in came to."""
+    """Figures of ingestion."""
 
     chunks: int
     seconds: float
@@ -97,7 +97,7 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineReport(Report, frozen=True, kw_only=True):
-    """The whole run. `embedding_ms` is p50, p95 and p99 of one query's embedding."""
+    """Results of a run. `embedding_ms` is p50, p95 and p99 of one query's embedding."""
 
     title = "Search in the engine as the base grows, p95"
     columns: ClassVar = {
@@ -133,7 +133,7 @@ class EngineReport(Report, frozen=True, kw_only=True):
         return [*lines, f"the engine's memory: {memory}"]
 
     def growth(self, smaller: int, larger: int) -> float:
-        """How many times longer a search's p95 is at `larger` chunks: hybrid, in the store, no filter."""
+        """Return the ratio of a search's p95 at `larger` chunks: hybrid, in the store, without a filter."""
         of = {
             each.chunks: each.p95
             for each in self.latencies
@@ -153,12 +153,12 @@ class EngineReport(Report, frozen=True, kw_only=True):
 
 
 class EngineFailed(RuntimeError):
-    """The engine did not do what was asked; the message says what."""
+    """The engine failed a request or a job; the message has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Words by Zipf's law, made by seed: the same seed gives the same texts."""
+    """Texts of words by Zipf's law, determined by the seed."""
 
     words: Sequence[str]
     rng: np.random.Generator
@@ -200,7 +200,7 @@ async def fill(store: Store, dimensions: int, texts: Texts, numbers: range) -> N
 
 @dataclass(frozen=True, slots=True)
 class BulkDocument:
-    """A document whose passages are embedded already; one vector a passage."""
+    """A document with a given vector for each passage."""
 
     number: int
     title: str
@@ -227,7 +227,7 @@ class BulkDocument:
 
 
 async def add_documents(store: Store, new: Sequence[BulkDocument]) -> None:
-    """Take these in side by side, as workers do that hold one each.
+    """Add documents concurrently, as workers do that process one each.
 
     Raises:
         EngineFailed: the store did not take one.
@@ -255,7 +255,7 @@ def run(
     embedder: str = "minilm",
     note: Callable[[str], None] = print,
 ) -> EngineReport:
-    """Measure; `ingest_chunks` 0 leaves taking in out, and searches during ingestion with it.
+    """Measure; `ingest_chunks` 0 omits ingestion, and the searches during it.
 
     Raises:
         EngineFailed: a job failed, or the engine did not answer as agreed.
@@ -412,13 +412,13 @@ def _over_http(
 
 
 def connection_to(client: httpx.Client) -> HTTPConnection:
-    """A connection to the same engine for `ask`: of each search httpx would take a millisecond for itself."""
+    """Return a connection to the same engine for `ask`: httpx would add a millisecond to each search."""
     return HTTPConnection(LOOPBACK, client.base_url.port, timeout=120)
 
 
 @contextmanager
 def running_engine(home: Path, embedder: str, **settings: str) -> Iterator[tuple[Running, httpx.Client]]:
-    """An engine that is ready, on a base in `home`, and a client of it."""
+    """Yield a ready engine, on a base in `home`, and its client."""
     port = free_port()
     home.mkdir(parents=True, exist_ok=True)
     arguments = ["-m", "kb_cli.main", "engine", "--port", str(port), "--embedder", embedder]
@@ -437,7 +437,7 @@ def running_engine(home: Path, embedder: str, **settings: str) -> Iterator[tuple
 
 
 def ask(connection: HTTPConnection, question: str, *, filtered: bool) -> float:
-    """Milliseconds of one search, seen from outside."""
+    """Return the milliseconds of one search over HTTP."""
     body = msgspec.json.encode({"query": question, "tags": [FILTER_TAG] if filtered else []})
     started = time.perf_counter()
     connection.request("POST", "/api/v1/search", body, {"Content-Type": "application/json"})
@@ -450,7 +450,7 @@ def ask(connection: HTTPConnection, question: str, *, filtered: bool) -> float:
 
 
 def submit(client: httpx.Client, name: str, text: str) -> str:
-    """Send a text file; the id of its job."""
+    """Send a text file; return the id of its job."""
     response = client.post("/api/v1/jobs", files={"file": (name, text.encode(), "text/plain")})
     if response.status_code != 202:
         raise EngineFailed(f"job: {response.status_code} {response.text[:200]}")
@@ -458,7 +458,7 @@ def submit(client: httpx.Client, name: str, text: str) -> str:
 
 
 def is_running(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
-    """Whether a job has not ended, asked for `wait` seconds. Raises EngineFailed."""
+    """Return True if a job is still active after `wait` seconds. Raises EngineFailed."""
     job = client.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}).json()
     if job["status"] == "failed":
         raise EngineFailed(f"ingestion failed: {job['error']}")

@@ -1,15 +1,15 @@
-"""What a server answers while strangers hold on to its connections: `kb bench connections`.
+"""Responses of a server while clients hold its connections: `bench connections`.
 
 Against `kb serve` over a stub engine:
 
-half-open   as many connections as wanted send half a header and hold; each that is closed is opened again.
+half-open   connections send half a header and wait; each is reopened when the server closes it.
             The server runs under a limit on descriptors that is lower than their number.
-sockets     as many WebSockets are opened, and stay.
-drops       as many WebSockets are opened and reset, some at a time. In two halves, since a process keeps
-            memory that it needed once: what the second half adds to that is what was left behind.
+sockets     WebSockets are opened and stay open.
+drops       WebSockets are opened and reset, `_AT_ONCE` at a time. In two halves, since a process keeps memory
+            that it once needed: growth in the second half is a leak.
 
 Meanwhile a client in a process of its own calls a tool, on a new connection each time, and asks for
-`/healthz`. It tries nothing a second time. All comes from loopback, where no bound for one address helps.
+`/healthz`, without retries. All connections are from loopback, to which the bound per address does not apply.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from typing import Annotated, ClassVar
 import msgspec
 import psutil
 
+from bench import Option
+from bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
 from kb_contracts.http.connections import connections_within_descriptors
-from kb_load.bench import Option
-from kb_load.bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
 from kb_load.report import percentile
 
 _CALL_SECONDS = 20.0
 _LOOK_SECONDS = 1.0
-"""How long the client calls before it is asked whether it is to go on."""
+"""Seconds of calls between two checks for the end of the stage."""
 _SETTLE_SECONDS = 30.0
 _AT_ONCE = 50
 _ENDING = 1000
-"""Places for WebSockets that were dropped and have not yet ended."""
+"""Further WebSockets allowed, for dropped ones that have not yet ended."""
 _LIMITED = (
     "import resource, runpy, sys; limit = int(sys.argv[1]); "
     "resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)); "
@@ -58,7 +58,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls while something was held. Milliseconds; `failed` are calls and probes without a good answer."""
+    """Calls during one stage; milliseconds. `failed` counts calls and probes without a valid response."""
 
     name: str
     held: int
@@ -146,7 +146,7 @@ def run(
 
 
 class Held:
-    """What a stage holds: how many, how many were refused, and when there is no more to do."""
+    """Connections of a stage: number held, number refused, and an event for completion."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -164,7 +164,7 @@ class Server:
         self._quiet = 0
 
     async def stage(self, name: str, holding: Callable[[int], AsyncIterator[Held]], seconds: float) -> Stage:
-        """Call while something is held, for `seconds` at least and until all of it is."""
+        """Call during `holding`, for at least `seconds` and until it is complete."""
         loop = asyncio.get_running_loop()
         async with asynccontextmanager(holding)(self._port) as held:
             calls: list[float] = []
@@ -189,14 +189,14 @@ class Server:
             )
 
     async def settled(self) -> None:
-        """Wait until what was held is let go."""
+        """Wait until the server has released its descriptors."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             while self._process.num_fds() > self._quiet + 8:  # noqa: ASYNC110  # of another process
                 await asyncio.sleep(0.1)
 
 
 def _calls(port: int, seconds: float) -> tuple[list[float], int]:
-    """Call and probe for so long: what each took in milliseconds, and how many had no good answer."""
+    """Call and probe for `seconds`; return the milliseconds of each, and the number of failures."""
     message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
     requests = [
         ("POST", "/mcp", message.body, dict(message.headers), b'"isError":false'),
@@ -226,7 +226,7 @@ async def _nothing(_port: int) -> AsyncIterator[Held]:
 
 
 async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
-    """Connections with half a header, opened again when they are closed; `refused` counts that."""
+    """Hold connections with half a header, reopened when closed; `refused` counts closed ones."""
     held = Held()
 
     async def hold() -> None:
@@ -252,7 +252,7 @@ async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
 
 
 async def _sockets(port: int, count: int, *, reset: bool) -> AsyncIterator[Held]:
-    """WebSockets that stay open, or are reset at once; `refused` counts those that were not taken."""
+    """Open WebSockets, and reset them if `reset`; `refused` counts rejected upgrades."""
     held, left = Held(), iter(range(count))
     connections: list[socket.socket] = []
 
@@ -278,7 +278,7 @@ async def _sockets(port: int, count: int, *, reset: bool) -> AsyncIterator[Held]
 
 
 async def _upgraded(port: int) -> tuple[socket.socket, bool]:
-    """A connection on which a WebSocket was asked for, and whether the server agreed."""
+    """Request a WebSocket; return its connection, and True if the server upgraded it."""
     loop = asyncio.get_running_loop()
     connection = socket.socket()
     connection.setblocking(False)

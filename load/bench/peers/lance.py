@@ -14,7 +14,7 @@ from lancedb.index import FTS, Bitmap, HnswSq
 from lancedb.rerankers import RRFReranker
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.corpus import DIMENSIONS, TAG, TOP, Document
 
 _SCHEMA = pa.schema(
     [
@@ -84,4 +84,4 @@ class Lance:
         return numbers
 
     def close(self) -> None:
-        """It keeps nothing open."""
+        """Nothing to do: LanceDB keeps no resources open."""

@@ -1,4 +1,4 @@
-"""`kb bench uploads`: chunked and direct uploads beside bare handlers that decode and write the same.
+"""`bench uploads`: chunked and direct uploads beside bare handlers that decode and write the same.
 
 One client, one file after another, in turns: in each round one host goes first and last, in the next the
 other, for what is written first meets another disk cache than what follows. Chunks hold 4 MiB before
@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_load.bench import Option
-from kb_load.bench.runner import KEY, Panel, Report, Standing, in_turn, kb_serve, stub_engine
+from bench import Option
+from bench.runner import KEY, Panel, Report, Standing, in_turn, kb_serve, stub_engine
 from kb_load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
 from kb_load.processes import LOOPBACK, MEBIBYTE, Sampler, free_port, running
 from kb_load.report import median_figures
@@ -99,7 +99,7 @@ def run(
     """Measure; files of `small_mib` and of `mib`.
 
     Raises:
-        CallFailed: something was not taken, or came out with another length.
+        CallFailed: an upload was refused, or stored with a wrong length.
     """
     report = UploadsReport(uploads=[], figures=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
@@ -120,7 +120,7 @@ def figures(uploads: list[Upload]) -> list[Figures]:
     """Medians over the rounds, and of the ratios to the bare handler of the same round."""
 
     def rate(of: Upload, host: str) -> float:
-        """MiB a second of all that `host` took in the round of `of`."""
+        """Return the MiB a second of all uploads to `host` in the round of `of`."""
         kind = (of.way, of.mib, of.round, host)
         alike = [each for each in uploads if (each.way, each.mib, each.round, each.host) == kind]
         return sum(each.mib for each in alike) / sum(each.seconds for each in alike)
@@ -227,7 +227,7 @@ def _response(
 @contextmanager
 def _standing(folder: Path, mib: int) -> Iterator[list[Standing]]:
     port = free_port()
-    bare = ["-m", "kb_load.bench.servers", "uploads", "--port", str(port), "--folder", str(folder / "bare")]
+    bare = ["-m", "bench.servers", "uploads", "--port", str(port), "--folder", str(folder / "bare")]
     (folder / "bare").mkdir()
     limit = str(2 * mib * MEBIBYTE)
     with (

@@ -1,4 +1,6 @@
-"""Benchmarks behind `kb bench`: each compares in one run, in turns, and names the machine it ran on.
+"""Benchmarks, run from a checkout: `make bench BENCH="hosts --seconds 5"`, or `python -m bench hosts`.
+
+Each compares in one run, in turns, and names the machine that it ran on.
 
 A benchmark is a function `run(*, ..., note) -> Report` with a line in `BENCHMARKS`. Its options are the
 parameters that are annotated with an `Option`.
@@ -20,7 +22,7 @@ import msgspec
 
 
 class Benchmark(NamedTuple):
-    """What a benchmark compares, and its function as `module:function`."""
+    """A benchmark's summary, and its function as `module:function`."""
 
     summary: str
     run: str
@@ -36,9 +38,6 @@ BENCHMARKS = {
     "single": Benchmark(
         "what a call costs kb up in two processes, and in one with --single", "calls:run_single"
     ),
-    "access": Benchmark(
-        "what a call costs with keys for some collections and the audit log, beside none", "access:run"
-    ),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
@@ -46,20 +45,13 @@ BENCHMARKS = {
     "search": Benchmark("searches, beside those of other stores in their own processes", "search:run"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
-    "fleet": Benchmark(
-        "a simulated fleet beside real processes, and its curve to a thousand nodes", "fleet:run"
-    ),
-    "feedback": Benchmark(
-        "the order of results by feedback from a simulated log, with hostile voices", "feedback:run"
-    ),
     "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A parameter of `run` as the command line takes it: a number, some of `names`, or, where None is the
-    default, a folder.
+    """A command-line option of a benchmark: a number, some of `names`, or a folder if the default is None.
 
     The bounds are inclusive.
     """
@@ -70,14 +62,21 @@ class Option:
     names: Collection[str] = ()
 
 
-def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m kb_load.bench") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark that `arguments` name, print its table, write its report.
 
     Raises SystemExit as argparse does.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    names = argparse.ArgumentParser(prog=prog, allow_abbrev=False)
-    names.add_argument("benchmark", choices=BENCHMARKS)
+    prog = "python -m bench"
+    summaries = "\n".join(f"  {name:12} {each.summary}" for name, each in BENCHMARKS.items())
+    names = argparse.ArgumentParser(
+        prog=prog,
+        epilog=f"benchmarks ({prog} NAME --help shows their options):\n{summaries}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    names.add_argument("benchmark", choices=BENCHMARKS, metavar="NAME")
     name = names.parse_args(given[:1]).benchmark
     run = function_of(name)
     options = vars(parser_for(run, f"{prog} {name}", BENCHMARKS[name].summary).parse_args(given[1:]))
@@ -95,14 +94,14 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m kb_lo
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of a benchmark, whose module is imported now."""
+    """Import the module of a benchmark and return its function."""
     module, _, function = BENCHMARKS[name].run.partition(":")
-    run: Callable[..., Any] = getattr(import_module(f"kb_load.bench.{module}"), function)
+    run: Callable[..., Any] = getattr(import_module(f"bench.{module}"), function)
     return run
 
 
 def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.ArgumentParser:
-    """The options of a benchmark: those parameters of its `run` that are annotated with an `Option`."""
+    """Return the parser of a benchmark's options: the parameters of `run` annotated with an `Option`."""
     parser = argparse.ArgumentParser(prog=prog, description=f"{summary}.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write the figures and a plot there")

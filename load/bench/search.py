@@ -1,4 +1,4 @@
-"""`kb bench search`: searches of kb beside those of what could stand in its place, on the same passages.
+"""`bench search`: searches of kb and of other stores, on the same passages.
 
 Each peer is filled by one process and asked by another, so that the start is a real one and the memory is
 that of a process which only searches. The effort of a peer's vector search is raised until it finds 0.99 of
@@ -24,16 +24,16 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 import psutil
 
-from kb_load.bench import Option
-from kb_load.bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
-from kb_load.bench.peers import PEERS, Peer, opener
-from kb_load.bench.runner import Report
+from bench import Option
+from bench.corpus import PARTS, TAG, Answer, Corpus, Part, Question, static_embedder
+from bench.peers import PEERS, Peer, opener
+from bench.runner import Report
 from kb_load.report import percentile
 
 SEED = 7
 SIZES = (10_000, 100_000)
 FEW_FROM = 1_000_000
-"""From this size on only kb and the three peers in `LARGE` are measured."""
+"""Number of passages from which only kb and the three peers in `LARGE` are measured."""
 LARGE = ("kb", "tantivy", "lancedb", "qdrant")
 _DOCUMENTS_AT_ONCE = 20
 _CLIENTS = 4
@@ -60,7 +60,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of the exact ten that is found, without and with the tag; None: not ranked so."""
+    """Share of the exact ten that is found, without and with the tag; None if the peer does not rank so."""
 
     hybrid: tuple[float, float] | None
     vectors: tuple[float, float] | None
@@ -68,7 +68,9 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A peer at one size. `equal`: of so many questions, with the tag and without, the exact ranking."""
+    """Figures of a peer at one size. `equal` counts the questions, with and without the tag, ranked
+    exactly.
+    """
 
     peer: str
     passages: int
@@ -86,7 +88,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchReport(Report, frozen=True, kw_only=True):
-    """The whole run; `missing` peers are not installed, `failed` ones ended with an error."""
+    """Results of a run; `missing` peers are not installed, `failed` peers ended with an error."""
 
     columns: ClassVar = {
         "passages": "{0.passages}",
@@ -133,7 +135,7 @@ def run(
     texts: Annotated[Path | None, Option("text files to make the passages of, instead of --sizes")] = None,
     note: Callable[[str], None] = print,
 ) -> SearchReport:
-    """Measure those of `peers` that are installed; the data lie in the temporary folder and are removed.
+    """Measure the installed `peers`; their data are in the temporary folder and removed at the end.
 
     Raises:
         ModuleNotFoundError: `texts` are given, and the embedder for them is not installed.
@@ -180,7 +182,7 @@ def run(
 
 
 class PeerFailed(RuntimeError):
-    """A peer's process did not do what it was to; its own message is on standard error."""
+    """A peer's process failed; its message is on standard error."""
 
 
 def _installed(key: str) -> bool:
@@ -192,7 +194,7 @@ def _installed(key: str) -> bool:
 
 
 def _in_process(work: Callable[..., Any], key: str, *arguments: object) -> Any:
-    """What `work` returns, done in a new process that ends with it."""
+    """Return the result of `work`, run in a new process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, work, key, *arguments))
@@ -211,7 +213,7 @@ def _answer(pipe: Connection, work: Callable[..., Any], *arguments: object) -> N
 
 
 def _fill(key: str, place: Path, corpus: Corpus) -> float:
-    """The seconds of inserting; making the texts is not counted."""
+    """Return the seconds of inserting, without the time of making the texts."""
     open_peer, documents, seconds = opener(key), corpus.documents(), 0.0
     began = time.perf_counter()
     peer = open_peer(place)
@@ -230,7 +232,7 @@ Answers = dict[tuple[Part, bool], list[Answer]]
 
 
 def _search(key: str, place: Path, corpus: Corpus, answers: Answers) -> dict[str, Any]:
-    """The members of `Measured` that are known by asking."""
+    """Return the members of `Measured` that searches determine."""
     open_peer, questions = opener(key), corpus.questions()
     began = time.perf_counter()
     peer = open_peer(place)
@@ -285,7 +287,7 @@ def _ask(peer: Peer, question: Question, part: Part, tag: str | None) -> _Search
 
 
 def tune(peer: Peer, questions: Sequence[Question], answers: Answers) -> int:
-    """Raise the effort until the recall of the vectors is good, or there is no more."""
+    """Raise the effort until the recall of the vectors suffices or the effort is at its maximum."""
     for effort in peer.efforts:
         if len(peer.efforts) > 1:
             peer.effort = effort
@@ -305,6 +307,6 @@ def _recall(due: Sequence[Answer], searches: Sequence[_Searched]) -> float:
 
 
 def _pss() -> float:
-    """The memory of this process and those that it started, in MiB; of shared pages each has its share."""
+    """Return the memory (PSS) of this process and its children, in MiB."""
     here = psutil.Process()
     return sum(each.memory_full_info().pss for each in [here, *here.children(recursive=True)]) / 2**20

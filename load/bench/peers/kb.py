@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
+from bench.engine import BulkDocument, add_documents
 from kb_contracts.api import models as m
 from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
 from kb_engine.store.sqlite.store import open_sqlite
-from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
-from kb_load.bench.engine import BulkDocument, add_documents
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Kb:
         self._run(add_documents(self._store, new))
 
     def finish(self) -> None:
-        """Every document is committed as it comes."""
+        """Nothing to do: every document is committed when added."""
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         mode: m.Mode = "vector" if text is None else "fts" if vector is None else "hybrid"

@@ -1,4 +1,4 @@
-"""Chroma in process. It ranks by vectors alone: its full text filters, and does not score."""
+"""Chroma in process. It ranks by vectors only: its full-text search filters without scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from chromadb.config import Settings
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import TAG, TOP, Document
+from bench.corpus import TAG, TOP, Document
 
 
 def open_peer(folder: Path) -> Chroma:
@@ -47,7 +47,7 @@ class Chroma:
         )
 
     def finish(self) -> None:
-        """What was added is durable."""
+        """Nothing to do: added documents are durable."""
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         if text is not None or vector is None:
@@ -61,4 +61,4 @@ class Chroma:
         return [int(number) for number in found["ids"][0]]
 
     def close(self) -> None:
-        """It closes with its process."""
+        """Nothing to do: Chroma closes with its process."""

@@ -1,7 +1,7 @@
 """tantivy for the words and usearch's HNSW over int8 for the vectors, fused by ranks: the usual pair.
 
-What HNSW finds is scored anew by the float32 vectors, which lie in a file beside it: int8 alone does not
-reach the recall of the others. HNSW knows no filter; for a tag it is asked for so many more.
+Candidates of HNSW are rescored with the float32 vectors of a file: int8 alone does not reach the recall of
+the other peers. HNSW has no filter; for a tag it is asked for proportionally more candidates.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import tantivy
 from numpy.typing import NDArray
 from usearch.index import Index
 
-from kb_load.bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
-from kb_load.bench.peers import fused
+from bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
+from bench.peers import fused
 
 _CANDIDATES = 50
 

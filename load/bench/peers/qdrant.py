@@ -9,7 +9,7 @@ import numpy as np
 import qdrant_edge as q
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.corpus import DIMENSIONS, TAG, TOP, Document
 
 _CANDIDATES = 50
 _AVERAGE_LENGTH = 70.0

@@ -12,9 +12,9 @@ import numpy as np
 import sqlite_vec
 from numpy.typing import NDArray
 
+from bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.peers import fused
 from kb_engine.index.words import TOKENIZER
-from kb_load.bench.corpus import DIMENSIONS, TAG, TOP, Document
-from kb_load.bench.peers import fused
 
 _CANDIDATES = 50
 _WORDS = (
@@ -45,11 +45,11 @@ class SqliteVec:
             CREATE VIRTUAL TABLE IF NOT EXISTS near
               USING vec0 (vector float[{DIMENSIONS}] distance_metric=cosine, tag text);
             """
-        ).fetchall()  # it stops at the first row, which is that of the pragma
+        ).fetchall()  # stops at the first row, the pragma's
 
     @property
     def _db(self) -> apsw.Connection:
-        """The connection of this thread."""
+        """Return the connection of this thread."""
         db: apsw.Connection | None = getattr(self._own, "db", None)
         if db is None:
             db = self._own.db = apsw.Connection(str(self._path))

@@ -16,8 +16,8 @@ import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_load.bench.corpus import DIMENSIONS, TAG, TOP, Document
-from kb_load.bench.peers import fused
+from bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.peers import fused
 from kb_load.postgres import PostgresServer
 
 T = TypeVar("T")

@@ -1,12 +1,12 @@
-"""What stands beside `kb serve` in a benchmark, each a process of its own.
+"""Stub engine and comparison servers of the benchmarks, each a process of its own.
 
-    python -m kb_load.bench.servers bare --port 8902 --engine http://127.0.0.1:8901
+    python -m bench.servers bare --port 8902 --engine http://127.0.0.1:8901
 
-`engine` answers at once with fixed bytes, so that what a host costs is what is left: a search with seven
+`engine` responds at once with fixed bytes, so that the measured cost is the host's: a search with seven
 results of realistic texts, made by seed; a file is read to its end and its bytes are counted. Nothing is
 stored.
 
-The others are hosts of the same `kb_search` over that engine, as others would write it. `bare` is the
+The other servers are hosts of the same `kb_search` over that engine, written in the usual way. `bare` is the
 ceiling: an aiohttp handler that parses the message with the JSON library of this server, asks the engine and
 dumps the answer, with no check, key, log or metric. `sdk` is the `MCPServer` of the official SDK on uvicorn,
 stateless, answering in plain JSON, with an aiohttp client to the engine; `sdk-aiohttp` is the same server on
@@ -18,7 +18,7 @@ installed.
 `POST /chunk` takes the same message as `kb_upload_chunk`: parsed and decoded with the libraries of this
 server, written to a file of its own aside and renamed; both in a thread, as a server must whose other
 callers wait. `PUT /direct` streams the body to a file in the same way, in blocks of a MiB. `DELETE /files`
-removes what came: replacing a large file takes the time of freeing it.
+removes the uploads, since replacing a large file takes the time of freeing it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kb_contracts.api import models as m
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-EXAMPLE_FILE = Path(__file__).parents[3] / "examples" / "hosting" / "everything_server.py"
+EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "hosting" / "everything_server.py"
 NAME = "kb_search"
 DESCRIPTION = "Search the knowledge base."
 RESULTS = 7
@@ -73,7 +73,7 @@ def _tool_answer(request_id: int, found: Any) -> web.Response:
 
 
 def search_response() -> m.SearchResponse:
-    """What every search is answered with; always the same."""
+    """Return the constant response to a search."""
     faker = Faker("en_GB")
     faker.seed_instance(SEED)
 
@@ -268,7 +268,7 @@ class _Message(msgspec.Struct):
 
 
 def uploads(folder: Path, port: int) -> None:
-    """Bare handlers of uploads; files end up in `folder`, which holds nothing else."""
+    """Serve bare upload handlers that write to `folder`, which contains only uploads."""
     decoder = msgspec.json.Decoder(_Message)
 
     def store(index: int, data: str) -> int:

@@ -1,10 +1,9 @@
-"""What the benchmarks share: a report with its table and plots, servers to measure, and load on them.
+"""Shared parts of the benchmarks: the report with table and plots, servers, and the load generator.
 
-Load comes from one thread: wrk where it is installed, else a small client of our own. Both keep a fixed
-number of connections busy (a closed loop, with pauses where wanted) with one request that never changes, and
-read of an answer no more than its status and length; what answers look like is checked before. Our own
-client costs two to three times wrk's processor time a call, which on few cores comes out of the server's
-share: compare only figures of one client.
+Load comes from one thread: wrk if it is installed, otherwise a small asyncio client. Both keep a fixed number
+of connections busy (a closed loop, with optional pauses) with one constant request, and read only status and
+length of a response; its content is checked before. The asyncio client takes two to three times wrk's
+processor time a call, at the server's cost on few cores: compare only figures of one client.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import httpx
 import msgspec
 
-from kb_load.bench.servers import search_response
+from bench.servers import search_response
 from kb_load.messages import CallFailed, Era, Message, result_of, tool_call
 from kb_load.processes import LOOPBACK, Machine, Running, describe, free_port, running
 from kb_load.report import Sheet, figures_table, percentile
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 
 class Panel(NamedTuple):
-    """A plot of the member `height` of each row, as `Sheet.compare` draws it."""
+    """A plot of the member `height` of each row, drawn by `Sheet.compare`."""
 
     group: str
     bar: str
@@ -47,7 +46,7 @@ class Panel(NamedTuple):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a benchmark found. `columns` are those of its table; without `panels` nothing is drawn."""
+    """Results of a benchmark. `columns` belong to its table; without `panels` it has no plot."""
 
     title: ClassVar[str] = ""
     columns: ClassVar[Mapping[str, str]] = {}
@@ -55,15 +54,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine = msgspec.field(default_factory=describe)
 
     def rows(self) -> Sequence[Any]:
-        """What the table and the plots have a line and a bar of."""
+        """Return the rows of the table, which are also the bars of the plots."""
         raise NotImplementedError
 
     def footer(self) -> Sequence[str]:
-        """The lines between the table and the machine."""
+        """Return the lines between the table and the machine."""
         return ()
 
     def text(self) -> str:
-        """The report for people."""
+        """Return the report as text."""
         return "\n".join([figures_table(self.columns, self.rows()), *self.footer(), self.machine.line()])
 
     def plot(self, path: Path) -> None:
@@ -74,10 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_turn(sides: Sequence[T], number: int) -> list[T]:
-    """The sides in the order of round `number`, each of which begins with another.
-
-    So none always runs after the same.
-    """
+    """Return the sides rotated by `number`, so that no side always runs after the same one."""
     first = number % len(sides)
     return [*sides[first:], *sides[:first]]
 
@@ -86,7 +82,7 @@ def in_turn(sides: Sequence[T], number: int) -> list[T]:
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of some seconds came to. Latencies are milliseconds, `bytes_each` is an answer's length."""
+    """Calls and latencies of a run; milliseconds. `bytes_each` is the mean length of a response."""
 
     calls: int
     seconds: float
@@ -103,14 +99,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_name() -> str:
-    """The client that `generate` uses here."""
+    """Return the name of the client that `generate` uses."""
     return "wrk" if shutil.which("wrk") else "own asyncio client"
 
 
 def generate(port: int, message: Message, *, connections: int, seconds: int, pause: float = 0.0) -> Load:
-    """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as the last is answered.
+    """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as its response has arrived.
 
-    With a `pause` each waits before, by chance up to twice so many seconds.
+    With `pause`, wait before each request, uniformly from 0 to twice `pause` seconds.
     """
     if shutil.which("wrk"):
         return _with_wrk(port, message, connections, seconds, pause)
@@ -179,7 +175,7 @@ def _load(raw: dict[str, float]) -> Load:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends the request, waits for its answer whole, and sends again until the time is over."""
+    """Send the request, wait for the complete response, and repeat until the time is over."""
 
     def __init__(self, data: bytes, until: float, pause: float, ended: asyncio.Event) -> None:
         self._data = data
@@ -228,10 +224,10 @@ class _Connection(asyncio.Protocol):
 
 
 def answer_length(buffer: bytes | bytearray) -> int | None:
-    """The bytes of the answer at the start of `buffer`, head and body; None until that can be told.
+    """Return the length of the response at the start of `buffer`, or None if its head is incomplete.
 
     Raises:
-        ValueError: it comes without a Content-Length.
+        ValueError: the response has no Content-Length.
     """
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
@@ -272,7 +268,7 @@ async def _with_own(port: int, message: Message, connections: int, seconds: int,
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host under load for some seconds. Processor times are microseconds a call."""
+    """Load on a host, and processor time in microseconds a call."""
 
     load: Load
     host_cpu: float
@@ -281,7 +277,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What a host is measured with; `check` raises CallFailed for a result that is not due."""
+    """The tool call of a benchmark; `check` raises CallFailed for a wrong result."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -303,28 +299,24 @@ SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder.
-
-    Callers send `key`.
-    """
+    """A running host; `counts` if its `/metrics` count failed calls. `home` is its data folder."""
 
     process: Running
     port: int
     counts: bool = False
     call: ToolCall = SEARCH
     home: Path | None = None
-    key: str = KEY
 
     def message(self, era: Era) -> Message:
-        return tool_call(era, self.call.tool, self.call.arguments, key=self.key)
+        return tool_call(era, self.call.tool, self.call.arguments, key=KEY)
 
     def check_counts(self) -> None:
-        """Raises CallFailed: it has answered calls with errors, which have a status of 200 as well."""
+        """Raise CallFailed if `/metrics` counts errors of calls, which have status 200 too."""
         if not self.counts:
             return
         metrics = httpx.get(f"http://{LOOPBACK}:{self.port}/metrics", timeout=30).raise_for_status().text
         errors = [line for line in metrics.splitlines() if line.startswith("mcp_errors_total{")]
-        # The calls in flight are cancelled when the client ends.
+        # Calls in flight are cancelled when the client ends.
         if failed := [line for line in errors if 'error_type="cancelled"' not in line]:
             raise CallFailed(f"{self.process.name}: {', '.join(failed)}")
 
@@ -332,7 +324,7 @@ class Standing:
 @contextmanager
 def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
     port = free_port()
-    program = ["-m", "kb_load.bench.servers", "engine", "--port", str(port)]
+    program = ["-m", "bench.servers", "engine", "--port", str(port)]
     with running("stub engine", program, folder, port=port) as engine:
         yield engine, f"http://{LOOPBACK}:{port}"
 
@@ -346,7 +338,9 @@ def kb_serve(
     program: Sequence[str] = ("-m", "kb_cli.main"),
     **environment: str,
 ) -> Iterator[Standing]:
-    """`kb serve` as it is run: a key, metrics on, the log at `info`; `program` is how `kb` is started."""
+    """Run `kb serve` with a key, metrics, and log level `info`; `program` are the arguments that start
+    `kb`.
+    """
     home.mkdir(exist_ok=True)
     port = free_port()
     settings = {
@@ -364,10 +358,10 @@ def kb_serve(
 
 
 def check(host: Standing, era: Era) -> int:
-    """Call the tool once and look at the answer; its length in bytes.
+    """Call the tool once and check the response; return its length in bytes.
 
     Raises:
-        CallFailed: it is not the one that is due.
+        CallFailed: the response is wrong.
     """
     message = host.message(era)
     with httpx.Client(timeout=30) as client:
@@ -384,15 +378,15 @@ def check(host: Standing, era: Era) -> int:
 
 
 def check_load(host: Standing, load: Load, length: int) -> None:
-    """Look at what `generate` made of it; `length` is what `check` found.
+    """Check the calls of `generate`; `length` is the result of `check`.
 
     Raises:
-        CallFailed: calls failed, or were answered with something else.
+        CallFailed: calls failed, or responses have an unexpected length.
     """
     name = host.process.name
     if load.errors:
         raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
-    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
+    # wrk counts the head too. An error response is far shorter than a result.
     if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
         raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
     host.check_counts()
@@ -408,10 +402,10 @@ def measured(
     seconds: int,
     pause: float = 0.0,
 ) -> Cost:
-    """Load it as `generate` does; `length` is what `check` found.
+    """Run `generate` against the host and measure processor time; `length` is the result of `check`.
 
     Raises:
-        CallFailed: calls failed, or were answered with something else.
+        CallFailed: calls failed, or responses have an unexpected length.
     """
     before = host.process.cpu_seconds(), engine.cpu_seconds()
     load = generate(host.port, host.message(era), connections=connections, seconds=seconds, pause=pause)

@@ -1,4 +1,4 @@
-"""What a call of a tool costs a server: `kb bench hosts`, `kb bench workers` and `kb bench single`.
+"""Cost of a tool call: `bench hosts`, `bench workers` and `bench single`.
 
 Between the same client and the same engine, a stub that answers every search with the same bytes, servers are
 loaded one at a time, in turns, at both protocol versions. Before one is timed its answer is looked at: the
@@ -29,8 +29,8 @@ from typing import Annotated, Any, ClassVar
 import httpx
 import msgspec
 
-from kb_load.bench import Option
-from kb_load.bench.runner import (
+from bench import Option
+from bench.runner import (
     KEY,
     SEARCH,
     Cost,
@@ -46,7 +46,7 @@ from kb_load.bench.runner import (
     measured,
     stub_engine,
 )
-from kb_load.bench.servers import EXAMPLE_FILE
+from bench.servers import EXAMPLE_FILE
 from kb_load.messages import ERAS, CallFailed
 from kb_load.pdf import text_of_page
 from kb_load.processes import LOOPBACK, free_port, running
@@ -56,7 +56,7 @@ from kb_server.observability.metrics import counters_by_slot
 CEILING = "bare"
 EXAMPLES = ("example", "example-uvicorn")
 HOSTS = ("kb", "sdk", "sdk-aiohttp", "fastmcp", CEILING, *(EXAMPLES if EXAMPLE_FILE.exists() else ()))
-"""The example is part of a checkout, not of an installed kb."""
+"""The example is a file of the checkout."""
 WORKERS = ("--workers 1", "--workers 2")
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
 UP = ("kb up", "kb up --single")
@@ -72,11 +72,11 @@ TITLES = {
 _PAUSE_SECONDS = 0.02
 _WARM_SECONDS = 2
 _COUNTED = ("requests", "kb_search", "success")
-"""The name under which a worker counts the calls of these benchmarks."""
+"""Name of the counter of these benchmarks' calls in a worker."""
 
 
 class Round(Cost, frozen=True, kw_only=True):
-    """What a call cost one host in one turn. `shares` are its workers' parts of the calls."""
+    """Cost of a call on one host in one turn. `shares` are the workers' shares of the calls."""
 
     host: str
     era: str
@@ -106,7 +106,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The host's name for people."""
+        """Display name of the host."""
         return TITLES.get(self.host, self.host)
 
 
@@ -145,7 +145,7 @@ def figures(rounds: Sequence[Round], yardstick: str) -> list[Figures]:
 
 
 class CallsReport(Report, frozen=True, kw_only=True):
-    """The whole run: every turn took `seconds` over `connections`."""
+    """Results of a run, with turns of `seconds` over `connections`."""
 
     client: str = msgspec.field(default_factory=client_name)
     connections: int
@@ -227,7 +227,7 @@ def run_hosts(
 @contextmanager
 def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
     port = free_port()
-    arguments = ["-m", "kb_load.bench.servers", name, "--port", str(port), "--engine", engine_url]
+    arguments = ["-m", "bench.servers", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
         yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
 
@@ -247,7 +247,7 @@ def run_workers(
     connections: Annotated[int, Option("how many are busy")] = 32,
     note: Callable[[str], None] = print,
 ) -> WorkersReport:
-    """Measure in turns: short ones and many, for neighbours on the machine come and go. Raises as `measure`.
+    """Measure in many short turns, since other load on the machine varies. Raises as `measure`.
 
     `connections` are those of a server that is loaded flat out, and of two workers that are equally busy.
     """
@@ -270,11 +270,11 @@ def measure(
     rounds: int,
     note: Callable[[str], None],
 ) -> None:
-    """Start all `names`, look at their answers, warm them, and measure them in turns, into `report`.
+    """Start all `names`, check their responses, warm them up, and measure them in turns, into `report`.
 
     Raises:
         CallFailed: a server's answer is wrong (nothing is timed then), or calls failed.
-        kb_load.processes.NotReady: one did not start.
+        kb_load.processes.NotReady: a server did not start.
     """
     taken: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, ExitStack() as stack:
@@ -362,10 +362,9 @@ def run_single(
     return report
 
 
-def add_notes(engine_url: str, notes: int, *, key: str = "") -> None:
-    """Have the engine take in so many notes of the same words everywhere, and wait for them."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=engine_url, headers=headers, timeout=60) as http:
+def add_notes(engine_url: str, notes: int) -> None:
+    """Add `notes` generated notes to the engine, and wait for their jobs."""
+    with httpx.Client(base_url=engine_url, timeout=60) as http:
         jobs = [
             http.post(
                 "/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7)), "tags": [NOTES_TAG]}
@@ -391,7 +390,7 @@ NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:
 
 
 def _worker_calls(server: Standing) -> list[float]:
-    """How many calls each worker has counted so far; none where the server is one process."""
+    """Return the calls counted by each worker; empty for a single process."""
     folders = sorted(server.home.glob("kb-workers-*")) if server.home is not None else []
     return (
         [numbers.get(_COUNTED, 0.0) for numbers in counters_by_slot(folders[0]).values()] if folders else []

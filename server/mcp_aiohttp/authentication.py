@@ -128,7 +128,7 @@ class ProtectedResource:
         return document
 
     def metadata_path(self, path: str) -> str:
-        """Return the path of the metadata document for the resource at `path`, from the root (RFC 9728, 3.1)."""
+        """Return the path of the metadata document for the resource at `path` (RFC 9728, 3.1)."""
         return f"{METADATA}{urlsplit(self.base()).path}{path}"
 
     def challenge(self, path: str, error: str = "", description: str = "", scope: str = "") -> str:
@@ -268,8 +268,7 @@ class TokenCheck:
         """Return the identity of the sender; `NOBODY` if no token is needed.
 
         Raises:
-            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, the token lacks a
-                scope;
+            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
                 429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
         """
         values = request.headers.getall(hdrs.AUTHORIZATION, ())

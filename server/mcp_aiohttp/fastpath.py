@@ -135,8 +135,7 @@ class FastPath:
     def match(
         self, request: Request, version: str, headers: Mapping[str, str], caller: Caller
     ) -> FastRequest | None:
-        """Return `request`, sent by the caller at `version`, as a fast request, or None if it needs the
-        kernel.
+        """Return `request`, sent by the caller at `version`, as a fast request; None: the kernel handles it.
 
         The endpoint has already refused requests in which a routing header occurs twice.
         """

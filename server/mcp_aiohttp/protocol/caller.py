@@ -65,9 +65,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def digest(token: str) -> str:
-    """Return the first 16 hexadecimal characters of the token's SHA-256, which identify it without storing
-    it.
-    """
+    """Return 16 hexadecimal characters of the token's SHA-256, which identify it without storing it."""
     return hashlib.sha256(octets(token)).hexdigest()[:16]
 
 

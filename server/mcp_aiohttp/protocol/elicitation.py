@@ -59,7 +59,7 @@ class Person:
     def of(
         cls, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> Person | None:
-        """Return the person at the client of this call, or None if the client cannot ask or did not say so."""
+        """Return the person at the client of this call, or None if the client did not declare elicitation."""
         session = context.session
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not _asks_by_form(session.client_capabilities) or not (modern or session.can_send_request):

@@ -74,7 +74,7 @@ class WatchedResources(Protocol):
         """Return a value that is equal for callers with the same view; `MCPError` if there is no access."""
 
     async def version(self, uri: str, view: Any) -> Hashable | None:
-        """Return a value that differs whenever the resource changed in this view, or None if it is not there."""
+        """Return a value that differs whenever the resource changed in this view; None if it is not in it."""
 
     async def required(self, context: Context, uri: str) -> Hashable:
         """Return the version in the caller's view. Raises `MCPError` if the resource is not in it."""

@@ -26,7 +26,7 @@ CANCELLED = "The task was cancelled; nothing was added"
 
 
 class KnowledgeBase(msgspec.Struct, kw_only=True):
-    """The content of the base. Sizes are in files and notes; null: unknown, or hidden from this key."""
+    """The content of the base. Sizes count files and notes; null: unknown, or hidden from this key."""
 
     name: str = NAME
     document_count: int | None = None

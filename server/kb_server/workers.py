@@ -1,8 +1,7 @@
 """The parent of `KB_WORKERS` processes that serve one port.
 
     listen ─▶ start the workers ─▶ all are ready: report it ─▶ hand each connection to the next worker in turn
-    a worker dies ─▶ the remaining workers take over ─▶ start another one, after a pause that doubles each
-        time
+    a worker dies ─▶ the remaining workers take over ─▶ start another, after a doubling pause
     SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; a second signal: end now
     a worker cannot even start the first time ─▶ stop the remaining workers ─▶ its exit status
 

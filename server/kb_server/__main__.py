@@ -17,7 +17,7 @@ from kb_server.settings import ServerSettings
 
 
 def main() -> int:
-    """Serve until asked to stop; the exit status."""
+    """Serve until a stop is requested; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kb_server", description="kb's MCP server over HTTP.")
     parser.add_argument("--worker", type=Worker.parse, help=argparse.SUPPRESS)
     parser.add_argument("--supervised", type=int, help=argparse.SUPPRESS)

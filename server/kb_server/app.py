@@ -1,7 +1,7 @@
-"""kb's MCP server, put together and run; `kb serve` and `python -m kb_server` both call `start`.
+"""kb's MCP server, composed and run; `kb serve` and `python -m kb_server` both call `start`.
 
 log, spans ─▶ one process: services, toolsets, endpoints ─▶ listen until SIGTERM or SIGINT
-           └▶ several: `workers.WorkerSupervisor` listens, and each worker runs `serve` on what it is handed
+     └▶ several: `workers.WorkerSupervisor` listens, and each worker runs `serve` on its connections
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 log = logging.getLogger(__name__)
 
 _ALLOCATIONS = 10_000
-"""Objects made and not yet freed that set off the garbage collector."""
+"""Number of live new objects that triggers the garbage collector."""
 
 
 class StartError(Exception):
-    """The server cannot start; the message is one line that says why and what to do."""
+    """The server cannot start; the message is one line with the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHere:
-    """An engine that runs in the server's process, for as long as the server does.
+    """An engine that runs in the server's process, for the lifetime of the server.
 
-    `running` starts it and gives its base URL and its operations, and stops it; `secrets` are those of its
-    settings, for the log to strike out.
+    `running` starts it, yields its base URL and its operations, and stops it; `secrets` are the secrets of
+    its settings, which the log removes.
     """
 
     running: AbstractAsyncContextManager[tuple[str, DirectCalls]]
@@ -67,11 +67,11 @@ def start(
     worker: Worker | None = None,
     engine: EngineHere | None = None,
 ) -> int:
-    """Serve over HTTP until SIGTERM or SIGINT; the exit status. `on_ready` learns the base URL.
+    """Serve over HTTP until SIGTERM or SIGINT; return the exit status. `on_ready` receives the base URL.
 
     Raises:
         SettingsError: a setting cannot be used.
-        StartError: the address cannot be listened on, or the certificate cannot be shown.
+        StartError: the address cannot be listened on, or the certificate cannot be used.
     """
     checked_names(settings.toolsets)
     checked_keys(settings)  # here, and not by each of many workers
@@ -104,11 +104,11 @@ async def serve(
     engine: EngineHere | None = None,
     certificate: Certificate | None = None,
 ) -> None:
-    """Serve each offered toolset at its own path, and those of the settings at `/mcp`.
+    """Serve each offered toolset at its own path, and the toolsets of the settings at `/mcp`.
 
-    As a `worker`, serve the connections that its parent hands over. With a `certificate` they are
-    encrypted. An `engine` here is started first and stopped last, and is RAGler's backend where no other is
-    named.
+    As a `worker`, serve the connections that its parent hands over. With a `certificate` they are encrypted.
+    An `engine` in this process is started first and stopped last, and is RAGler's backend unless another one
+    is configured.
 
     Raises:
         CannotListen: the address cannot be listened on.
@@ -160,7 +160,7 @@ async def serve(
         def bound(_host: str, port: int) -> None:
             services.http_base = http_base(settings, port)
             on_ready(services.http_base)
-            if worker is None or worker.slot == 0:  # one of several warns for all
+            if worker is None or worker.slot == 0:  # among several workers, one warns for all
                 warn_if_unreachable(settings, services.http_base)
                 first_check.append(asyncio.create_task(warn_if_unready()))
 
@@ -178,11 +178,11 @@ def _certificate(settings: ServerSettings) -> Certificate | None:
 
 
 def _freeze_startup_objects() -> None:
-    """Spare the garbage collector what is there now: modules, models and tools live as long as the server.
+    """Exempt the existing objects from garbage collection: modules, models and tools are permanent.
 
-    It would walk over them again and again. Calls leave no cycles worth looking for often. WebSockets do,
-    many of which have been through the younger generations when they end: so the oldest generation, which
-    is small without the frozen objects, is searched nearly as often as these.
+    The collector would walk over them again and again. Calls leave few cycles. WebSockets leave cycles, and
+    many of them have passed through the younger generations when they end: so the oldest generation, which is
+    small without the frozen objects, is collected nearly as often as the younger ones.
     """
     gc.collect()
     gc.freeze()
@@ -190,7 +190,7 @@ def _freeze_startup_objects() -> None:
 
 
 async def _readiness(services: Services, default_toolsets: list[str]) -> Readiness:
-    """Whether what `/mcp` shows can be used: RAGler's tools alone need no engine but their backend."""
+    """Return the readiness of `/mcp`: RAGler's tools alone need no engine, only their backend."""
     if default_toolsets != [RAGLER]:
         missing = await services.unready()
     elif not services.ragler_is_configured:
@@ -203,7 +203,7 @@ async def _readiness(services: Services, default_toolsets: list[str]) -> Readine
 
 
 def warn_if_unreachable(settings: ServerSettings, base: str) -> None:
-    """Warn where upload URLs begin with an address that other machines cannot reach."""
+    """Warn if upload URLs begin with an address that other machines cannot reach."""
     if misses_public_url(settings):
         log.warning(
             "Upload URLs begin with %s and reach nobody on another machine: set KB_PUBLIC_URL to the base by "

@@ -1,12 +1,11 @@
 """Moving a document from one collection into another, which takes two changes of its tags.
 
-A move takes the old tag off before it puts the new one on, each only if the document is still as it was
-seen, so that it ends in exactly one collection whatever else happens to it meanwhile. The command line goes
-through this module too.
+A move removes the old tag before it adds the new one, each only if the document is unchanged, so that it ends
+in exactly one collection despite concurrent changes. The command line uses this module too.
 
-What is relied on: a document's `version` rises with every change of its tags, `If-Match` refuses another
-version, and `tags` lists them in the order in which they were added. An engine that orders them
-otherwise loses nothing but the say which of two collections is the younger one.
+Assumptions: a document's `version` rises with every change of its tags, `If-Match` refuses another version,
+and `tags` lists them in the order in which they were added. With an engine that orders them otherwise, only
+the order of collections is lost.
 """
 
 from __future__ import annotations
@@ -43,25 +42,23 @@ async def move(
 ) -> Document:
     """Put a document into the collection `target` and into no other.
 
-    First the old tag is removed, then the new one is added, each only if the document is still as it was
-    seen; one that changed meanwhile is read again, after a pause of up to a second that keeps many moves at
-    once out of one another's way. They end in exactly one of their collections. An add that fails is tried
-    again, then the old tag is put back. A caller that leaves in the middle does not stop it half-way.
+    First the old tag is removed, then the new one is added, each only if the document is unchanged; a changed
+    document is read again, after a random pause of up to a second that keeps concurrent moves apart.
+    Concurrent moves end in exactly one of their collections. A failed addition is retried, then the old tag
+    is put back. Cancelling the caller does not stop it half-way.
 
     Raises:
         ToolError: `invalid_collection`; `move_failed` with the collection the document is in now.
-        EngineFault: what the engine refuses, such as `document_not_found`, or what keeps it from answering.
+        EngineFault: a refusal of the engine, such as `document_not_found`, or its failure to answer.
     """
     return await to_its_end(_Move(engine, tag_of(target), document.id, clock, jitter).run(document))
 
 
 async def repair(engine: Engine, document_id: int, tags: Sequence[str], version: int) -> Document | None:
-    """Take the document of these tags, as they were added, out of all collections but the last of them.
+    """Remove a document from all collections but the one added last; None if nothing was to be done.
 
-    None where nothing was to be done.
-
-    For a caller that came for something else: a failure is logged and is not the caller's. Something else
-    that changed the document meanwhile has the last word, and whoever sees it next repairs it.
+    `tags` are in the order of their addition. The repair is a side effect of another call: a failure is
+    logged and does not fail the caller. A concurrent change wins, and the next reader repairs the document.
     """
     repaired: Document | None = None
     try:
@@ -80,7 +77,7 @@ async def repair(engine: Engine, document_id: int, tags: Sequence[str], version:
 
 @dataclass(slots=True)
 class _Move:
-    """One move; every change asks for the version last seen, so that none is made blindly."""
+    """One move; every change is conditional on the version last seen."""
 
     engine: Engine
     target: str
@@ -90,18 +87,18 @@ class _Move:
     came_from: str | None = None
 
     async def run(self, document: Document) -> Document:
-        """As `move` has it."""
+        """Run the move; see `move`."""
         faults = 0
         for made in range(1, _ROUNDS + 1):
             try:
                 return await self._once(document)
             except EngineFault as fault:
-                # A conflict names a newer version; after silence or a broken connection nobody knows what
-                # was done. Both are answered by looking, the second not for ever.
+                # A conflict names a newer version; after silence or a broken connection the outcome is
+                # unknown. In both cases the document is read again; in the second case only a few times.
                 faults += 0 if _is_conflict(fault) else 1
                 if faults > _FAULTS or _is_final(fault):
                     return await self._given_up(fault)
-            if made < _ROUNDS:  # after the last round it is only looked at
+            if made < _ROUNDS:  # after the last round the document is only read
                 pause = jittered(made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=self.jitter)
                 await self.clock.sleep(pause)
             try:
@@ -111,7 +108,7 @@ class _Move:
         raise self._failure("other changes of the document kept coming in between.", document)
 
     async def _once(self, document: Document) -> Document:
-        """Swap the tags; where the target cannot be added for good, back where it came from."""
+        """Swap the tags; if the target cannot be added, put the old tag back."""
         for tag in collections_in(document.tags):
             if tag != self.target:
                 self.came_from = tag
@@ -134,9 +131,9 @@ class _Move:
     async def _take_off(self, tag: str, document: Document) -> Document:
         """Remove a tag.
 
-        Whoever reaches a part of the base alone may not take a document out of it, not even between two
-        requests: then the tag is swapped for the target in one. So it is where an earlier engine has let the
-        document have more tags than it may, for none could be added afterwards.
+        A caller with a restricted access scope may not remove a document from its scope, not even between two
+        requests: then the tag is swapped for the target in one request. The same is done if an earlier engine
+        has let the document have more tags than allowed, because none could be added afterwards.
         """
         swap = TagQuery(add=self.target)
         remove = partial(
@@ -155,7 +152,7 @@ class _Move:
         return await remove(query=swap)
 
     async def _given_up(self, fault: EngineFault) -> Document:
-        """The document where it is in the target all the same; else an error, and never silently no home."""
+        """Return the document if it is in the target after all; otherwise put it back and raise."""
         if self.came_from is None or _is_final(fault):
             raise fault
         settled = await self._settled()
@@ -169,9 +166,9 @@ class _Move:
         raise self._failure(fault.detail, settled) from fault
 
     async def _settled(self) -> Document | None:
-        """The document, put back where it came from if it is in no collection; None if it cannot be read.
+        """Return the document, put back if it is in no collection, or None if it cannot be read.
 
-        The fault may have been a conflict or a lost answer, so that it is looked at before it is changed.
+        The fault may have been a conflict or a lost answer, so the document is read before it is changed.
         """
         seen: Document | None = None
         for _ in range(_ATTEMPTS):

@@ -1,7 +1,7 @@
 """The tags of collections, by the convention of one tag `collection:<name>` on every document.
 
-The engine knows tags and no collections, so that what belongs together is kept together here: names are
-checked, and a submission carries exactly one collection tag. The command line goes through this module too.
+The engine knows only tags, so the rules of collections are kept here: names are checked, and a submission
+carries exactly one collection tag. The command line uses this module too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kb_contracts.api.ragler import PREFIX as PREFIX
 from kb_server.tool import ToolError
 
 DEFAULT = "documents"
-"""Where what names no collection goes."""
+"""The collection of a document that is added without a collection."""
 
 CONVENTIONAL = (DEFAULT, "memory", "workspace")
-"""The names that agents agree on; any valid name is a collection."""
+"""The conventional names of agents; any valid name is a collection."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
@@ -27,21 +27,21 @@ _MAX_TAG_CHARS = 200
 
 
 class SplitTags(msgspec.Struct, frozen=True):
-    """The collection's name, None where there is none, and the other tags."""
+    """The collection's name, if any, and the other tags."""
 
     collection: str | None
     tags: list[str]
     is_conflicting: bool = False
-    """There are several collections, and the document needs `repair`."""
+    """True if there are several collections, and the document needs `repair`."""
 
 
 def is_name(collection: str) -> bool:
-    """Whether it can be the name of a collection."""
+    """True for a valid name of a collection."""
     return _NAME.fullmatch(collection) is not None
 
 
 def tag_of(collection: str) -> str:
-    """The tag that stands for a collection.
+    """Return the tag of a collection.
 
     Raises:
         ToolError: `invalid_collection`.
@@ -58,11 +58,11 @@ def tag_of(collection: str) -> str:
 
 
 def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str]:
-    """The tags of a new document: its collection's first (default `documents`), then the others, each once.
+    """Return the tags of a new document: the collection's first (default `documents`), each once.
 
     Raises:
-        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none, or there
-            are too many.
+        ToolError: `invalid_collection`; `invalid_tag` if a tag is a collection's or invalid, or there are too
+            many.
     """
     others = validate_tags(tags)
     if len(others) >= MAX_TAGS:
@@ -76,7 +76,7 @@ def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str
 
 
 def tags_for_search(collection: str | None, tags: Sequence[str]) -> list[str]:
-    """The tags that a search asks for, all of them: the given ones, then the collection's, if any.
+    """Return the tags that a search requires: the given ones, then the collection's, if any.
 
     Raises:
         ToolError: as `tags_for_submission`.
@@ -85,7 +85,7 @@ def tags_for_search(collection: str | None, tags: Sequence[str]) -> list[str]:
 
 
 def validate_tags(tags: Sequence[str]) -> list[str]:
-    """The tags, each once and in order.
+    """Return the tags, each once and in order.
 
     Raises:
         ToolError: `invalid_tag`.
@@ -96,7 +96,7 @@ def validate_tags(tags: Sequence[str]) -> list[str]:
 
 
 def split_tags(tags: Sequence[str]) -> SplitTags:
-    """The collection and the other tags. Of several collections the one added last is the document's."""
+    """Return the collection and the other tags; of several collections, the one added last counts."""
     collection, others, is_conflicting = None, [], False
     for tag in tags:
         if tag.startswith(PREFIX):
@@ -125,5 +125,5 @@ def _check_tag(tag: str) -> None:
 
 
 def collections_in(tags: Sequence[str]) -> list[str]:
-    """The tags among them that stand for collections."""
+    """Return the tags of collections."""
     return [tag for tag in tags if tag.startswith(PREFIX)]

@@ -1,4 +1,4 @@
-"""Cursors of lists that the engine gives by offset: what is added meanwhile moves the others on."""
+"""Cursors of lists that the engine pages by offset: an addition in between shifts later entries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 
 
 def offset_of(cursor: str | None) -> int:
-    """How many entries the page at `cursor` passes over; None: the first page.
+    """Return the offset of the page at `cursor`; 0 without a cursor.
 
     Raises:
-        ToolError: no list gave this cursor.
+        ToolError: the cursor is invalid.
     """
     if cursor is None:
         return 0
@@ -24,6 +24,6 @@ def offset_of(cursor: str | None) -> int:
 
 
 def next_cursor(offset: int, listed: int, total: int) -> str | None:
-    """The cursor of the page after one with `listed` entries; None where it was the last."""
+    """Return the cursor of the page after one with `listed` entries, or None after the last page."""
     following = offset + listed
     return f"after-{following}" if listed and following < total else None

@@ -1,8 +1,7 @@
-"""From a fault of the engine to the error that an agent sees: the mechanism, and the words that name no tool.
+"""Conversion of an engine's fault to the error that an agent sees, with messages that name no tool.
 
-Hosting reports the faults that leave a tool in the words of its toolset (`Tool.engine_words`), which add what
-only they can say, such as the tool to call next. The engine's client knows faults alone, and neither tools
-nor agents.
+Hosting reports the faults that leave a tool with the messages of its toolset (`Tool.engine_words`), which can
+name the tool to call next. The engine client knows neither tools nor agents.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MESSAGES: Mapping[str, str] = {
     "embedder_unavailable": "The engine cannot load its embedding model: {detail}",
     "in_progress": "The engine is still at work on this very request. Try again in a moment.",
 }
-"""By the fault's code, or by the reason of a refusal; a refusal for another one is `engine_refused`."""
+"""By the fault's code, or by a refusal's reason; `engine_refused` stands for unknown reasons."""
 
 _PUBLIC_MEMBERS = ("parameter", "current_version")
 
@@ -55,20 +54,20 @@ _SUBJECTS = ("document_id", "job_id", "task_id", "collection_id")
 
 
 def subject_of(arguments: msgspec.Struct | None) -> dict[str, Any]:
-    """The id that a call with these arguments is about, by its name; empty where it is about none."""
+    """Return the id in the arguments of a call, by its name; empty if there is no id."""
     ids = {name: getattr(arguments, name, None) for name in _SUBJECTS}
     return {name: value if isinstance(value, int) else str(value) for name, value in ids.items() if value}
 
 
 def tool_error(fault: EngineFault, words: EngineWords = EngineWords(), **subject: Any) -> ToolError:  # noqa: B008
-    """What an agent reads of `fault`: a stable code, what happened, and what to do next.
+    """Return the error for an agent: a stable code, a description of `fault`, and the next step.
 
-    `subject` (`document_id`, `job_id`, `task_id`, `collection_id`) is named in the message and stands in the
-    error beside it.
+    `subject` (`document_id`, `job_id`, `task_id`, `collection_id`) is named in the message and is a member of
+    the error.
     """
     wait = fault.retry_after
     if wait is None and isinstance(fault, RateLimited):
-        wait = WINDOW_SECONDS  # it did not say; by then the next window has begun
+        wait = WINDOW_SECONDS  # not given by the backend; by then the next window has begun
     members = {
         "detail": fault.detail,
         "url": fault.url if isinstance(fault, EngineUnreachable) else "",

@@ -1,6 +1,6 @@
-"""Jobs of the engine as tasks of the protocol: a job's id is the task's, and the engine alone keeps them.
+"""Jobs of the engine as tasks of the protocol: a job's id is the task's, and only the engine stores them.
 
-So tasks outlive this server, any replica knows them, and a caller sees those that it sees as jobs.
+So tasks outlive this server, any replica knows them, and a caller sees the same tasks as jobs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _STATUS: Mapping[m.JobStatus, TaskStatus] = {
 
 
 class JobTasks:
-    """The tasks of a toolset, as `Tasks` has them.
+    """The tasks of a toolset; implements `Tasks`.
 
-    `tools` may be called as tasks; `result` makes of a job that has ended what these would have answered. Its
-    errors open with `error_members`, and its results are marked by `mark`.
+    `tools` may be called as tasks; `result` returns the result of such a call from its ended job. Its errors
+    begin with `error_members`, and its results are marked by `mark`.
     """
 
     def __init__(

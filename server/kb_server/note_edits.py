@@ -1,4 +1,4 @@
-"""Edits of a note's text that leave the rest of it as it is. Pure: the text before, the text after."""
+"""Edits of a note's text that leave the rest unchanged. Pure functions from the old text to the new."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _QUOTED_CHARS = 80
 
 
 def difference(before: str, after: str) -> str:
-    """The lines that differ, in the form of `diff -u`; empty where none does."""
+    """Return the differing lines, in the form of `diff -u`; empty if the texts are equal."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "now", lineterm="")
     return "\n".join(lines)
 
 
 def appended(text: str, addition: str) -> str:
-    """The text with something added at its end, on a line of its own."""
+    """Return the text with an addition at its end, on a line of its own."""
     between = "" if not text or text.endswith("\n") else "\n"
     return f"{text}{between}{addition}"
 
 
 def replaced(text: str, old: str, new: str) -> str:
-    """The text with `new` for the one place where `old` stands.
+    """Return the text with `new` in place of the only occurrence of `old`.
 
     Raises:
         ToolError: `text_not_found` or `text_not_unique`.
@@ -49,13 +49,13 @@ def replaced(text: str, old: str, new: str) -> str:
 
 
 def section_replaced(text: str, section: str, body: str) -> str:
-    """The text with another body below a heading of Markdown, up to the next one that is not deeper.
+    """Return the text with a new body below a Markdown heading, up to the next heading that is not deeper.
 
     `section` is the heading without its marks.
 
     Raises:
-        ToolError: `section_not_found`, which names those there are, `section_not_unique`, or the body would
-            take headings behind it into a block of code.
+        ToolError: `section_not_found`, which names the existing ones, `section_not_unique`, or the body would
+            put later headings into a code block.
     """
     there = list(headings(text))
     titles = [" ".join(each.title.split()) for each in there]
@@ -84,10 +84,10 @@ def section_replaced(text: str, section: str, body: str) -> str:
 def edited(
     text: str, *, append: str | None, old: str | None, new: str | None, section: str | None, body: str | None
 ) -> str:
-    """The text after the one edit that is asked for.
+    """Return the text after the one requested edit.
 
     Raises:
-        ToolError: not one edit but none or several, or it does not fit the text.
+        ToolError: there is not exactly one edit, or it does not fit the text.
     """
     if append is not None and old is new is section is body is None:
         return appended(text, append)

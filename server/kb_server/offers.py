@@ -1,7 +1,7 @@
-"""What a toolset offers beside its tools: resources, prompts, what completes both, and long work as tasks.
+"""The offers of a toolset beside its tools: resources, prompts, completion, and long work as tasks.
 
-Tools are the model's to call, resources the client's to attach, prompts the person's to choose. As with
-tools, hosting knows these types alone, and what fails is a `ToolError` or a fault of the engine.
+The model calls tools, the client attaches resources, the person chooses prompts. As with tools, hosting knows
+only these types, and failures are a `ToolError` or a fault of the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that can be attached. `size` is in bytes, `changed_at` an ISO 8601 time."""
+    """A resource that can be attached. `size` is in bytes, `changed_at` an ISO 8601 time."""
 
     uri: str
     name: str
@@ -49,7 +49,7 @@ class ResourceTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ResourceText:
-    """What a resource says. `following` is the URI of what did not fit, None where all did."""
+    """The text of a resource. `following` is the URI of the remainder, or None if the text is complete."""
 
     uri: str
     mime_type: str
@@ -59,7 +59,7 @@ class ResourceText:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an argument may be, at the most 100 values, and whether there may be others than these."""
+    """Possible values of an argument, at most 100; `more` is true if there may be further values."""
 
     values: Sequence[str] = ()
     more: bool = False
@@ -73,24 +73,24 @@ class Resources(Protocol):
 
     @property
     def templates(self) -> Sequence[ResourceTemplate]:
-        """Those that lead to all resources."""
+        """The templates that lead to all resources."""
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
-        """Some of the resources, and the cursor of more; None where there are none."""
+        """Return some of the resources, and the cursor of the next page, or None after the last one."""
 
     async def read(self, uri: str) -> ResourceText:
-        """What a resource says. Raises `ToolError` `resource_not_found` where there is none."""
+        """Return the text of a resource. Raises `ToolError`: `resource_not_found`."""
 
     async def complete(
         self, template: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Completion:
-        """What an argument of a template may be that begins with `value`, beside the others in `given`."""
+        """Return values of a template's argument that begin with `value`; `given` has the other arguments."""
 
     async def state(self) -> Hashable:
-        """Another value whenever any resource may have changed, come or gone."""
+        """Return a value that differs whenever any resource may have been changed, added or removed."""
 
     async def version(self, uri: str) -> Hashable | None:
-        """Another value whenever this resource changed; None where there is none."""
+        """Return a value that differs whenever this resource changed, or None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class PromptArgument:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request that a person can choose. `render` makes its text from the arguments that were given."""
+    """A request that a person can choose. `render` makes its text from the given arguments."""
 
     name: str
     title: str
@@ -117,7 +117,7 @@ class Completer(Protocol):
     """Completes the arguments of prompts."""
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str]) -> Completion:
-        """What an argument of this name may be that begins with `value`, beside the others in `given`."""
+        """Return values of an argument that begin with `value`; `given` holds the other arguments."""
 
 
 TaskStatus = Literal["working", "completed", "failed", "cancelled"]
@@ -125,7 +125,7 @@ TaskStatus = Literal["working", "completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work that outlives the call that began it. Times are ISO 8601; `message` says where it is."""
+    """Work that outlives its call. Times are ISO 8601; `message` describes the progress."""
 
     id: str
     status: TaskStatus
@@ -144,16 +144,16 @@ class Tasks(Protocol):
 
     @property
     def tools(self) -> Collection[str]:
-        """Those whose calls may go on as tasks."""
+        """The tools whose calls may continue as tasks."""
 
     async def get(self, task_id: str, wait: float = 0.0) -> Task:
-        """The task when it has ended, or as it is when `wait` seconds are over."""
+        """Return the task when it has ended, or its state after `wait` seconds."""
 
     async def result(self, task_id: str) -> ToolOutcome:
-        """What the call would have answered, of a task that has ended."""
+        """Return the result that the call would have returned, for a task that has ended."""
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
-        """Some of the tasks, the newest first, and the cursor of more; None where there are none."""
+        """Return some of the tasks, the newest first, and the cursor of the next page, or None at the end."""
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task."""
+        """Cancel the task."""

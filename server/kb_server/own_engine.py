@@ -1,11 +1,11 @@
-"""The engine of a data folder, for a server that a client starts itself: found where it runs, else started.
+"""The engine of a data folder, for a server that a client starts itself: a running one, or a new one.
 
-    call ─▶ the engine that announces itself in the folder ─▶ HttpEngine
-              └─ none: start one, which ends a while after the last that uses it, and wait for it
-    it is out of reach ─▶ look again, start again ─▶ the same call once more, under the same idempotency key
+    call ─▶ the engine that is registered in the folder ─▶ HttpEngine
+         └─ not running: start one, which ends a while after its last user, and wait for it
+    unreachable ─▶ look again, start again ─▶ repeat the call, with the same idempotency key
 
-Whoever uses the engine holds a lock (`kb_config.rendezvous`), which ends with its process; the engine is in a
-session of its own, so that what ends one client ends no other's engine.
+Each user of the engine holds a lock (`kb_config.rendezvous`), which ends with its process. The engine is in a
+session of its own, so that ending one client does not end the engine of another.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""How long an engine may take to listen: it opens its base first, and may have to migrate it."""
+"""Maximum time for an engine to listen, in seconds: it opens its base first, and may have to migrate it."""
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
-"""How long an engine of somebody else's, which has the base already, is waited for."""
+"""Maximum wait for an engine of another process that already holds the base, in seconds."""
 _LOG_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
 
 class OwnEngine:
-    """An `Engine` in the data folder of `settings`. `command` starts one that ends when nobody uses it.
+    """An `Engine` in the data folder of `settings`. `command` starts one that ends without users.
 
-    A context manager: as long as it is entered the engine knows that it is used.
+    A context manager: while it is entered, the engine counts as used.
     """
 
     def __init__(self, settings: ServerSettings, command: Sequence[str]) -> None:
@@ -64,17 +64,17 @@ class OwnEngine:
         self._client: HttpEngine | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begins = 0
-        """Where in its log the process that was started last begins."""
+        """Offset in the log at which the output of the last started process begins."""
         self._finding = SharedWork(self._find)
         self._beginning: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to look for it, or to start it, while the client is told which tools there are."""
+        """Begin to find or start the engine, while the client lists the tools."""
         self._beginning = asyncio.create_task(self._begin())
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Leave the engine to the others."""
+        """Release the engine, which other users may still need."""
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.wait([self._beginning])
@@ -85,7 +85,7 @@ class OwnEngine:
 
     @property
     def longest_wait(self) -> float:
-        """As `Engine` has it."""
+        """Maximum time that a response may be held back, in seconds."""
         return longest_wait(self._silence)
 
     async def call(
@@ -98,7 +98,7 @@ class OwnEngine:
         if_match: int | None = None,
         idempotency_key: str | None = None,
     ) -> R:
-        """As `Engine` has it."""
+        """Call an operation; see `Engine.call`."""
         key = idempotency_key or str(uuid4())
         return await self._with_engine(
             lambda engine: engine.call(
@@ -109,23 +109,23 @@ class OwnEngine:
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
     ) -> m.Job:
-        """As `Engine` has it."""
+        """Send a file; see `Engine.send_file`."""
         key = idempotency_key or str(uuid4())
         return await self._with_engine(lambda engine: engine.send_file(file, fields, idempotency_key=key))
 
     @asynccontextmanager
     async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
-        """As `Engine` has it."""
+        """Stream the original of a document; see `Engine.original`."""
         engine = await self._found()
         async with engine.original(document) as content:
             yield content
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
-        """As `Engine` has it."""
+        """Wait for a job; see `Engine.wait_for_job`."""
         return await self._with_engine(lambda engine: engine.wait_for_job(job_id, seconds))
 
     async def unready(self) -> EngineFault | None:
-        """As `Engine` has it; where none runs it is started."""
+        """Check readiness, after starting an engine if it is not running; see `Engine.unready`."""
         try:
             return await (await self._found()).unready()
         except EngineFault as fault:
@@ -145,7 +145,7 @@ class OwnEngine:
         try:
             await self._found()
         except EngineFault as fault:
-            logger.warning("no engine yet", extra={"reason": fault.detail})  # the first call says so too
+            logger.warning("no engine yet", extra={"reason": fault.detail})  # the first call reports it too
 
     async def _found(self) -> HttpEngine:
         if self._client is None:
@@ -171,7 +171,7 @@ class OwnEngine:
             beginning.release()
 
     async def _start(self) -> str:
-        """Where an engine listens: of others who were about to start one, the first did."""
+        """Start an engine and return its URL; if several processes try to start one, the first succeeds."""
         now = asyncio.get_running_loop().time
         ends = now() + START_SECONDS
         if self._process is not None and self._process.poll() is not None:
@@ -183,7 +183,7 @@ class OwnEngine:
                 logger.info("engine started", extra={"pid": self._process.pid})
             status = self._process.poll()
             if status is not None and status < 0 and not was_killed:
-                was_killed, self._process = True, None  # it did not end by itself, and is started once more
+                was_killed, self._process = True, None  # killed by a signal: start it once more
                 continue
             if status is not None:
                 ends = min(ends, now() + _GRACE_SECONDS)
@@ -208,9 +208,9 @@ async def _held(take: Callable[[], Lock | None]) -> Lock:
 
 
 def _started_process(command: Sequence[str], log_file: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """A process of an engine, and where its part of the log begins.
+    """Start an engine; return its process, and the offset of its output in the log.
 
-    Not asyncio's, which would end the engine with this process.
+    Not asyncio's subprocess, which would end the engine with this process.
     """
     with _log(log_file) as log:
         begins = log.seek(0, os.SEEK_END)
@@ -221,14 +221,14 @@ def _started_process(command: Sequence[str], log_file: Path) -> tuple[subprocess
 
 
 def _log(path: Path) -> IO[bytes]:
-    """The file for what an engine says, with the one before beside it when it has grown."""
+    """Open the log file of an engine; a large one is first renamed to its predecessor."""
     if path.exists() and path.stat().st_size > _LOG_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _last_line(path: Path, begins: int) -> str:
-    """What an engine said last, in the part of the log that begins there; empty where it said nothing."""
+    """Return the last line of the log after the offset `begins`, or ""."""
     with path.open("rb") as log:
         log.seek(max(begins, log.seek(0, os.SEEK_END) - 2_000))
         lines = log.read().decode(errors="replace").split("\n")
@@ -236,7 +236,7 @@ def _last_line(path: Path, begins: int) -> str:
 
 
 def _ending(status: int | None) -> str:
-    """How a process ended that said nothing; None: it has not."""
+    """Describe the exit of a process without output; `status` is None if it still runs."""
     if status is None:
         return f"it says nothing for {START_SECONDS:g} s"
     return f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"

@@ -1,7 +1,7 @@
 """A part of kb in a process of its own, from both sides.
 
 The parent starts a child, with a pipe on which it reports that it is ready; `kb up` starts engine and server
-this way, and the server its workers. The child reports, and ends when its parent does.
+this way, and the server its workers. The child ends when its parent does.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import msgspec
 from kb_server.settings import ServerSettings
 
 STOP_SECONDS = 20.0
-"""How long a child may take to end before it is killed; each lets bodies arrive for five seconds at most, and
-calls end for ten."""
+"""Maximum time for a child to end before it is killed, in seconds.
+
+A child lets bodies arrive for at most five seconds, and calls end for ten.
+"""
 
 
 class ChildProcess:
-    """One child. `name` is for people."""
+    """One child process. `name` is for people."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, ready: asyncio.StreamReader) -> None:
         self.name = name
@@ -40,8 +42,8 @@ class ChildProcess:
     ) -> ChildProcess:
         """Run `python` with `arguments` (`-m`, a module, its flags); it inherits the descriptors `pass_fds`.
 
-        It is told by `--supervised` where to report that it is ready, reads `stdin` first, and ends when the
-        rest of its stdin does.
+        `--supervised` names the pipe on which it reports that it is ready. It reads `stdin` first, and ends
+        when its stdin is closed.
         """
         reading, writing = os.pipe()
         try:
@@ -64,21 +66,21 @@ class ChildProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs, negative where a signal ended it."""
+        """The exit status; None while it runs, negative if a signal ended it."""
         return self._process.returncode
 
     async def url(self) -> str | None:
-        """The base URL once it is ready; None when it ended before."""
+        """Return the base URL once the child is ready, or None if it ended before."""
         line = await self._ready.readline()
         return line.decode().strip() or None
 
     async def ended(self) -> str:
-        """Wait until it has ended; how, in words."""
+        """Wait for the exit of the child; return its description."""
         status = await self._process.wait()
         return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
     async def stop(self) -> None:
-        """Ask it to end, and end it where it does not."""
+        """Send SIGTERM; kill the child if it does not end in time."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -88,18 +90,18 @@ class ChildProcess:
             await self._process.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Children started inside do not receive SIGINT.
+    """Block SIGINT in children started within the block.
 
     Ctrl-C goes to every process of the terminal. Only the parent is to act on it, because it stops the
     children in their order; a child that received it too would take the parent's SIGTERM for the second
-    signal, which means: at once.
+    signal, which ends it at once.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -110,19 +112,19 @@ def _sigint_blocked() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ParentLink:
-    """`descriptor` is the pipe on which the parent waits for the URL; None where nobody supervises."""
+    """The child's link to its parent; `descriptor` is the pipe for the URL, or None without a supervisor."""
 
     descriptor: int | None
 
     @classmethod
     def open(cls, descriptor: int | None) -> ParentLink:
-        """Under a supervisor, stdin ends when the supervisor does, however it was killed: so must we."""
+        """Watch stdin under a supervisor: it ends when the supervisor does, even if killed."""
         if descriptor is not None:
             threading.Thread(target=_end_with_stdin, name="parent", daemon=True).start()
         return cls(descriptor)
 
     def report_ready(self, url: str) -> None:
-        """Tell the parent the base URL; once."""
+        """Report the base URL to the parent; once."""
         if self.descriptor is not None:
             os.write(self.descriptor, f"{url}\n".encode())
             os.close(self.descriptor)
@@ -130,10 +132,10 @@ class ParentLink:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One of several processes on a port. `descriptor` is the channel on which connections come.
+    """One of several processes on a port. `descriptor` is the channel over which connections come.
 
-    `folder` is where all workers count their metrics, each under its `slot`; its name is also the instance
-    whose staged uploads they share.
+    In `folder` all workers count their metrics, each under its `slot`; its name is also the instance of the
+    staged uploads that they share.
     """
 
     descriptor: int
@@ -142,26 +144,26 @@ class Worker:
 
     @classmethod
     def parse(cls, text: str) -> Worker:
-        """From the command line, as `argument` wrote it."""
+        """Return the worker of a command line; the inverse of `argument`."""
         descriptor, slot, folder = text.split(",", 2)
         return cls(int(descriptor), int(slot), Path(folder))
 
     def argument(self) -> str:
-        """For the command line."""
+        """Return the value for the command line."""
         return f"{self.descriptor},{self.slot},{self.folder}"
 
     def channel(self) -> socket.socket:
-        """The socket, which the caller owns from now on."""
+        """Return the socket, which the caller then owns."""
         return socket.socket(fileno=self.descriptor)
 
 
 def encode_settings(settings: ServerSettings) -> bytes:
-    """One line for a worker's stdin, where its secrets are in no process list."""
+    """Return one line for a worker's stdin, so that no process list shows its secrets."""
     return msgspec.json.encode(settings, enc_hook=str) + b"\n"
 
 
 def read_settings(descriptor: int = 0) -> ServerSettings:
-    """The settings that the parent wrote to `descriptor`; what follows them there is left unread."""
+    """Return the settings that the parent wrote to `descriptor`; later data is left unread."""
     line = bytearray()
     while not line.endswith(b"\n") and (byte := os.read(descriptor, 1)):
         line += byte

@@ -1,9 +1,9 @@
-"""Portable JSON Schema from msgspec models: what the pickiest MCP client still takes.
+"""Portable JSON Schema from msgspec models, for the strictest MCP clients.
 
-Some clients refuse `$ref`, some a union at the top, some a list of types, some an array without
-`items`; one refused schema loses the whole tool list. So a schema is flattened here, once, at start:
-an object at the root, everything inlined, one type a property. What cannot be said that way is refused
-when the server is built, with the path of the field, and never published.
+Some clients refuse `$ref`, some a union at the top, some a list of types, some an array without `items`; one
+refused schema loses the whole tool list. So a schema is flattened here, once, at start: an object at the
+root, everything inlined, one type per property. A model that cannot be expressed in this way is refused when
+the server is built, with the path of the field, and never published.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class SchemaError(TypeError):
 
 @cache
 def input_schema(model: type[msgspec.Struct]) -> Schema:
-    """The portable schema of a tool's arguments, made once: not to be changed.
+    """Return the portable schema of a tool's arguments, cached: do not modify it.
 
-    An optional field `X | None` reads as X: leaving it out is how a caller says none. (The validator
-    takes null as well.) `additionalProperties: false` stands wherever a model forbids unknown fields.
+    An optional field `X | None` is published as X: callers leave it out instead of sending null. (The
+    validator accepts null as well.) `additionalProperties: false` is set for every model that forbids unknown
+    fields.
 
     Raises:
-        SchemaError: the model holds what a portable schema cannot say.
+        SchemaError: the model cannot be expressed in a portable schema.
     """
     schema = _flat(model, lambda schema: schema, closed=True)
     check_portable(schema)
@@ -46,13 +47,14 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
 
 @cache
 def output_schema(model: type[msgspec.Struct]) -> Schema:
-    """The schema of a tool's result, made once: not to be changed.
+    """Return the schema of a tool's result, cached: do not modify it.
 
-    A nullable object or array is `anyOf` itself and `null`, which clients that build types and those that
-    validate read alike; a nullable scalar has no type. Objects are open: a newer server may answer with more.
+    A nullable object or array is `anyOf` of itself and `null`, which is understood both by clients that build
+    types and by clients that validate; a nullable scalar has no type. Objects are open: a newer server may
+    add members.
 
     Raises:
-        SchemaError: the model holds what a portable schema cannot say.
+        SchemaError: the model cannot be expressed in a portable schema.
     """
     schema = _flat(model, _or_null, closed=False)
     check_portable(schema, result=True)
@@ -60,15 +62,16 @@ def output_schema(model: type[msgspec.Struct]) -> Schema:
 
 
 def types_alone(schema: Schema) -> Schema:
-    """The schema of a result without descriptions, bounds, defaults and `required`: a third of its size.
+    """Return a result's schema without descriptions, bounds, defaults and `required`: a third of its size.
 
-    Members are named of the result, and of the items of its lists; what lies deeper is an object of any.
+    Members are listed for the result, and for the items of its lists; deeper values are objects without
+    members.
     """
     return _types_of(schema, named=True, listed=True)
 
 
 def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:
-    """`named`: with the members of an object; `listed`: with those of the objects in a list."""
+    """Return the types; `named`: with the members of an object, `listed`: with those of list items."""
     types = {keyword: schema[keyword] for keyword in _TYPES if keyword in schema}
     if (properties := types.pop("properties", None)) and named:
         types["properties"] = {
@@ -84,7 +87,7 @@ def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:
 
 
 def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
-    """Refuse a published schema that some client would refuse; in that of a `result` a value may be null.
+    """Refuse a published schema that some client would refuse; in a `result` a value may be null.
 
     Raises:
         SchemaError: names the offending path, such as `$.properties.filters`.
@@ -106,7 +109,7 @@ def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
 def _positions(
     node: Mapping[str, Any], path: str, *, result: bool
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every schema position under `node`; the values of `default`, `enum` and `examples` are data."""
+    """Yield every schema position under `node`; the values of `default`, `enum` and `examples` are data."""
     if result and path != "$" and isinstance(node.get("anyOf"), list) and node["anyOf"][1:] == [_NULL]:
         node = node["anyOf"][0]
     yield path, node
@@ -121,7 +124,7 @@ def _positions(
 def _flat(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
     (root,), definitions = msgspec.json.schema_components((model,), ref_template=_REFERENCE + "{name}")
     schema = _Flattener(definitions, nullable, closed).flatten(root, model.__name__)
-    schema.pop("description", None)  # the model's docstring is for us; the tool has a description
+    schema.pop("description", None)  # the model's docstring is for developers; the tool has a description
     return schema
 
 
@@ -136,15 +139,15 @@ def _or_null(schema: Schema) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Flattener:
-    """Inlines references and resolves `X | None`; `nullable` says what the latter becomes."""
+    """Inlines references and resolves `X | None` by `nullable`."""
 
     definitions: Mapping[str, Any]
     nullable: Callable[[Schema], Schema]
     closed: bool
-    """Whether an object that forbids unknown members says so."""
+    """True if the schema states that unknown members are forbidden."""
 
     def flatten(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...] = ()) -> Schema:
-        """A portable copy of `schema`; `within` are the models being inlined around it."""
+        """Return a portable copy of `schema`; `within` are the models being inlined around it."""
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_REFERENCE)
             if name in within:

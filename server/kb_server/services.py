@@ -1,4 +1,4 @@
-"""What the toolsets stand on: the settings, the engine and the uploads, each opened when first used."""
+"""The services of the toolsets: settings, engine, uploads and access, each opened when first used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVER_VERSION = "3.0.0"
 STAGED_FILES = 10
 """The staging quota, in files of the largest size."""
 SHARED_FILES = 5
-"""What one caller may have of it, so that another finds room."""
+"""Maximum share of one caller, in files of the largest size, so that other callers find room."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +44,16 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - what is never hand
 
 
 class Services:
-    """Everything a toolset may ask for. Close it by leaving it as a context, or with `close`.
+    """The services available to toolsets. Close it by leaving it as a context, or with `close`.
 
-    `http_base` is the base of the URLs handed to agents, None where no HTTP server runs (bare stdio); hosting
+    `http_base` is the base of the URLs handed to agents, None without an HTTP server (bare stdio); hosting
     may set it once the port is known. `instance` names the staging folder; the workers of one server share
-    one. `calls` are the operations of an engine in this process, which is then not asked over HTTP.
+    one. `calls` are the operations of an engine in this process, which is then not called over HTTP.
 
     Raises:
-        SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used, or what vouches
-            for the engine's certificate.
+        SettingsError: the URL or the key of the engine or of RAGler's backend, or the authority of the
+            engine's
+            certificate, cannot be used.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class Services:
         self.clock = clock
         self.http_base = http_base
         self.paths: Sequence[str] = ()
-        """Where MCP is served, each of which tokens may name as their audience."""
+        """Paths at which MCP is served; a token may name each of them as its audience."""
         self.instance = instance or f"{os.getpid()}-{token_hex(4)}"
-        """A name that nobody can guess from outside, the same in all workers of a server."""
+        """An unpredictable name, the same in all workers of a server."""
         self._calls = calls
         self._clients: list[HttpEngine | HttpRagler] = []
         if engine is not None:
@@ -84,23 +85,23 @@ class Services:
             self.ragler = ragler
 
     async def __aenter__(self) -> Self:
-        """Clear away what servers that no longer run have left in the staging folder."""
+        """Remove the staging folders of servers that no longer run."""
         from kb_server.uploads.staging import remove_dead
 
         try:
             await asyncio.to_thread(remove_dead, self.settings.home / "staging")
         except OSError:
-            # A server that takes no uploads works without its data folder; an upload will say what is wrong.
+            # A server without uploads works without its data folder; an upload will report the error.
             logger.warning("the staging folder cannot be read", exc_info=True)
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """As `close`."""
+        """Close the services; see `close`."""
         await self.close()
 
     @cached_property
     def keys(self) -> KeyRing:
-        """The keys that callers of this server have.
+        """The keys of this server's callers.
 
         Raises:
             SettingsError: the file of keys cannot be used.
@@ -109,21 +110,21 @@ class Services:
 
     @cached_property
     def callers(self) -> Callers:
-        """Who calls over HTTP, by their tokens. Raises SettingsError, as `keys`."""
+        """Authenticates callers over HTTP. Raises SettingsError, as `keys`."""
         from kb_server.access.callers import Callers
 
         return Callers(self.keys, self.meter, self.tokens)
 
     @cached_property
     def meter(self) -> Meter:
-        """Counts what keys with quotas do."""
+        """Enforces the quotas of keys."""
         from kb_server.access.quotas import FileMeter
 
         return FileMeter(self.settings.home / "usage.json", self.settings.workers)
 
     @cached_property
     def tokens(self) -> TokenVerifier | None:
-        """What checks tokens of the issuer; None where none is set."""
+        """The verifier of the issuer's tokens; None if no issuer is set."""
         settings = self.settings
         if not settings.oauth_issuer:
             return None
@@ -138,7 +139,7 @@ class Services:
 
     @property
     def resource(self) -> ProtectedResource | None:
-        """What clients learn of how to get a token; None where no issuer is set."""
+        """The metadata by which clients get a token; None if no issuer is set."""
         if self.tokens is None:
             return None
         from mcp_aiohttp.authentication import ProtectedResource
@@ -153,7 +154,7 @@ class Services:
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine client; it connects when it is first called."""
+        """The engine client; it connects on its first call."""
         return self._engine_client
 
     @cached_property
@@ -174,7 +175,7 @@ class Services:
         return client
 
     def _engine_key(self) -> str:
-        """The engine's key: that of the settings, else, of the engine of this data folder, its owner's."""
+        """Return the engine's key: from the settings, or the owner's token for the data folder's engine."""
         if self.settings.engine_api_key:
             return self.settings.engine_api_key
         place = Rendezvous(self.settings.home / "engine")
@@ -182,7 +183,7 @@ class Services:
 
     @cached_property
     def ragler(self) -> Ragler:
-        """The client of RAGler's backend; it connects when it is first called."""
+        """The client of RAGler's backend; it connects on its first call."""
         from kb_server.engine_client.ragler_http import HttpRagler
 
         settings = self.settings
@@ -200,7 +201,7 @@ class Services:
         return client
 
     def _exchange(self) -> Exchange | None:
-        """The way to an engine in this process; None where it is asked over HTTP."""
+        """Return the transport to an engine in this process; None for HTTP."""
         if self._calls is None:
             return None
         from kb_server.engine_client.direct import DirectExchange
@@ -209,16 +210,16 @@ class Services:
 
     @property
     def ragler_is_configured(self) -> bool:
-        """Whether RAGler's backend can be asked: its URL or a key was set, or it is the engine.
+        """True if RAGler's backend can be called: its URL or a key was set, or it is the engine.
 
-        A backend may want no key; one that does says so.
+        A backend may need no key; one that does reports it.
         """
         settings = self.settings
         return bool(settings.ragler_api_key) or settings.ragler_api_url_is_set or settings.ragler_is_engine
 
     @cached_property
     def uploads(self) -> Uploads:
-        """The uploads; the staging folder is made when one is started."""
+        """The uploads; the staging folder is made by the first upload."""
         from kb_server.uploads.service import Limits, Uploads
 
         limits = Limits(
@@ -230,14 +231,17 @@ class Services:
         return Uploads(self.settings.home, self.instance, limits, self.engine, self.clock)
 
     async def unready(self) -> str:
-        """Why the engine cannot serve this server, asked now; empty where it can. The server runs without."""
+        """Return the reason why the engine cannot serve this server, or "".
+
+        The server runs in either case.
+        """
         fault = await self.engine.unready()
         if fault is None:
             return ""
         return f"no engine is ready at {self.settings.engine_url}: {tool_error(fault).message}"
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened services."""
         if "uploads" in vars(self):
             await self.uploads.close()
             del self.uploads
@@ -246,7 +250,7 @@ class Services:
 
 
 def checked_keys(settings: ServerSettings) -> KeyRing:
-    """The keys that callers of the server have.
+    """Return the keys of the server's callers.
 
     Raises:
         SettingsError: the file of keys cannot be used.
@@ -258,10 +262,10 @@ def checked_keys(settings: ServerSettings) -> KeyRing:
 
 
 def http_base(settings: ServerSettings, port: int | None = None) -> str:
-    """The base of the URLs handed to agents: `KB_PUBLIC_URL`, else the listening address.
+    """Return the base of the URLs handed to agents: `KB_PUBLIC_URL`, or the listening address.
 
-    `port` is the one listened on, where the setting left the choice to the system. It is never taken from a
-    request: whoever sends one must not choose where others upload to.
+    `port` is the one listened on, if the system chose it. The base is never taken from a request, because the
+    sender of a request must not choose where other callers upload to.
     """
     if settings.public_url:
         return settings.public_url.rstrip("/")
@@ -271,12 +275,12 @@ def http_base(settings: ServerSettings, port: int | None = None) -> str:
 
 
 def misses_public_url(settings: ServerSettings) -> bool:
-    """Whether the server listens for other machines, and the URLs that it hands out reach this one alone."""
+    """True if the server listens for other machines, but the URLs that it hands out work only on this one."""
     return settings.host in _WILDCARDS and not settings.public_url
 
 
 def ragler_key(settings: ServerSettings) -> str:
-    """The bearer key of RAGler's backend; the engine's where that is the engine and has no other."""
+    """Return the bearer key of RAGler's backend; the engine's, if that is the backend and has no other."""
     return settings.ragler_api_key or (settings.engine_api_key if settings.ragler_is_engine else "")
 
 

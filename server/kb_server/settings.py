@@ -184,7 +184,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = ""
     ragler_api_url_is_set: bool = False
-    """Whether somebody said where RAGler's backend is; not a setting of its own."""
+    """True if the URL of RAGler's backend was set; not a setting of its own."""
     audit: AuditSettings = AuditSettings()
     log_level: LogLevel = "info"
     enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
@@ -196,7 +196,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def keys_file(self) -> Path:
-        """Where the keys are."""
+        """The path of the file of keys."""
         return keys_file(self.keys, self.home)
 
     def __post_init__(self) -> None:
@@ -226,14 +226,14 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def ragler_is_engine(self) -> bool:
-        """Whether RAGler's backend is the engine: then `KB_API_KEY` is its key, and there need not be one."""
+        """True if RAGler's backend is the engine: then `KB_API_KEY` is its key, and may be empty."""
         return self.ragler_api_url.rstrip("/") == self.engine_url.rstrip("/")
 
     @classmethod
     def _gather(
         cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[Self, dict[str, str]]:
-        """As for every part; RAGler's port takes the place of ours where only RAGler's was meant."""
+        """Gather the settings; RAGler's port replaces ours if only RAGler's is meant."""
         settings, sources = super()._gather(environ, file, flags)
         is_there = sources["ragler_api_url"] != "default"
         settings = msgspec.structs.replace(settings, ragler_api_url_is_set=is_there)
@@ -245,7 +245,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
 
 def engine_tls(authorities: str) -> ssl.SSLContext | None:
-    """What the engine is verified by, of `KB_ENGINE_CA`; None where that is what the system trusts.
+    """Return the TLS context for the engine from `KB_ENGINE_CA`, or None for the system's authorities.
 
     Raises SettingsError.
     """

@@ -1,7 +1,7 @@
 """kb's MCP server on stdin and stdout; a module of its own, because `app` imports an HTTP server.
 
-A client starts such a server for every conversation, so that each import counts. All of them share the engine
-of their data folder, where no other is named.
+A client starts such a server for every conversation, so each import counts. All of them share the engine of
+their data folder, unless another is configured.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kb_server.toolsets import build_toolset, checked_names
 log = logging.getLogger(__name__)
 
 _ON_ENGINE = frozenset({"kb", "kb-extra", "chatgpt", "knowledge"})
-"""The toolsets that ask the engine."""
+"""The toolsets that need the engine."""
 
 
 def start(settings: ServerSettings, engine_command: Sequence[str] | None = None) -> None:
-    """Serve until stdin ends. `engine_command` starts the engine of the data folder; None: one is named.
+    """Serve until stdin ends. `engine_command` starts the data folder's engine; None if one is configured.
 
     Raises:
         SettingsError: a setting cannot be used.

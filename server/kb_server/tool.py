@@ -1,11 +1,11 @@
-"""What a tool and a toolset are: the types that toolsets fill and hosting serves.
+"""The types of tools and toolsets, which toolsets fill in and hosting serves.
 
-A toolset is a room: one module that builds one `Toolset`. Hosting knows nothing else of it, and a
-tool knows nothing of HTTP, stdio or protocol eras.
+A toolset is one module that builds one `Toolset`. Hosting knows only these types, and a tool is independent
+of HTTP, stdio and protocol eras.
 
-Every failure that a caller can cause or mend is a `ToolError`; hosting turns it into a tool result
-with `isError: true` whose text is the JSON of `ToolError.payload()`. Anything else that escapes a
-tool is a fault of ours and becomes a JSON-RPC internal error without its words.
+Every failure that a caller can cause or fix is a `ToolError`; hosting turns it into a tool result with
+`isError: true` whose text is the JSON of `ToolError.payload()`. Any other exception of a tool is an internal
+fault and becomes a JSON-RPC internal error without its message.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 MISSING, INVALID = "missing_required_parameter", "invalid_parameter"
-"""The codes of `ToolError` for arguments that are left out, and for those that do not fit."""
+"""The codes of `ToolError` for missing arguments, and for invalid ones."""
 
 Ask = Callable[[str], Awaitable[str]]
-"""Puts a question to the person at the client, who agrees with "accept"; "none": there was no answer.
+"""Puts a question to the person at the client; the answer is "accept" to agree, "none" if there is no answer.
 
-What it raises is for hosting: let it out.
+Its exceptions are for hosting: let them out.
 """
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Reports `(progress, total, message)` to the caller; does nothing where the caller asked for none."""
+"""Reports `(progress, total, message)` to the caller; does nothing if the caller did not request progress."""
 
 
 async def no_progress(_progress: float, _total: float | None = None, _message: str | None = None) -> None:
-    """The `Progress` of a call whose caller gave no progress token."""
+    """Report nothing: the caller gave no progress token."""
 
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """The arguments of a tool that takes none."""
+    """The arguments of a tool without parameters."""
 
 
 class ToolError(Exception):
-    """A failure the calling agent can understand and act on.
+    """A failure that the calling agent can understand and act on.
 
-    `code` is stable and machine-readable, `message` says what happened and what to do next, `details`
-    are further JSON members that stand beside them. What `quotes` a document is marked as data.
+    `code` is stable and machine-readable, `message` describes the failure and the next step, `details` are
+    further JSON members. `quotes` marks an error that quotes a document as data.
     """
 
     def __init__(self, code: str, message: str, *, quotes: bool = False, **details: Any) -> None:
@@ -62,29 +62,31 @@ class ToolError(Exception):
         self.details = details
 
     def payload(self) -> dict[str, Any]:
-        """The JSON object that the caller sees."""
+        """Return the JSON object that the caller sees."""
         return {"error": self.code, "message": self.message, **self.details}
 
 
 WORDS = {"words": True}
-"""`Meta(extra=WORDS)` of a parameter that no text of blanks alone fits, which no schema forbids."""
+"""`Meta(extra=WORDS)` of a parameter that must not be blank, which a schema cannot express."""
 
 EXACT = {"exact": True}
-"""`Meta(extra=EXACT)` of a parameter that confirms or destroys: nothing but its own type is taken for it."""
+"""`Meta(extra=EXACT)` of a parameter that confirms or destroys: only its own type is accepted."""
 
 EMPTY_COUNTS = {"empty counts": True}
-"""`Meta(extra=EMPTY_COUNTS)` of an optional parameter whose empty text is not the same as leaving it out."""
+"""`Meta(extra=EMPTY_COUNTS)` of an optional parameter whose empty text differs from leaving it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineWords:
-    """How a toolset speaks of the engine's faults: messages over those of `engine_faults`, by the fault's
-    code or the reason of a refusal, and codes of its own."""
+    """A toolset's messages for faults of the engine, in place of those of `engine_faults`, and its own codes.
+
+    Both are by the fault's code or the reason of a refusal.
+    """
 
     messages: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, str] = field(default_factory=dict)
     flattened: str = "filters."
-    """Stands before parameters that the engine takes in an object and the tools take flat."""
+    """The prefix of parameters that the engine takes in an object and the tools take flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ class Annotations:
     open_world: bool = False
 
     def published(self) -> dict[str, bool]:
-        """The hints that say more than the protocol assumes without them.
+        """Return the hints that differ from the protocol's defaults.
 
-        Of a tool that only reads, the protocol gives no other a meaning but `openWorldHint`.
+        For a read-only tool, the protocol defines only `openWorldHint`.
         """
         if self.read_only:
             return {"readOnlyHint": True, "openWorldHint": self.open_world}
@@ -108,7 +110,7 @@ class Annotations:
 
 
 class DeferredCall(Exception):
-    """The call goes on as this task: raised by a tool in place of waiting (`Call.defer`)."""
+    """The call continues as this task: raised by a tool instead of waiting (`Call.defer`)."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(f"it goes on as task {task.id}")
@@ -117,7 +119,7 @@ class DeferredCall(Exception):
 
 @dataclass(slots=True)
 class Call:
-    """What comes with a call beside its arguments."""
+    """The context of a call."""
 
     correlation_id: str = ""
     """Follows the call into the logs and to the engine (`X-Request-ID`)."""
@@ -127,20 +129,20 @@ class Call:
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
     grant: Grant = EVERYBODY
-    """What the caller may do."""
+    """The caller's permissions."""
     ask: Ask | None = None
-    """None where the client cannot ask anybody, and for tools that do not say that they ask."""
+    """None if the client cannot ask, and for tools that do not declare that they ask."""
     deferral: Literal["never", "waiting", "always"] = "never"
-    """Whether the client takes a task in place of what has to be waited for, or in place of any answer."""
+    """When the client accepts a task: never, in place of a result to wait for, or always."""
     user: str = ""
     """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
-    """Where the call stands in a W3C trace; None where nobody collects spans."""
+    """W3C trace context; None if tracing is off."""
     log: dict[str, Any] = field(default_factory=dict)
     """Fields a tool adds to the one log line of its call. No secret, no document text."""
 
     def defer(self, task: Task, *, waits: bool) -> None:
-        """Let the call go on as a task where the client wants that; `waits`: it would have to be waited for.
+        """Continue the call as a task if the client accepts that; `waits`: the result is not ready yet.
 
         Raises:
             DeferredCall: let it out.
@@ -157,21 +159,21 @@ class Tool(ABC, Generic[A, R]):
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
     right: ClassVar[Right | None] = None
-    """What a caller needs for it; None: to read where the tool reads alone, else to write."""
+    """The right that a caller needs; None: "read" for a read-only tool, otherwise "write"."""
     arguments: ClassVar[type[msgspec.Struct]]
     """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
     """`R`. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
-    """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+    """Published as `_meta["anthropic/maxResultSizeChars"]` if a result may be large."""
     asks: ClassVar[bool] = False
-    """It may put a question to the person at the client before it goes on."""
+    """True if it may ask the person at the client before it goes on."""
     lean_result: ClassVar[bool] = False
-    """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
+    """Publish only the types of the result, without descriptions and bounds: for a long list of tools."""
     engine_words: ClassVar[EngineWords] = EngineWords()
-    """How faults of the engine that leave `run` are reported."""
+    """The toolset's messages for faults of the engine."""
     document_mark: ClassVar[DocumentMark] = "member"
-    """How its results are marked, which may hold what documents say or are called."""
+    """The mark of its results, which may contain texts and names of documents."""
     error_members: ClassVar[Mapping[str, Any]] = {}
     """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
 
@@ -184,24 +186,24 @@ class Tool(ABC, Generic[A, R]):
 
     @property
     def needed_right(self) -> Right:
-        """What a caller needs to use the tool."""
+        """The right that a caller needs for the tool."""
         return self.right or ("read" if self.annotations.read_only else "write")
 
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
-        """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
+        """Do the work; raise `ToolError` for errors that the caller can fix, and let engine faults out."""
 
     def links(self, _result: R) -> Sequence[ResourceLink]:
-        """The resources that belong to a result; few, for they come beside it."""
+        """Return the resources that belong to a result; few, because they are sent with it."""
         return ()
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
-        """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""
+        """Return the error for arguments that do not fit the model: `error`, or one of the tool's own."""
         return error
 
 
 CANCEL, OFFERS, TASKS = "tools/cancel", "resources", "tasks"
-"""The method that ends a task; resources, prompts and what completes them; the tasks of the protocol."""
+"""Names for `Toolset.part_of`: the method that ends a task; resources, prompts and completion; tasks."""
 
 CancelTask = Callable[[str, Call], Awaitable[None]]
 """Ends the task of this id; raises `ToolError`."""
@@ -219,25 +221,25 @@ class Toolset:
     tools: tuple[Tool[Any, Any], ...]
     tools_list_changed: bool = False
     prompts_list_changed: bool | None = None
-    """None: the server declares no prompts capability, unless it has prompts."""
+    """None: no prompts capability is declared, unless there are prompts."""
     prompts: tuple[Prompt, ...] = ()
     resources: Resources | None = None
     completer: Completer | None = None
-    """Of the prompts' arguments."""
+    """Completes the prompts' arguments."""
     tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
     unknown_tool: Callable[[str], str] = lambda _name: ""
-    """What to say to an agent that calls a tool of this name, which the toolset does not have."""
+    """Returns a hint for an agent that calls an unknown tool of this name."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Of several toolsets in one, whose each tool is, and what `CANCEL`, `OFFERS` and `TASKS` stand for."""
+    """In a combination of toolsets, the toolset of each tool, and of `CANCEL`, `OFFERS` and `TASKS`."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered before the first call and left after the last."""
 
     def part_of(self, what: str) -> str:
-        """The toolset of a tool, or of what `CANCEL`, `OFFERS` and `TASKS` stand for."""
+        """Return the toolset of a tool, or of `CANCEL`, `OFFERS` or `TASKS`."""
         return self.parts.get(what, self.name)
 
     def by_name(self) -> Mapping[str, Tool[Any, Any]]:
-        """The tools by protocol id."""
+        """Return the tools by protocol id."""
         return {tool.name: tool for tool in self.tools}

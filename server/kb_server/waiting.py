@@ -1,6 +1,6 @@
-"""Waiting: by a clock that is handed in, between attempts, and for work that must not be left half done.
+"""Waiting: by a given clock, between attempts, and for work that must not be interrupted.
 
-A test brings a clock of its own.
+Tests pass a clock of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _utc_now() -> datetime:
 class Clock:
     """Two readings and a wait, in seconds.
 
-    `monotonic` measures spans; it is the same in every process of a machine. `now` is for what people read.
+    `monotonic` measures spans; it is the same in every process of a machine. `now` is for people.
     """
 
     now: Callable[[], datetime] = _utc_now
@@ -36,26 +36,26 @@ SYSTEM_CLOCK = Clock()
 
 
 def jittered(made: int, *, base: float, cap: float, random: Callable[[], float]) -> float:
-    """Seconds to wait after `made` attempts: evenly from 0 to `base * 2**(made - 1)`, at the most `cap`."""
+    """Return the seconds to wait after `made` attempts: uniform in 0 to `base * 2**(made - 1)`, capped."""
     return random() * min(cap, base * 2.0 ** (made - 1))
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Await `work`; a caller that is cancelled meanwhile is let go only after it has ended."""
+    """Await `work`; a caller that is cancelled meanwhile returns only after it has ended."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         while not task.done():
-            with suppress(asyncio.CancelledError):  # however often: a deadline, a client that left, the end
+            with suppress(asyncio.CancelledError):  # repeatedly: a deadline, a client that left, the shutdown
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # looked at, so that it is not reported as lost
+            task.exception()  # retrieved, so that it is not reported as lost
         raise
 
 
 class SharedWork:
-    """Work that all who need it at the same time wait for together; when the last of them leaves it ends."""
+    """Work that concurrent callers share; it is cancelled when the last waiting caller leaves."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._begin = begin
@@ -63,7 +63,7 @@ class SharedWork:
         self._waiting = 0
 
     async def outcome(self) -> None:
-        """Begin it unless it is under way, and wait for its end. Raises what it raises."""
+        """Start the work unless it is running, and wait for its end. Raises its exception."""
         task = self._task = self._task or asyncio.create_task(self._begin())
         self._waiting += 1
         try:
@@ -73,5 +73,5 @@ class SharedWork:
             if not self._waiting:
                 self._task = None
                 if not task.cancel() and not task.cancelled():
-                    task.exception()  # looked at, so that it is not reported as lost
+                    task.exception()  # retrieved, so that it is not reported as lost
         task.result()

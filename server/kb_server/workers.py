@@ -1,15 +1,15 @@
 """The parent of `KB_WORKERS` processes that serve one port.
 
-listen ─▶ start the workers ─▶ all are ready: report it ─▶ hand each connection to the next worker in turn
-a worker dies ─▶ the others get its turns ─▶ start another one, after a pause that doubles each time
-SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; a second signal: end now
-a worker cannot even start the first time ─▶ stop the others ─▶ its exit status
+    listen ─▶ start the workers ─▶ all are ready: report it ─▶ hand each connection to the next worker in turn
+    a worker dies ─▶ the remaining workers take over ─▶ start another, after a doubling pause
+    SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; a second signal: end now
+    a worker cannot even start the first time ─▶ stop the remaining workers ─▶ its exit status
 
-The kernel could share connections among workers that listen on the port themselves (SO_REUSEPORT), but
-loses no fewer calls: what waits in the queue of a worker that dies is reset. With 64 clients and a new
-connection for every call, killing one of two workers lost 32 calls that way and 31 by handing over,
-draining it 13 and 12 (medians of 5). Turns also give each worker as many keep-alive connections, where
-the kernel leaves that to chance.
+The kernel could share connections among workers that listen on the port themselves (SO_REUSEPORT), but loses
+no fewer calls: connections in the queue of a worker that dies are reset. With 64 clients and a new connection
+for every call, killing one of two workers lost 32 calls that way and 31 by handing over, draining it 13 and
+12 (medians of 5). Turns also give each worker the same number of keep-alive connections, which the kernel
+leaves to chance.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from mcp_aiohttp.transport.signals import on_stop_signal
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before a worker that died is started again: the first time, and at the most."""
+"""Backoff before a dead worker is restarted, in seconds: the first time, and the maximum."""
 LONG_LIVED = 60.0
-"""A worker that lived so many seconds died by chance: its pause begins anew."""
+"""Uptime of a worker after which its restart backoff is reset, in seconds."""
 
 _BACKLOG = 1024
 _REPORTED = (1, 2)
-"""Exit statuses of a worker that has said itself, in one line, why it cannot start."""
+"""Exit statuses of a worker that has reported in one line why it cannot start."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for a worker, which is handed connections while it is `ready`."""
+    """The slot of a worker, which gets connections while it is `ready`."""
 
     number: int
     child: ChildProcess | None = None
@@ -59,7 +59,7 @@ class _Slot:
 
 
 class WorkerSupervisor:
-    """The workers, and the socket whose connections they are handed. `on_ready` learns the base URL."""
+    """The workers, and the socket whose connections they get. `on_ready` receives the base URL."""
 
     def __init__(self, settings: ServerSettings, on_ready: Callable[[str], object]) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class WorkerSupervisor:
         self._listening = False
 
     async def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; the exit status.
+        """Serve until SIGTERM or SIGINT; return the exit status.
 
         Raises:
             CannotListen: the address cannot be listened on.
@@ -78,7 +78,7 @@ class WorkerSupervisor:
         self._port = int(listener.getsockname()[1])
         self._folder = Path(tempfile.mkdtemp(prefix="kb-workers-"))
         staging = Staging(self._settings.home / "staging", self._folder.name)
-        # Held here, so that uploads outlive a worker; a server that takes none needs no folder.
+        # Held here, so that uploads outlive a worker; a server without uploads needs no folder.
         with suppress(OSError):
             await asyncio.to_thread(staging.open)
         stop = asyncio.Event()
@@ -101,7 +101,7 @@ class WorkerSupervisor:
                 await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _keep(self, slot: _Slot) -> int:
-        """Keep a worker in `slot`; returns only where the very first cannot start, its exit status."""
+        """Keep a worker in `slot`; return its exit status only if the very first cannot start."""
         first = True
         loop = asyncio.get_running_loop()
         while True:
@@ -151,20 +151,21 @@ class WorkerSupervisor:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # nobody is waiting, or the client left first, or there are no descriptors left
-            # With no worker that takes it, the connection is closed and the client may retry.
+                return  # no connection is waiting, or the client left first, or there is no free descriptor
+            # If no worker takes it, the connection is closed and the client may retry.
             with connection:
                 for _ in self._slots:
                     slot = self._slots[self._turn % len(self._slots)]
                     self._turn += 1
                     if slot.ready and slot.channel is not None:
-                        with suppress(OSError):  # it died just now, or has stopped taking: the next one
+                        # it died just now, or has stopped accepting: try the next one
+                        with suppress(OSError):
                             socket.send_fds(slot.channel, [b"c"], [connection.fileno()])
                             break
 
 
 def _listener(settings: ServerSettings) -> socket.socket:
-    """A socket that listens. Raises CannotListen."""
+    """Return a listening socket. Raises CannotListen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     host = settings.host.strip("[]")
     try:

@@ -1,13 +1,13 @@
 """MCP on aiohttp, for any server of the official Python SDK.
 
 The SDK (version 2) implements the protocol; this package carries it: over HTTP, WebSocket and stdio, in both
-protocol eras, without sessions over HTTP, and with the checks that a server on a network needs. It knows
-nothing of what is served: any `mcp.server.lowlevel.Server` or `MCPServer` can be hosted, in one line.
+protocol eras, without sessions over HTTP, and with the checks that a server on a network needs. It is
+independent of the hosted server: any `mcp.server.lowlevel.Server` or `MCPServer` can be hosted, in one line.
 
 ```
-transport/  HTTP and WebSocket on aiohttp, stdio, and what runs them
+transport/  HTTP and WebSocket on aiohttp, stdio, and the runner of the application
 protocol/   JSON-RPC, the choice of the era, a hosted server, a session on one connection
-guard       who may call: the key, Host and Origin, proxies
+guard       admission: the key, Host and Origin, proxies
 fastpath    plain tool calls past the SDK's kernel, for servers that offer it
 ```
 

@@ -1,15 +1,16 @@
-"""Whose a request is: the bearer token, who recognizes it, and what slows those who guess.
+"""Authentication of requests by bearer token, and the limit on wrong tokens.
 
 ```
-request ─▶ TokenCheck ─┬─ Authenticator     whose a token is: one key, or what the application knows
-                       ├─ WrongTokens       an address that sends wrong ones has to wait
-                       └─ ProtectedResource where tokens come from, for clients that can get one (RFC 9728)
+request ─▶ TokenCheck ─┬─ Authenticator     maps a token to an identity: one key, or the application's own
+                       ├─ WrongTokens       makes an address that sends wrong tokens wait
+                       └─ ProtectedResource the metadata by which clients find the token issuer (RFC 9728)
 ```
 
-An address that has sent too many wrong tokens is refused for a while, each time twice as long, whatever it
-sends: an answer to the right token alone would let it guess on. Tokens that it has used before are let in
-meanwhile, so that one guesser behind a gateway does not shut out the others. This machine's own addresses and
-trusted proxies are let off: who stands behind an address that many share is not known.
+An address that has sent too many wrong tokens is refused for a while, each time twice as long, with any
+token: if the right token alone were answered, the address could continue guessing. Tokens that the address
+has already used successfully are let in meanwhile, so that one guesser behind a gateway does not lock out
+other clients. Loopback addresses and trusted proxies are exempt, because many clients can share such an
+address.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ V = TypeVar("V")
 
 
 class TokenRefused(Exception):
-    """A token that is understood and does not do. `error` is a code of RFC 6750, the message is for people.
+    """A token that is recognized but not accepted. `error` is a code of RFC 6750, the message is for people.
 
-    `scope` is what a token would have to have, where it is of the right caller and may too little: 403.
-    `is_guess`: who sends it may be trying out others.
+    `scope` is the scope that is missing, if the caller is right but lacks permission: status 403. `is_guess`
+    means that the sender may be trying tokens at random; such a token counts as a wrong one.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class TokenRefused(Exception):
 
 
 class AuthenticatorUnavailable(Exception):
-    """Whether a token does cannot be found out now; `retry_after` in seconds."""
+    """The token cannot be checked now; `retry_after` is in seconds."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -60,32 +61,32 @@ class AuthenticatorUnavailable(Exception):
 
 
 class Authenticator(Protocol):
-    """Tells whose a bearer token is."""
+    """Maps a bearer token to an identity."""
 
     @property
     def name(self) -> str:
-        """What messages call the token that callers send."""
+        """The name of the token in messages to callers."""
         ...
 
     @property
     def is_needed(self) -> bool:
-        """Whether callers need a token; where none does, none is looked at."""
+        """True if callers need a token; if not, tokens are ignored."""
         ...
 
     async def authenticate(self, token: str) -> Identity | None:
-        """Who sends this token; None where nobody knows it.
+        """Return the identity of the sender of this token, or None if the token is unknown.
 
         Raises:
-            TokenRefused: it is known why it does not do.
-            AuthenticatorUnavailable: that is not known now.
+            TokenRefused: the token is known but not accepted.
+            AuthenticatorUnavailable: the token cannot be checked now.
         """
         ...
 
 
 class SingleKey:
-    """One key for everybody; an empty one lets everybody in.
+    """One key for all callers; an empty key admits every caller.
 
-    White space around the key is dropped: it ends up there from files, and no header could carry it.
+    White space around the key is dropped: keys read from files often have it, and no header could carry it.
     """
 
     def __init__(self, key: str, name: str = "key") -> None:
@@ -103,11 +104,11 @@ class SingleKey:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """What clients learn of how to get a token: OAuth 2.0 Protected Resource Metadata (RFC 9728)."""
+    """OAuth 2.0 Protected Resource Metadata (RFC 9728), by which clients learn how to get a token."""
 
     authorization_servers: Sequence[str]
     base: Callable[[], str]
-    """The URL by which callers reach this server, without a slash at its end."""
+    """Returns the URL by which callers reach this server, without a slash at its end."""
     scopes: Sequence[str] = ()
     first_scopes: Sequence[str] = ()
     """Scopes that a client without a token requests."""
@@ -127,7 +128,7 @@ class ProtectedResource:
         return document
 
     def metadata_path(self, path: str) -> str:
-        """Where the document for the resource at `path` is, from the root of the host (RFC 9728, 3.1)."""
+        """Return the path of the metadata document for the resource at `path` (RFC 9728, 3.1)."""
         return f"{METADATA}{urlsplit(self.base()).path}{path}"
 
     def challenge(self, path: str, error: str = "", description: str = "", scope: str = "") -> str:
@@ -145,7 +146,7 @@ METADATA = "/.well-known/oauth-protected-resource"
 
 
 def _quoted(value: str) -> str:
-    """A text as RFC 6750 lets it stand between quotes."""
+    """Return a text with the characters replaced that RFC 6750 does not allow between quotes."""
     return "".join(
         sign if sign.isascii() and sign.isprintable() and sign not in '"\\' else " " for sign in value
     )
@@ -154,7 +155,7 @@ def _quoted(value: str) -> str:
 # --- who guesses ----------------------------------------------------------------------------------
 
 _FREE = 10
-"""Wrong tokens of an address that have no consequence: somebody tries an old one first."""
+"""Number of wrong tokens of an address without a consequence: callers may try an outdated token first."""
 _LONGEST_SECONDS = 900.0
 _FORGOTTEN_SECONDS = 3_600.0
 _ADDRESSES = 10_000
@@ -169,7 +170,7 @@ class _Guesses:
 
 
 class WrongTokens:
-    """Counts the wrong tokens of each address, and has it wait; kept in memory, within bounds."""
+    """Counts the wrong tokens of each address and makes the address wait; kept in memory, within bounds."""
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class WrongTokens:
         )
 
     def check(self, address: str, token: str) -> None:
-        """Let a token of an address be looked at.
+        """Check that an address may have a token looked at.
 
         Raises:
             Refusal: 429, the address has to wait.
@@ -230,7 +231,7 @@ class WrongTokens:
         guesses.last = now
         if guesses.count > _FREE:
             guesses.until = now + min(_LONGEST_SECONDS, 2.0 ** min(guesses.count - _FREE - 1, 30))
-        self._guesses[owner] = guesses  # the one that guessed last stands last
+        self._guesses[owner] = guesses  # the most recent guesser is last
 
 
 def _make_room(kept: dict[K, V], most: int) -> None:
@@ -244,7 +245,7 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class TokenCheck:
-    """Finds out who sends a request."""
+    """Authenticates the sender of a request."""
 
     def __init__(
         self,
@@ -260,15 +261,15 @@ class TokenCheck:
 
     @property
     def header(self) -> str:
-        """What a caller sends."""
+        """The header that a caller must send."""
         return f"Authorization: Bearer <{self.authenticator.name}>"
 
     async def require(self, request: web.Request) -> Identity:
-        """Who sends the request; nobody where no token is needed.
+        """Return the identity of the sender; `NOBODY` if no token is needed.
 
         Raises:
-            Refusal: 401, a token is needed and there is none, a wrong one, or two; 403, it may too little;
-                429, too many wrong ones came from this address; 503, nobody can say now.
+            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
+                429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
         """
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
         if len(values) > 1:
@@ -304,7 +305,7 @@ class TokenCheck:
         return identity
 
     async def require_unless_local(self, request: web.Request) -> Identity:
-        """As `require`, but a peer on this machine passes, as nobody; behind a proxy none counts as one.
+        """Like `require`, but admit a peer on this machine as `NOBODY`; behind a proxy no peer is local.
 
         Raises:
             Refusal: as `require`.
@@ -331,7 +332,7 @@ def refusal(status: int, message: str, challenge: str) -> Refusal:
 
 
 def bearer(request: web.Request) -> str | None:
-    """The token of `Authorization: Bearer`, or None; two such headers carry none, for they disagree."""
+    """Return the token of `Authorization: Bearer`, or None; also None for two such headers, as ambiguous."""
     values = request.headers.getall(hdrs.AUTHORIZATION, ())
     return _token(values[0]) if len(values) == 1 else None
 
@@ -343,6 +344,6 @@ def _token(value: str) -> str | None:
 
 
 def credential(request: web.Request) -> str:
-    """A short digest of the caller's token, or `anonymous`."""
+    """Return a short digest of the caller's token, or `anonymous`."""
     token = bearer(request)
     return digest(token) if token is not None else ANONYMOUS

@@ -1,11 +1,11 @@
 """The fast path of `tools/call` and `tools/list`: the answer of the SDK's kernel, without the kernel.
 
 The kernel validates a request twice, builds a context and a session for it, and filters the result through
-pydantic; for a plain call all of that ends where it began. The fast path takes the requests for which this is
-known beforehand, and only those: a known tool, no members but `name`, `arguments` and `_meta`, no progress to
-report, an envelope that the SDK's own models accept (validated once for each that is seen). All others are
-left to the kernel. A server offers its tools to the fast path as `PlainTools`; whoever does so holds the two
-to the same answers with a differential test.
+pydantic; for a plain call none of this changes the answer. The fast path takes only requests for which this
+is known beforehand: a known tool, no members but `name`, `arguments` and `_meta`, no progress to report, an
+envelope that the SDK's own models accept (each distinct envelope is validated once). The kernel handles all
+other requests. A server offers its tools to the fast path as `PlainTools`, and must prove with a differential
+test that both paths give the same answers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ CALL, LIST = "tools/call", "tools/list"
 _CALL_MEMBERS = frozenset({"name", "arguments", "_meta"})
 _LIST_MEMBERS = frozenset({"_meta"})
 _CHANGING = ("correlation_id", "traceparent")
-"""Members of `_meta` that change with every call, and that no model of the SDK's looks at."""
+"""Members of `_meta` that change with every call, and that no model of the SDK reads."""
 _PROGRESS = frozenset({"progressToken", "progress_token"})
 _WITH_LINKS = frozenset(("2025-06-18", "2025-11-25", *MODERN_PROTOCOL_VERSIONS))
-"""Clients of earlier versions do not know links to resources in results."""
+"""Protocol versions with resource links in results; clients of earlier versions do not know them."""
 _MAX_ENVELOPES = 512
 _MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
@@ -45,7 +45,7 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on.
+    """The outcome of a tool: `encoded` is the JSON of its result, or of an error on which the caller can act.
 
     `links` are resources that belong to it, each the JSON of a `resource_link`; `meta` is its `_meta`.
     """
@@ -56,12 +56,12 @@ class ToolOutcome(msgspec.Struct, frozen=True):
     meta: Mapping[str, Any] | None = None
 
     def as_result(self, version: str = "") -> dict[str, Any]:
-        """The result as `tools/call` answers it: the JSON as text, and as structured content.
+        """Return the result of `tools/call`: the JSON as text, and as structured content.
 
-        Links follow the text where `version` of the protocol has them.
+        Links follow the text if `version` of the protocol supports them.
         """
         links = self.links if version in _WITH_LINKS else ()
-        # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
+        # `resultType` belongs to 2026-07-28; the SDK removes it for earlier versions.
         result: dict[str, Any] = {
             "content": [{"type": "text", "text": self.encoded.decode()}, *map(msgspec.json.decode, links)],
             "isError": self.is_error,
@@ -75,21 +75,21 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 def _end(meta: Mapping[str, Any], *, modern: bool) -> bytes:
-    """What a response ends with behind the outcome."""
+    """Return the end of a response, which follows the outcome."""
     begun = b',"resultType":"complete","_meta":' if modern else b',"_meta":'
     return begun + msgspec.json.encode(meta) + b"}}"
 
 
 class PlainTools(Protocol):
-    """Tools whose answer is one JSON object. What a caller may see of their list never changes."""
+    """Tools whose answer is one JSON object. A view of their list never changes."""
 
     @property
     def names(self) -> Collection[str]:
-        """Those that answer so whatever the client can do; read once. Others are the kernel's."""
+        """The tools that answer in this form for every client; read once. The kernel handles other calls."""
         ...
 
     def view(self, caller: Caller) -> Hashable:
-        """Which list this caller is given: callers of one view are given the same."""
+        """Return the key of the caller's list: callers with the same key get the same list."""
         ...
 
     async def call(
@@ -107,12 +107,12 @@ class FastRequest(msgspec.Struct, frozen=True):
     id: RequestId
     modern: bool
     links: bool = False
-    """Whether its version has links to resources in results."""
+    """True if the protocol version has resource links in results."""
     meta: Mapping[str, Any] | None = None
     tool: str = ""
     arguments: Mapping[str, Any] | None = None
     listing: bytes | None = None
-    """The result, where the request is for the list of tools."""
+    """The result, if the request is for the list of tools."""
 
 
 class FastPath:
@@ -135,9 +135,9 @@ class FastPath:
     def match(
         self, request: Request, version: str, headers: Mapping[str, str], caller: Caller
     ) -> FastRequest | None:
-        """`request`, sent by the caller at `version`, as one for the fast path; None: it is the kernel's.
+        """Return `request`, sent by the caller at `version`, as a fast request; None: the kernel handles it.
 
-        A routing header that comes twice was refused before.
+        The endpoint has already refused requests in which a routing header occurs twice.
         """
         modern = version in MODERN_PROTOCOL_VERSIONS
         if not modern and version not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -194,12 +194,12 @@ class FastPath:
         return self._modern_end if modern else b"}}"
 
     def _extends(self, capabilities: Any) -> bool:
-        """Whether the client has an extension that the server has: an answer may have another shape then."""
+        """True if client and server share an extension: the answer may then have another shape."""
         declared = capabilities.get("extensions") if type(capabilities) is dict else None
         return type(declared) is dict and not self._extensions.isdisjoint(declared)
 
     def _is_plain(self, method: str, version: str, params: Mapping[str, Any], meta: Any) -> bool:
-        """Whether `_meta` asks for nothing beside the answer, and is one that the SDK's models accept."""
+        """True if `_meta` requests nothing beside the answer, and the SDK's models accept it."""
         if method not in _PARAMS:
             return False
         if meta is None:
@@ -219,12 +219,12 @@ class FastPath:
             return False
         others, model = _PARAMS[method]
         enveloped = {**others, "_meta": known}
-        try:  # whether the kernel would let a request with this `_meta` through
+        try:  # would the kernel accept a request with this `_meta`?
             validate_client_request(method, version, enveloped)
             model.model_validate(enveloped, by_name=False)
         except (ValidationError, KeyError):
             return False
         if len(self._accepted) >= _MAX_ENVELOPES:
-            self._accepted.clear()  # clients are few; what fills the set is not worth an order of eviction
+            self._accepted.clear()  # clients are few: an eviction order is not worth its cost
         self._accepted.add(seen)
         return True

@@ -1,21 +1,22 @@
-"""Who may call: what stands before every handler.
+"""Admission of requests: the checks that run before every handler.
 
 ```
 Gate ─┬─ TokenCheck      the bearer token (MCP paths)
-      ├─ OriginCheck     Host and Origin: keeps out web pages of strangers
-      └─ TrustedProxies  whose word is taken for the address that a request comes from
+      ├─ OriginCheck     Host and Origin: keeps out web pages of other sites
+      └─ TrustedProxies  the proxies whose X-Forwarded-For gives the client's address
 ```
 
-Host and Origin keep web pages of strangers away from a server on this machine or network. A page that
+Host and Origin keep web pages of other sites away from a server on this machine or network. A page that
 resolves its own name to this server's address (DNS rebinding) is recognized by the name it uses, and a page
 that simply sends requests here by its Origin, which browsers put on every POST and on every WebSocket that
 they open.
 
 Host: accepted are loopback names and addresses, the address listened on, the name in `public_url`, and
 `allowed_hosts`. A server that listens on every address (0.0.0.0, as in a container) and has no
-`allowed_hosts` cannot know the names it is reached by, a service name or a load balancer's: there
-Origin alone keeps browsers out, and where no token is needed, for what browsers get without one, a Host that
-a stranger could have registered (`evil.example`). Set `allowed_hosts` to check both.
+`allowed_hosts` cannot know the names by which it is reached, such as a service name or a load balancer's. It
+then checks only the Origin, and, if no token is needed, the Host of requests that a browser can make without
+an Origin, refusing names that anyone could have registered (`evil.example`). Set `allowed_hosts` to check
+both.
 
 Origin: accepted are loopback origins and `allowed_origins`; a request without one does not come from a
 browser.
@@ -48,7 +49,7 @@ from mcp_aiohttp.proxies import TrustedProxies, is_loopback
 log = logging.getLogger(__name__)
 
 CALLER = web.RequestKey("CALLER", Caller)
-"""Who sent a request to an MCP endpoint; behind a trusted proxy the one for whom it asks."""
+"""The sender of a request to an MCP endpoint; behind a trusted proxy, the client that the proxy forwards."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,7 +58,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ANY = "*"
 _LOCAL_DOMAINS = (".local", ".internal", ".home.arpa", ".svc")
-"""Under which nobody can register a name: RFC 6762, ICANN, RFC 8375, and what Kubernetes shortens."""
+"""Domains without public registration: RFC 6762, ICANN, RFC 8375, and Kubernetes' short names."""
 
 _PREFLIGHT_HEADERS = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
@@ -90,7 +91,7 @@ class OriginCheck:
         """Let the request pass; `is_page`: a browser may get it without a token and without an Origin.
 
         Raises:
-            Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
+            Refusal: 421 for a Host that is not this server's, 403 for a foreign Origin, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
         any_host = self._any_host or (self._knows_no_names and not is_page)
@@ -131,7 +132,7 @@ class OriginCheck:
 
 
 def _is_preflight(request: web.Request) -> bool:
-    """Whether a browser asks for permission; such a request never carries credentials."""
+    """True for a CORS preflight request, which never carries credentials."""
     return (
         request.method == hdrs.METH_OPTIONS
         and hdrs.ORIGIN in request.headers
@@ -142,14 +143,14 @@ def _is_preflight(request: web.Request) -> bool:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
     return parts
 
 
 def _is_local(name: str) -> bool:
-    """Whether no stranger can have registered it: an address, a name without a dot, or of a local domain."""
+    """True if the name cannot be registered publicly: an address, a name without a dot, or a local domain."""
     return bool(name) and ("." not in name or name.endswith(_LOCAL_DOMAINS) or _address(name) is not None)
 
 
@@ -204,7 +205,7 @@ _OAUTH_PATHS = ("/.well-known/oauth-", "/.well-known/openid-")
 
 
 class Gate:
-    """What stands before every handler: the key, Host and Origin, and errors as JSON."""
+    """The middleware before every handler: checks the key, Host and Origin, and answers errors as JSON."""
 
     def __init__(self, options: HostingOptions, proxies: TrustedProxies) -> None:
         self.tokens = TokenCheck(
@@ -216,21 +217,21 @@ class Gate:
         self.proxies = proxies
         self.on_refused = options.on_refused
         self.guarded: dict[Handler, str] = {}
-        """The handlers of MCP endpoints, which want the key, each with its path."""
+        """The handlers of MCP endpoints, which require the key, each with its path."""
         self.open: set[Handler] = set()
-        """Handlers that anybody may call by any name: probes come by the address of a pod."""
+        """Handlers that need no check of the token or the Host: probes come by the address of a pod."""
         self._origin = OriginCheck(options)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check the request, then answer it; whatever goes wrong is answered in JSON."""
+        """Check the request, then answer it; every failure is answered in JSON."""
         try:
             identity = await self._check(request)
             if self.is_mcp(request):
                 request[CALLER] = self._caller(request, identity)
             if not _is_preflight(request):
                 return await handler(request)
-            # Permission to send what MCP clients send; the Origin was checked before.
+            # Permit the headers and methods that MCP clients use; the Origin was checked before.
             return web.Response(status=204, headers=_PREFLIGHT_HEADERS)
         except Refusal as refusal:
             error_type = refusal.data["error_type"]
@@ -238,7 +239,8 @@ class Gate:
             response = refusal_response(refusal)
         except web.HTTPException as error:
             response = self._http_error(request, error)
-        except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
+        # the boundary of HTTP: an internal error is logged, and answered without its message
+        except Exception:
             fields = {"method": request.method, "route": route_of(request)}
             log.exception("A request broke", extra=fields)
             body = error_bytes(None, INTERNAL_ERROR, "Internal error")
@@ -248,10 +250,10 @@ class Gate:
         return response
 
     async def caller_of(self, request: web.Request) -> Caller:
-        """Who sent a request, found out again: its token may no longer open anything.
+        """Authenticate the sender of a request again: its token may have been revoked.
 
         Raises:
-            Refusal: as for a request that comes now.
+            Refusal: as for a new request.
         """
         caller = self._caller(request, await self.tokens.require(request))
         return replace(caller, recheck=partial(self.caller_of, request))
@@ -260,7 +262,7 @@ class Gate:
         return Caller(credential(request), request.headers, self.address_of(request), identity)
 
     def address_of(self, request: web.Request) -> str:
-        """The address of who sent a request; behind a trusted proxy of the one for whom it asks."""
+        """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
         return self.proxies.client_of(request) or request.remote or ""
 
     def report_refusal(self, request: web.Request, error_type: str, status: int) -> None:
@@ -275,11 +277,11 @@ class Gate:
         log.info("Refused a request", extra=fields)
 
     def is_mcp(self, request: web.Request) -> bool:
-        """Whether the request goes to an MCP server."""
+        """True if the request is for an MCP server."""
         return request.match_info.handler in self.guarded
 
     def is_open(self, request: web.Request) -> bool:
-        """Whether anybody may make this request, by any name and at any time."""
+        """True if the request is exempt from all checks."""
         return request.match_info.handler in self.open
 
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -293,9 +295,9 @@ class Gate:
     def expecting(
         self, check: Callable[[web.Request], None]
     ) -> Callable[[web.Request], Awaitable[web.Response | None]]:
-        """Answers `Expect: 100-continue`: a caller that will be refused need not send its body first.
+        """Return a handler of `Expect: 100-continue`: a refused caller need not send its body first.
 
-        `check` is the endpoint's own, of what the headers say.
+        `check` is the endpoint's own check of the headers.
         """
 
         async def answer(request: web.Request) -> web.Response | None:
@@ -307,7 +309,7 @@ class Gate:
                 return refusal_response(refusal)
             if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
                 await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                request.writer.output_size = 0  # the answer itself has not begun
+                request.writer.output_size = 0  # the response itself has not begun
             return None
 
         return answer
@@ -317,7 +319,7 @@ class Gate:
         identity = NOBODY
         if self.is_open(request):
             return identity
-        # The one exception to the key on every method: a browser asks first, and asks without it.
+        # The one exception to the key on every method: a preflight request carries no credentials.
         permitted = _is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
         if self.is_mcp(request) and not permitted:
             identity = await self.tokens.require(request)
@@ -337,7 +339,7 @@ class Gate:
         body = {"error": "not_found", "message": f"There is nothing at this path. {paths}"}
         if request.path == "/register" or request.path.startswith(_OAUTH_PATHS):
             body["message"] = f"{self._how_to_authenticate()} {paths}"
-            body["error_description"] = body["message"]  # which clients print
+            body["error_description"] = body["message"]  # the member that OAuth clients print
         return web.json_response(body, status=404)
 
     def _how_to_authenticate(self) -> str:
@@ -350,7 +352,7 @@ class Gate:
 
 
 GATE = web.AppKey("GATE", Gate)
-"""The gate of an application, for those who add to it."""
+"""The gate of an application, for code that adds routes to it."""
 
 
 def route_of(request: web.Request) -> str:

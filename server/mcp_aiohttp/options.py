@@ -1,4 +1,4 @@
-"""How servers are hosted over HTTP: who may call, by which names, how much, and how long."""
+"""Options of servers hosted over HTTP: callers, host names, sizes and time-outs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 12 * 1024 * 1024
 STALLED_SECONDS = 60.0
-"""How long a client may leave an answer unread before it counts as gone."""
+"""Maximum time that a client may leave an answer unread before it counts as gone, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """How much body there may be (bytes), and how long it may take (seconds)."""
+    """Maximum size of a request body, in bytes, and time to receive it, in seconds."""
 
     max_bytes: int = MAX_MESSAGE_BYTES
     silence: float = 20.0
-    """Between two pieces."""
+    """Maximum time between two pieces."""
     total: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be in flight on one connection. A call is, until its answer has been written."""
+    """Maximum calls in flight on one connection, and their size; a call ends when its answer is written."""
 
     calls: int = 128
     bytes: int = 4 * MAX_MESSAGE_BYTES
-    """Of the messages that started them."""
+    """Total size of the messages that started the calls, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class SocketLimits:
     heartbeat: float = 120.0
     """Seconds of silence before a ping; the peer has half as long to answer it.
 
-    The ping waits behind what is being sent: a peer that reads slowly needs the time.
+    The ping waits behind the output that is being sent: a peer that reads slowly needs the time.
     """
     open: int = 2048
-    """WebSockets open at once, on all endpoints together."""
+    """Maximum number of open WebSockets, on all endpoints together."""
     per_address: int = 256
-    """Of these, those from one address, but for this machine's and trusted proxies'."""
+    """Maximum number of open WebSockets from one address; loopback and trusted proxies are exempt."""
     owner_of: Callable[[str], str] = str
-    """Under which name the WebSockets of an address are counted, such as its network."""
+    """Returns the name under which the WebSockets of an address are counted, such as its network."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingNames:
-    """What messages to callers and operators call the options that they name."""
+    """The names of options in messages to callers and operators."""
 
     key: str = "key"
     allowed_hosts: str = "allowed_hosts"
@@ -64,28 +64,28 @@ def _nothing(_error_type: str, _address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HostingOptions:
-    """The options of one application. Without any it serves this machine, and everybody on it."""
+    """The options of one application. The defaults serve this machine only, without authentication."""
 
     key: str = ""
-    """The bearer key that callers must send; empty: none."""
+    """The bearer key that callers must send; empty: no key is needed."""
     authenticator: Authenticator | None = None
-    """Tells whose tokens are, in place of the one key."""
+    """Maps tokens to identities, in place of the one key."""
     resource: ProtectedResource | None = None
-    """Where tokens can be had; None: clients are not told, and have theirs from elsewhere."""
+    """Tells clients how to get a token; None: they are configured with theirs."""
     on_refused: Callable[[str, str], None] = _nothing
-    """Learns of each request that is refused before it is served: the kind of error, and the address."""
+    """Called for each request that is refused before it is served, with the kind of error and the address."""
     host: str = "127.0.0.1"
-    """The address that is listened on; by it Host is checked."""
+    """The address listened on; the check of Host accepts it."""
     public_url: str = ""
-    """The URL that callers reach the server by, where that is another."""
+    """The URL by which callers reach the server, if it differs from the address listened on."""
     allowed_hosts: Sequence[str] = ()
     """Values of Host accepted beside loopback; `*`: any."""
     allowed_origins: Sequence[str] = ()
     """Values of Origin accepted beside loopback; `*`: any."""
     trusted_proxies: Sequence[str] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For counts."""
+    """Addresses and networks of proxies whose X-Forwarded-For is trusted."""
     body: BodyLimits = field(default_factory=BodyLimits)
     sockets: SocketLimits = field(default_factory=SocketLimits)
     keep_alive: float = 15.0
-    """Seconds that an answer may stay silent before it becomes a stream with comments in it."""
+    """Time that an answer may stay silent before it becomes a stream with comments in it, in seconds."""
     names: SettingNames = field(default_factory=SettingNames)

@@ -1,7 +1,8 @@
-"""Whose word is taken for the address that a request comes from.
+"""The client's address behind trusted proxies.
 
-A proxy appends the address of its own peer to `X-Forwarded-For`; what stands left of that anybody may have
-written. So the header is read from the right, past the proxies that are trusted, up to the first other one.
+A proxy appends the address of its own peer to `X-Forwarded-For`; the elements to the left of it may be
+forged. So the header is read from the right, past the trusted proxies, up to the first address of another
+host.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class TrustedProxies:
         return any(parsed in network for network in self._networks)
 
     def is_bounded(self, address: str) -> bool:
-        """Whether the connections of an address are bounded: it is neither a proxy nor this machine."""
+        """True if the number of connections of an address is limited: it is neither a proxy nor loopback."""
         return not is_loopback(address) and not self.trusts(address)
 
     def client_of(self, request: web.Request) -> str | None:
-        """The address for which a trusted proxy asks; None where the peer is none, or does not say."""
+        """Return the client's address given by a trusted proxy; None if the peer is not one or gives none."""
         if not self._networks or not self.trusts(request.remote):
             return None
         client = None
@@ -47,7 +48,7 @@ class TrustedProxies:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address is this machine's own, by its form."""
+    """True if a host name or address is loopback by its form."""
     try:
         return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
@@ -55,7 +56,7 @@ def is_loopback(name: str) -> bool:
 
 
 def _without_port(value: str) -> str | None:
-    """The address in an element of the header, which some write with a port; None where it is none."""
+    """Return the address in an element of the header, which may have a port; None if it is invalid."""
     if value.startswith("["):
         value = value[1:].partition("]")[0]
     elif value.count(":") == 1:

@@ -1,8 +1,8 @@
-"""Whose calls this server takes, and what each may do: keys, tokens of an issuer, and how much of everything.
+"""Access control of this server: authentication by key or issuer token, rights and quotas.
 
-token ─▶ callers ─┬─ KeyRing (kb_contracts.access)   named keys, those of the settings
+token ─▶ callers ─┬─ KeyRing (kb_contracts.access)   named keys, and the key of the settings
                   └─ oauth                           tokens of KB_OAUTH_ISSUER
-            └─▶ Grant ─┬─ access    travels to the engine, which enforces it in its queries
-                       ├─ toolsets  decided here: which tools are there
-                       └─ quotas    counted here: `quotas`
+         └─▶ Grant ─┬─ access    sent to the engine, which enforces it in its queries
+                    ├─ toolsets  decided here: the visible tools
+                    └─ quotas    counted here: `quotas`
 """

@@ -1,4 +1,4 @@
-"""Whose the bearer tokens are that callers send: named keys, the key of the settings, tokens of an issuer."""
+"""Authentication of bearer tokens: named keys, the key of the settings, tokens of an issuer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Callers:
         self._meter = meter
         self._tokens = tokens
         self._identities: dict[str, tuple[Key, Identity]] = {}
-        """By the names of keys: what an identity was made of, and itself."""
+        """By the name of the key: the key, and the identity made from it."""
 
     @property
     def name(self) -> str:
-        """What a message calls what callers send."""
+        """The name of the bearer token in messages."""
         if self._tokens is not None:
             return "token"
         return "key" if self._keys.has_file_keys else "KB_MCP_API_KEY"
@@ -31,7 +31,10 @@ class Callers:
         return self._tokens is not None or self._keys.is_needed
 
     async def authenticate(self, token: str) -> Identity | None:
-        """Who sends it. Raises TokenRefused: it has expired, was revoked, or the issuer's does not do."""
+        """Return the identity of the sender.
+
+        Raises TokenRefused: the token has expired, was revoked or is invalid.
+        """
         key = self._keys.find(token)
         if key is not None:
             return self._identity(key)

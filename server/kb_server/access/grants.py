@@ -1,7 +1,8 @@
-"""What one caller may do here: found out once for a token, and carried by each of its calls.
+"""The permissions of one caller: determined once for a token, and carried by each of its calls.
 
-Tools that a caller may not use are refused before they run, and are not in its list. Which documents it
-reaches is not decided here: its access goes with each request to the engine, whose queries know nothing else.
+Tools that a caller may not use are refused before they run, and are not in its list. The accessible documents
+are not decided here: the caller's access scope goes with each request to the engine, whose queries enforce
+it.
 """
 
 from __future__ import annotations
@@ -20,57 +21,60 @@ from kb_server.engine_client.errors import EngineFault
 from mcp_aiohttp.protocol.caller import Identity
 
 _OUT_OF_REACH = frozenset({"textfile"})
-"""Toolsets whose content is in no collection: callers with a reach use one where their key names it."""
+"""Toolsets without collections: a caller with a restricted scope needs a key that names them."""
 
 
 class Meter(Protocol):
-    """Counts what callers do, by their names. All raise ToolError, and then have counted nothing."""
+    """Counts calls and additions by the name of the caller.
+
+    A method that raises ToolError has counted nothing.
+    """
 
     def count_call(self, name: str, most: int) -> None:
-        """Count a call, of which `most` are free in a minute."""
+        """Count a call; `most` calls are allowed per minute."""
 
     def take(self, name: str, quotas: Quotas, documents: int, size: int) -> None:
-        """Count documents and bytes that are taken in; negative ones are given back."""
+        """Count added documents and bytes; negative numbers return them."""
 
 
 class TokenScopes(msgspec.Struct, frozen=True):
-    """Scopes of an access token, and those that its issuer can add."""
+    """The scopes of an access token, and the scopes that its issuer can add."""
 
     granted: tuple[str, ...]
     by_right: Mapping[Right, str]
 
     def with_right(self, right: Right) -> str:
-        """The granted scopes and the one of a right, separated by blanks; "" if no scope stands for it."""
+        """Return the granted scopes and the scope of a right, separated by blanks; "" if it has no scope."""
         scope = self.by_right.get(right)
         return " ".join((*self.granted, scope)) if scope is not None else ""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a caller may do. `meter` counts what its quotas bound; without one nothing is bounded."""
+    """The permissions of a caller. `meter` enforces its quotas; without a meter there are no limits."""
 
     access: Access = Access(ANYBODY)
     toolsets: frozenset[str] | None = None
-    """None: all that are served, but for those that the reach leaves out."""
+    """None: all served toolsets, but for those excluded by a restricted scope."""
     quotas: Quotas = Quotas()
     meter: Meter | None = None
     is_one_caller: bool = False
-    """Whether the name stands for one caller, and not for everybody who has the only key."""
+    """True if the name stands for one caller; False for the shared key."""
     scopes: TokenScopes | None = None
     """Scopes of the caller's access token; None for a key."""
 
     @property
     def name(self) -> str:
-        """Who it is, for logs and for what is kept apart by caller."""
+        """The name of the caller, for logs and for data kept per caller."""
         return self.access.name
 
     def may_use(self, toolset: str) -> bool:
-        """Whether the caller may use tools of this toolset at all."""
+        """True if the caller may use tools of this toolset."""
         if self.toolsets is None:
             return self.access.reach is None or toolset not in _OUT_OF_REACH
         return toolset in self.toolsets
 
     def refusal(self, right: Right, toolset: str) -> str:
-        """Why the caller may not use a tool of this toolset that needs this right; empty where it may."""
+        """Return the reason why the caller may not use a tool that needs this right, or "" if it may."""
         if not self.may_use(toolset):
             return f"This key is not for the toolset {toolset}. Ask for one that is."
         if right not in self.access.rights:
@@ -78,13 +82,13 @@ class Grant(msgspec.Struct, frozen=True):
         return ""
 
     def missing_scope(self, right: Right, toolset: str) -> str:
-        """All scopes that a token needs to use a tool that is refused for its right; "" if no scope helps."""
+        """Return all scopes that a token needs for a tool refused for its right; "" if no scope helps."""
         if self.scopes is None or right in self.access.rights or not self.may_use(toolset):
             return ""
         return self.scopes.with_right(right)
 
     def may_give(self, tag: str) -> bool:
-        """Whether a document may be given this tag; the engine says the same, when it has the bytes."""
+        """True if a document may be given this tag; the engine makes the same check once it has the bytes."""
         return self.access.reach is None or self.access.reach.may_change(tag)
 
     def count_call(self) -> None:
@@ -93,20 +97,20 @@ class Grant(msgspec.Struct, frozen=True):
             self.meter.count_call(self.name, most)
 
     def take(self, documents: int, size: int) -> None:
-        """Count what is about to be taken in, in documents and bytes. Raises ToolError: `quota_exceeded`."""
+        """Count documents and bytes before they are added. Raises ToolError: `quota_exceeded`."""
         if self.meter is not None:
             self.meter.take(self.name, self.quotas, documents, size)
 
     def check_room(self, documents: int, size: int) -> None:
-        """Whether so much may still be taken in. Raises ToolError: `quota_exceeded`."""
+        """Check that this number of documents and bytes may be added. Raises ToolError: `quota_exceeded`."""
         self.take(documents, size)
         self.give_back(documents, size)
 
     @contextmanager
     def adding(self, documents: int, size: int, has_left: Callable[[], bool]) -> Iterator[None]:
-        """Count what is sent to the engine meanwhile, unless that does not take it. Raises as `take`.
+        """Count an addition, and return it if the engine does not accept it. Raises as `take`.
 
-        `has_left`: whether a request that is cancelled may have been taken all the same.
+        `has_left` tells if a cancelled request may have reached the engine, which may then have accepted it.
         """
         self.take(documents, size)
         try:
@@ -117,27 +121,27 @@ class Grant(msgspec.Struct, frozen=True):
             raise
 
     def give_back(self, documents: int, size: int) -> None:
-        """What was counted was not taken in after all."""
+        """Return documents and bytes that were counted but not added."""
         if self.meter is not None:
             self.meter.take(self.name, Quotas(), -documents, -size)
 
 
 EVERYBODY = Grant()
-"""Where no key is needed, and where nobody else can call, as on stdio."""
+"""For callers that need no key, and for stdio, where there is only one caller."""
 
 GRANT: ContextVar[Grant] = ContextVar("grant", default=EVERYBODY)
-"""On behalf of whom the call is made that is being served; the engine's client sends its access."""
+"""The grant of the call being served; the engine client sends its access scope."""
 
 
 def grant_of_key(key: Key, meter: Meter | None) -> Grant:
-    """What a key allows."""
+    """Return the grant of a key."""
     bounded = key.quotas != Quotas()
     toolsets = None if key.toolsets is None else frozenset(key.toolsets)
     return Grant(key.access, toolsets, key.quotas, meter if bounded else None, is_one_caller=bool(key.id))
 
 
 def grant_of(identity: Identity) -> Grant:
-    """What a caller may do whom the hosting has found out; everything where it knows but one key, or none."""
+    """Return the grant of an authenticated caller; full access if the hosting has one key or no key."""
     if isinstance(identity.payload, Grant):
         return identity.payload
     return EVERYBODY if identity.name == ANYBODY else Grant(Access(identity.name))

@@ -1,8 +1,7 @@
-"""The keys by which an authorization server signs: found by its metadata, kept, and asked for again.
+"""The signing keys of an authorization server: found by its metadata, cached, and refreshed.
 
-A key id that is not known may be that of a new key, so that the keys are asked for again; at the most every
-ten seconds, for anybody can make up key ids. While the issuer is out of reach the keys that were there count
-on for a day.
+An unknown key id may belong to a new key, so the keys are fetched again; at most every ten seconds, because
+key ids can be invented. While the issuer is unreachable the cached keys remain valid for a day.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Keys(msgspec.Struct):
 
 
 class IssuerKeys:
-    """The keys of `issuer`; `suits` is whether a key is one for an algorithm."""
+    """The keys of `issuer`; `suits` tells if a key can be used with an algorithm."""
 
     def __init__(
         self,
@@ -59,10 +58,10 @@ class IssuerKeys:
         self._fetching = SharedWork(self._fetch)
 
     async def find(self, key_id: str | None, algorithm: str) -> list[dict[str, Any]]:
-        """The keys that may have signed a token: those of its key id, or where it names none, all that suit.
+        """Return the keys that may have signed a token: the keys with its id; without an id, all that suit.
 
         Raises:
-            AuthenticatorUnavailable: the keys are not known, and cannot be had.
+            AuthenticatorUnavailable: the keys are not known, and cannot be fetched.
         """
         if self._clock() - self._fetched >= _FRESH_SECONDS:
             await self._refresh()
@@ -80,7 +79,7 @@ class IssuerKeys:
         ][:_MAX_TRIED]
 
     async def _refresh(self) -> None:
-        """Ask again, unless that was done just now."""
+        """Fetch the keys again, unless that was tried just now."""
         if self._clock() - self._tried >= _PAUSE_SECONDS:
             await self._fetching.outcome()
         if self._clock() - self._fetched >= _LASTING_SECONDS:
@@ -106,7 +105,7 @@ class IssuerKeys:
         self._keys, self._fetched = found.keys[:_MAX_KEYS], self._clock()
 
     async def _metadata(self, http: httpx.AsyncClient) -> _Metadata:
-        """As RFC 8414 has it or OpenID Connect Discovery, whichever the issuer serves."""
+        """Fetch the metadata in the form of RFC 8414 or of OpenID Connect Discovery."""
         parts = urlsplit(self._issuer)
         origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
         last: Exception = ValueError("it publishes no metadata")

@@ -1,10 +1,10 @@
-"""Access tokens of an authorization server: JWTs (RFC 9068), checked against the keys that it publishes.
+"""Access tokens of an authorization server: JWTs (RFC 9068), checked against its published keys.
 
     token ─▶ algorithm, key id ─▶ IssuerKeys ─▶ signature, issuer, audience, times ─▶ scopes ─▶ Grant
 
-Signing algorithms are those with public keys: a token that is not signed, or signed with a secret, is
-refused before a key is looked for, and a key signs by the algorithms of its own type alone. What was found of
-a token is kept a minute.
+Only algorithms with public keys are accepted: a token without a signature, or signed with a shared secret, is
+refused before a key is looked for, and a key signs only by the algorithms of its own type. The result of a
+check is cached for a minute.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ ALGORITHMS: Mapping[str, frozenset[str]] = {
     "EC": frozenset({"ES256", "ES384", "ES512"}),
     "OKP": frozenset({"EdDSA"}),
 }
-"""By the type of a key, what tokens may be signed with."""
+"""The signing algorithms by key type."""
 _ALL: frozenset[str] = frozenset().union(*ALGORITHMS.values())
 
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
-"""Of a token's header. An ID token is a plain `jwt`, too, and is for its client: the audience tells."""
+"""Accepted `typ` values of a token's header.
+
+ID tokens have `jwt` too; the check of the audience refuses them.
+"""
 _REQUIRED = ("exp", "iss", "aud", "sub")
 _LEEWAY_SECONDS = 30
 _KEPT_SECONDS = 60.0
@@ -50,11 +53,11 @@ _KEPT = 2_000
 _LONGEST_SUBJECT = 60
 _COLLECTION = "collection"
 _FIRST: tuple[Right, ...] = ("read", "write")
-"""Rights whose scopes a sign-in requests; the others are requested when a tool needs them."""
+"""Rights whose scopes a sign-in requests; further scopes are requested when a tool needs them."""
 
 
 class Scopes:
-    """Which scopes stand for which rights, as `KB_OAUTH_SCOPES` has it."""
+    """The mapping of scopes to rights, from `KB_OAUTH_SCOPES`."""
 
     def __init__(self, pairs: Sequence[str]) -> None:
         split = [pair.partition("=") for pair in pairs]
@@ -69,11 +72,11 @@ class Scopes:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """Scopes that a client requests at first: to read and to write."""
+        """Scopes that a client requests first: to read and to write."""
         return tuple(scope for scope, right in self.rights.items() if right in _FIRST)
 
     def access(self, subject: str, given: Sequence[str]) -> Access:
-        """What the scopes of a token allow; the name says who it is, and tells apart what it may."""
+        """Return the access of a token's scopes; its name identifies subject and permissions."""
         rights = frozenset(right for scope, right in self.rights.items() if scope in given)
         begins = self._collection
         named = [each for each in given if begins and each.startswith(begins)]
@@ -86,7 +89,7 @@ class Scopes:
 
 
 class TokenVerifier:
-    """Checks tokens of `issuer` for any of the `audiences`, which are asked for when a token comes."""
+    """Checks tokens of `issuer` for any of the `audiences`, which are evaluated for each new token."""
 
     def __init__(
         self,
@@ -105,11 +108,11 @@ class TokenVerifier:
         self._known: dict[str, tuple[Identity, float]] = {}
 
     async def identity(self, token: str) -> Identity:
-        """Who sends the token.
+        """Return the identity of the token's sender.
 
         Raises:
-            TokenRefused: it is not one of these.
-            AuthenticatorUnavailable: the issuer's keys cannot be had.
+            TokenRefused: the token is not valid here.
+            AuthenticatorUnavailable: the issuer's keys cannot be fetched.
         """
         key, now = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest(), self._clock()
         identity, until = self._known.get(key, (None, 0.0))
@@ -128,14 +131,15 @@ class TokenVerifier:
         scopes = TokenScopes(tuple(given), self.scopes.by_right)
         identity = Identity(access.name, Grant(access, is_one_caller=True, scopes=scopes))
         if len(self._known) >= _KEPT:
-            self._known.clear()  # so many are nobody's working set
+            self._known.clear()  # more identities than any real working set
         self._known[key] = identity, min(now + _KEPT_SECONDS, int(claims["exp"]))
         return identity
 
     async def _claims(self, token: str) -> dict[str, Any]:
         try:
             header = jwt.get_unverified_header(token)
-        except (PyJWTError, UnicodeError, RecursionError):  # other bytes than ASCII; JSON of any depth
+        # bytes that are not ASCII; JSON that is nested too deep
+        except (PyJWTError, UnicodeError, RecursionError):
             raise TokenRefused("The bearer token is neither a key of this server nor a JWT.") from None
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in _ALL:
@@ -150,8 +154,8 @@ class TokenVerifier:
             try:
                 return self._decoded(token, key, algorithm)
             except DecodeError:
-                continue  # the signature may be of the next one
-            except InvalidTokenError as error:  # it fits, and what the token says does not do
+                continue  # the signature may belong to the next key
+            except InvalidTokenError as error:  # the signature is valid, the claims are not
                 raise _refused(error) from None
             except PyJWTError:
                 continue
@@ -173,7 +177,7 @@ class TokenVerifier:
 
 
 def suits(key: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether a published key is one for signatures by this algorithm."""
+    """True if a published key can verify signatures of this algorithm."""
     return (
         algorithm in ALGORITHMS.get(str(key.get("kty")), ())
         and key.get("alg", algorithm) == algorithm
@@ -182,7 +186,7 @@ def suits(key: Mapping[str, Any], algorithm: str) -> bool:
 
 
 def _scopes_of(claims: Mapping[str, Any]) -> list[str]:
-    """Scopes as RFC 9068 writes them, or as others do: in `scp`, as a list."""
+    """Return the scopes, in the form of RFC 9068 or as a list in `scp`, as some issuers write them."""
     given = claims.get("scope", claims.get("scp", ""))
     values = given.split() if isinstance(given, str) else given
     return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []

@@ -1,11 +1,11 @@
-"""How much callers may do: calls a minute, bytes and documents a day. Days and minutes are UTC's.
+"""Quotas of callers: calls per minute, bytes and documents per day. Days and minutes are in UTC.
 
-What a day has seen is kept in a file that all workers of a data folder share, so that it outlives a restart.
-Calls are too many for that: a worker takes a share of the minute's calls from the file at a time, and counts
-these in memory. So there are never more calls than may be, and where several workers serve a key some of the
-last quarter may lie with a worker that is not called. One worker alone takes them all at once.
+The counts of a day are kept in a file that all workers of a data folder share, so they survive a restart.
+Calls are too frequent for that: a worker reserves a share of the minute's calls in the file, and counts these
+in memory. So the limit is never exceeded, but if several workers serve a key, some of the last quarter may be
+reserved by a worker that gets no calls. A single worker reserves all at once.
 
-Where the file cannot be written each process counts for itself, and the log says so.
+If the file cannot be written, each process counts for itself, and the log says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_BYTES = 1 << 22
 
 
 class Used(msgspec.Struct):
-    """What one caller has had: of this day, and of this minute."""
+    """The usage of one caller on the current day and in the current minute."""
 
     day: int = 0
     documents: int = 0
@@ -40,7 +40,7 @@ class Used(msgspec.Struct):
     calls: int = 0
 
     def turn(self, now: float) -> None:
-        """Begin again where a day or a minute has begun."""
+        """Reset the counts when a new day or minute has begun."""
         if self.day != (day := int(now // _DAY)):
             self.day, self.documents, self.bytes = day, 0, 0
         if self.minute != (minute := int(now // _MINUTE)):
@@ -53,19 +53,19 @@ class _Share(msgspec.Struct):
 
 
 class FileMeter:
-    """A `Meter`. `path` is the file that `workers` processes share."""
+    """A `Meter`. `path` is the file shared by `workers` processes."""
 
     def __init__(self, path: Path, workers: int = 1, now: Callable[[], float] = time.time) -> None:
         self._path = path
         self._workers = workers
         self._now = now
         self._own: dict[str, Used] = {}
-        """What this process knows of it, where the file cannot be used."""
+        """The usage known to this process, if the file cannot be used."""
         self._shares: dict[str, _Share] = {}
         self._has_failed = False
 
     def count_call(self, name: str, most: int) -> None:
-        """Count a call of `name`, of which `most` are free in a minute.
+        """Count a call of `name`; `most` calls are allowed per minute.
 
         Raises:
             ToolError: `rate_limited`, with the seconds until the next minute.
@@ -84,7 +84,7 @@ class FileMeter:
         share.left -= 1
 
     def take(self, name: str, quotas: Quotas, documents: int, size: int) -> None:
-        """Count documents and bytes of `name`, as far as quotas bound them; negative ones are given back.
+        """Count documents and bytes of `name`, within its quotas; negative numbers return them.
 
         Raises:
             ToolError: `quota_exceeded`, with the seconds until the next day; nothing was counted.
@@ -109,7 +109,7 @@ class FileMeter:
             used.bytes = max(0, used.bytes + size)
 
     def _take_calls(self, name: str, most: int, now: float) -> int:
-        """How many calls this process may let pass before it asks again; none where all are taken."""
+        """Reserve and return the number of calls that this process may accept before it asks again, or 0."""
         wanted = most if self._workers == 1 else max(1, most // (4 * self._workers))
         with self._used(name, now) as used:
             taken = max(0, min(wanted, most - used.calls))
@@ -118,7 +118,7 @@ class FileMeter:
 
     @contextmanager
     def _used(self, name: str, now: float) -> Iterator[Used]:
-        """What `name` has had, to be changed; kept unless the block ends in an error."""
+        """Yield the usage of `name` for changing; saved unless the block raises."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:

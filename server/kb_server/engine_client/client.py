@@ -1,9 +1,9 @@
 """The engine over HTTP, or in this process: every operation of the contract's table, by the transport.
 
-call -> build_request -> version, once -> HttpTransport.send (circuit, attempts, exchange) -> decode
+    call -> build_request -> version, once -> HttpTransport.send (breaker, attempts, exchange) -> decode
 
-From a call to a request and from a response to a model or a fault is pure, so that every misbehaviour of an
-engine can be tried in a table.
+The steps from a call to a request and from a response to a model or a fault are pure, so that every
+misbehaviour of an engine can be tested in a table.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ SLICE_SECONDS = 20.0
 
 _POLL_SECONDS = 0.25
 _WAITING_SHARE = 2 / 3
-"""Of the silence that is borne, how much a response may be waited for."""
+"""The share of the silence time-out that the engine may hold back a response."""
 HEALTH_SECONDS = 3.0
-"""At the most how long a check of health may be silent."""
+"""Maximum silence of a health check, in seconds."""
 
 _TRUNCATED = "truncated"
-"""What msgspec says of JSON that ends too early, or has not begun."""
+"""Part of msgspec's message for truncated or empty JSON."""
 ENFORCES_REACH = "access"
-"""The feature that an engine announces which enforces `X-KB-Access`."""
+"""The feature announced by an engine that enforces `X-KB-Access`."""
 
 
 class HttpEngine:
     """An `Engine` over HTTP, or over `exchange`.
 
-    `url` is the engine's base, `api_key` its bearer key (empty: none is sent) or what finds it, asked again
-    after the engine was out of reach. `silence` is the seconds without a byte after which a call fails. `tls`
-    and `exchange` are those of `HttpTransport`. The first call connects. What callers with quotas add is
-    counted here, on its way, whichever tool sends it: calls may raise ToolError, too.
+    `url` is the engine's base, `api_key` its bearer key (empty: no key is sent) or a function that returns
+    it, called again after the engine was unreachable. `silence` is the time without a byte after which a call
+    fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first call connects. Additions
+    of callers with quotas are counted here, for all tools: calls may raise ToolError too.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class HttpEngine:
 
     @property
     def longest_wait(self) -> float:
-        """As `Engine` has it."""
+        """Maximum time that a response may be held back, in seconds."""
         return longest_wait(self._silence)
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class HttpEngine:
         if_match: int | None = None,
         idempotency_key: str | None = None,
     ) -> R:
-        """As `Engine` has it."""
+        """Call an operation; see `Engine.call`."""
         held_back = query.wait if isinstance(query, JobQuery) else 0.0
         request = self._request(
             operation,
@@ -156,7 +156,7 @@ class HttpEngine:
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
     ) -> m.Job:
-        """As `Engine` has it: `POST /jobs` as multipart."""
+        """Send a file by `POST /jobs` as multipart; see `Engine.send_file`."""
         request = self._request(
             CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
         )
@@ -168,7 +168,7 @@ class HttpEngine:
         return await self._http.send(request, partial(decode, operation))
 
     async def ensure_reach(self) -> None:
-        """Let go on only those whom this engine is known to keep to what they reach.
+        """Check that this engine enforces the caller's access scope, if it is restricted.
 
         Raises:
             EngineFault: it does not, or cannot be asked.
@@ -185,7 +185,7 @@ class HttpEngine:
 
     @asynccontextmanager
     async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
-        """As `Engine` has it; what fails before the first block is raised by that."""
+        """Stream the original of a document; a failure before the first block is raised by that block."""
         request = self._request(GET_ORIGINAL, silence=self._silence, path={"document_id": document.id})
         await self._ensure_suitable(GET_ORIGINAL)
         request.stream = stream = BodyStream(OCTETS)
@@ -203,7 +203,7 @@ class HttpEngine:
             await asyncio.wait([sending])
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
-        """As `Engine` has it: `GET /jobs/{id}`, in slices."""
+        """Wait for a job by `GET /jobs/{id}`, in slices; see `Engine.wait_for_job`."""
         ends = self._clock.monotonic() + seconds
         while True:
             began = self._clock.monotonic()
@@ -213,13 +213,14 @@ class HttpEngine:
             if job.status in m.FINAL_STATUSES or now >= ends:
                 return job
             if now - began < wait / 2:
-                # An engine that does not wait must not be called in a tight loop.
+                # Do not call an engine that does not wait in a tight loop.
                 await self._clock.sleep(min(_POLL_SECONDS, ends - now))
 
     async def unready(self) -> EngineFault | None:
-        """`GET /readyz` and, since that is open to all, `GET /status` with the key; three seconds for each.
+        """Call `GET /readyz` and, because that needs no key, `GET /status`; return the fault, if any.
 
-        The circuit has no say in it, but learns from it.
+        Each may be silent for three seconds. The circuit breaker does not block these calls, but counts their
+        results.
         """
         silence = min(self._silence, HEALTH_SECONDS)
         ready, status = (self._request(each, silence=silence) for each in (GET_READINESS, GET_STATUS))
@@ -231,7 +232,7 @@ class HttpEngine:
         return None
 
     async def _ensure_suitable(self, operation: AnyOperation) -> None:
-        """Ask a new engine what it is before anything else, but for what an old one may be asked."""
+        """Check version and features of the engine before the first call; only `GET_STATUS` is exempt."""
         if not self._version_known and operation is not GET_STATUS:
             await self._version_check.outcome()
         await self.ensure_reach()
@@ -258,10 +259,10 @@ class HttpEngine:
         return self._key
 
     async def _learn_version(self) -> None:
-        """Ask for it on the first call, and on the first after the engine was out of reach.
+        """Fetch the version on the first call, and on the first after the engine was unreachable.
 
-        Calls that begin together share the question: behind an engine that keeps silent they would otherwise
-        wait one after the other.
+        Concurrent calls share the request: if the engine is silent, they would otherwise wait one after the
+        other.
         """
         request = build_request(self._http.base, GET_STATUS, self._current_key(), {}, silence=self._silence)
         found = await self._http.send(request, _version_in)
@@ -277,13 +278,16 @@ Key = str | Callable[[], str]
 
 
 def key_finder(key: Key) -> Callable[[], str]:
-    """What finds the key that is to be sent."""
+    """Return a function that returns the key to send."""
     return (lambda: key) if isinstance(key, str) else key
 
 
 def narrowing(grant: Grant) -> dict[str, str]:
-    """The header that says for whom a request is; none for those who may do everything and have no name of
-    their own. A name alone takes nothing away: the engine keeps callers apart by it, and logs it."""
+    """Return the header with the access scope of a caller.
+
+    Empty for an unrestricted caller without a name of its own. A name alone does not restrict: the engine
+    uses it to keep callers apart, and logs it.
+    """
     if grant.is_one_caller or not grant.access.is_unlimited:
         return {ACCESS: _access_header(grant.access)}
     return {}
@@ -293,7 +297,7 @@ _access_header = lru_cache(maxsize=1024)(access_header)
 
 
 def longest_wait(silence: float) -> float:
-    """How long a response may be held back, of the `silence` that is borne; both in seconds."""
+    """Return the maximum time that a response may be held back for this `silence`; both in seconds."""
     return silence * _WAITING_SHARE
 
 
@@ -309,13 +313,13 @@ def build_request(
     body: Any = None,
     file: MultipartFile | None = None,
 ) -> EngineRequest:
-    """A request of `operation` at `base`: its path filled in, what was given of `query`, and a body.
+    """Return a request of `operation` at `base`, with its path filled in, its query, and a body.
 
-    It carries `key` as the bearer (empty: none), the id and the trace of the call being served, and
+    It carries `key` as the bearer (empty: no key), the id and the trace of the call being served, and
     `own_headers`.
 
     Raises:
-        Refused: a text cannot be written, or would be a step in the path.
+        Refused: a text cannot be encoded, or would be a step in the path.
     """
     headers = dict(own_headers)
     if request_id := REQUEST_ID.get():
@@ -332,7 +336,7 @@ def build_request(
         elif operation.mutates:
             headers["Content-Length"] = "0"
         params = to_params(query) if query is not None else {}
-        "".join(params.values()).encode()  # a URL would be written without half a surrogate pair
+        "".join(params.values()).encode()  # otherwise a URL would be written without half a surrogate pair
         texts = {name: str(value) for name, value in path.items()} if path else {}
         if texts or params:
             url = URL(base + operation.fill_path(texts), encoded=True)
@@ -350,7 +354,7 @@ def build_request(
 
 
 def _beginning(method: str, url: URL, key: str) -> str:
-    """What the heads of all requests of `method` to `url` begin with."""
+    """Return the common beginning of the heads of all requests of `method` to `url`."""
     headers = {"Host": url.host_port_subcomponent or ""}
     headers |= {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
     if key:
@@ -364,7 +368,7 @@ def _plain_beginning(method: str, url: str, key: str) -> str:
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
-    """`headers` as the lines of a request's head.
+    """Return `headers` as the lines of a request's head.
 
     Raises:
         ValueError: one would break out of its line.
@@ -376,17 +380,17 @@ def header_lines(headers: Mapping[str, str]) -> str:
 
 
 def decode(operation: Operation[Any, R], response: RawResponse) -> R:
-    """The response as the operation's model; members that it does not know are passed over.
+    """Return the response as the operation's model; unknown members are ignored.
 
     Raises:
-        EngineFault: it is not a success, or not what the contract says.
+        EngineFault: it is not a success, or violates the contract.
     """
     model = operation.models.get(response.status, operation.response_model)
     return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
 
 
 def _expect_streamed(response: RawResponse) -> None:
-    """Raises EngineFault: it is not a success, or no file."""
+    """Check that the response is a streamed file. Raises EngineFault."""
     if response.status != HTTPStatus.OK:
         raise fault_of(GET_ORIGINAL, response, now=datetime.now(UTC))
     if response.content_type != OCTETS or response.body:
@@ -399,15 +403,15 @@ class _Version(msgspec.Struct):
 
 
 def _version_in(response: RawResponse) -> _Version:
-    """Of a status what says whether the rest can be read: an engine that is too old has another form."""
+    """Return the version and features of a status response, whose other members vary between versions."""
     return read_json(GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
 
 
 def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
-    """What `read` makes of the JSON of a success; it raises as msgspec does.
+    """Return the result of `read` for the JSON of a success; `read` raises msgspec's errors.
 
     Raises:
-        EngineFault: the response is not a success, is no JSON, or `read` cannot make anything of it.
+        EngineFault: the response is not a success, is not JSON, or `read` fails.
     """
     if not 200 <= response.status < 300:
         raise fault_of(operation, response, now=datetime.now(UTC))

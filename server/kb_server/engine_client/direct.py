@@ -1,7 +1,7 @@
-"""An engine in this process, behind the transport: requests are handed over, and none goes through a socket.
+"""The transport to an engine in this process: requests are handed over without a socket.
 
-What stands above, from the operations to the attempts, is the same as over HTTP, and so are the faults: a
-response is read by the same readers.
+The layers above, from the operations to the attempts, are the same as over HTTP, and so are the faults:
+responses are read by the same readers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from kb_server.engine_client.transport import EngineRequest
 
 
 class DirectExchange:
-    """An `Exchange` with an engine in this process, which others reach at `url`."""
+    """An `Exchange` with an engine in this process, which other processes reach at `url`."""
 
     def __init__(self, calls: DirectCalls, url: str) -> None:
         self._calls = calls
         self._url = url
 
     async def close(self) -> None:
-        """As `Exchange` has it: nothing is open, and calls that were left end with the engine."""
+        """Do nothing: there is no connection, and abandoned calls end with the engine."""
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
-        """Call the operation. Silence is the time without an answer, and without a block taken of its file.
+        """Call the operation.
+
+        Silence is the time without an answer, or without a block of its file being taken.
 
         Raises:
             EngineTimeout: silence.
             EngineUnreachable: the engine has stopped.
-            OSError: of the file.
+            OSError: the file cannot be read.
         """
         request.has_left = True
         if request.file is None:
@@ -85,7 +87,10 @@ class DirectExchange:
 
 
 async def _passed_on(response: FileResponse, stream: BodyStream, request: EngineRequest) -> RawResponse:
-    """A file, as it is taken. Raises EngineTimeout where it is not; EngineBadAnswer where it breaks off."""
+    """Pass a file on, block by block.
+
+    Raises EngineTimeout if it is not taken, EngineBadAnswer if it breaks off.
+    """
     async with aclosing(response.blocks) as blocks:
         try:
             async for block in blocks:
@@ -94,7 +99,7 @@ async def _passed_on(response: FileResponse, stream: BodyStream, request: Engine
                     await stream.taken()
         except TimeoutError:
             raise _timeout(request) from None
-        except Exception as error:  # whatever the engine fails of, as over HTTP where its connection breaks
+        except Exception as error:  # any failure of the engine, as over HTTP when the connection breaks
             raise ResponseReader.broken_off() from error
     return RawResponse(response.status, response.content_type, b"")
 
@@ -104,7 +109,7 @@ def _timeout(request: EngineRequest) -> EngineTimeout:
 
 
 class _Sending:
-    """A file on its way. `moved` is when its last block was taken, `failure` what broke it off."""
+    """A file being sent. `moved` is the time its last block was taken, `failure` the error that ended it."""
 
     def __init__(self, file: MultipartFile) -> None:
         self._file = file

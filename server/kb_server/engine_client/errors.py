@@ -1,23 +1,23 @@
-"""What can go wrong with the engine, as one tree. Nothing else leaves an engine client.
+"""The faults of the engine, as one tree. An engine client raises no other faults.
 
-EngineFault                code                  sent again  what happened
- |
- +-- EngineUnreachable     engine_unreachable    yes         refused, reset, no such host, TLS, open circuit
- +-- EngineTimeout         engine_timeout        no          connected, and then silence
- +-- EngineBusy            engine_busy           yes         429 or 503, with `retry_after` where it said so
- +-- RateLimited           rate_limited          no          RAGler's 429: what this server may ask is used up
- +-- EngineUnauthorized    engine_unauthorized   no          401 or 403: it refuses this server's KB_API_KEY
- +-- EngineTooOld          engine_too_old        no          under MIN_ENGINE_VERSION, or keeps nobody apart
- +-- EngineFailed          engine_failed         no ***      another 5xx
- +-- EngineBadAnswer       engine_bad_answer     no *        not JSON, not the contract, a redirect, too large
- +-- Refused               a contract's code     no **       a problem document: the request was understood
+    EngineFault               code                 sent again  reason
+    |
+    +-- EngineUnreachable     engine_unreachable   yes         refused, reset, no such host, TLS, open breaker
+    +-- EngineTimeout         engine_timeout       no          connected, and then silence
+    +-- EngineBusy            engine_busy          yes         429 or 503, with `retry_after` if it was given
+    +-- RateLimited           rate_limited         no          RAGler's 429: the server's limit is reached
+    +-- EngineUnauthorized    engine_unauthorized  no          401 or 403: it refuses this server's KB_API_KEY
+    +-- EngineTooOld          engine_too_old       no          under MIN_ENGINE_VERSION, or without scopes
+    +-- EngineFailed          engine_failed        no ***      another 5xx
+    +-- EngineBadAnswer       engine_bad_answer    no *        not JSON, not the contract, redirect, too large
+    +-- Refused               a contract's code    no **       a problem document: the request was understood
 
-*  but where the answer broke off in the middle, or its framing was damaged
-** but `in_progress`: the same idempotency key is at work already
-*** but a gateway's 502 or 504: a proxy that does not reach an engine which restarts
+    *   unless the answer broke off in the middle, or its framing was damaged
+    **  except `in_progress`: a request with the same idempotency key is still running
+    *** except a gateway's 502 or 504: a proxy that does not reach a restarting engine
 
-"Sent again" is `transient`. The client sends again only what is safe: reads, and mutations under one
-idempotency key, so that a fault that reaches a caller has been tried already.
+"Sent again" is `transient`. The client repeats only safe requests: reads, and mutations under one idempotency
+key. So a transient fault that reaches a caller has been retried already.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from typing import Any, ClassVar
 
 
 class EngineFault(Exception):
-    """A call of the engine failed; the message is one sentence about what happened.
+    """A call of the engine failed; the message is one sentence about the failure.
 
-    `retry_after` is in seconds, None where nothing is known. `transient` tells whether the same call may
-    succeed when it is sent again at once. `aftermath` is a sentence about what it left half done, where it
-    was one call of several.
+    `retry_after` is in seconds, None if unknown. `transient` is true if the same call may succeed when it is
+    repeated at once. `aftermath` is a sentence about the incomplete state, if the call was one of several.
     """
 
     code: ClassVar[str] = "engine_failed"
@@ -69,9 +68,9 @@ class EngineBusy(EngineFault):
 
 
 class RateLimited(EngineFault):
-    """The backend counts this server's calls and takes no more for now.
+    """The backend's rate limit for this server is reached.
 
-    Not sent again: it counts in whole minutes, and what asks meanwhile keeps others of this server waiting.
+    Not sent again: it counts in whole minutes, and further requests would delay other calls of this server.
     """
 
     code = "rate_limited"
@@ -84,13 +83,13 @@ class EngineUnauthorized(EngineFault):
 
 
 class EngineTooOld(EngineFault):
-    """The engine's version is under the least that this server works with, or it does not enforce reach."""
+    """The engine is older than the minimum version, or does not enforce access scopes."""
 
     code = "engine_too_old"
 
 
 class EngineFailed(EngineFault):
-    """The engine answered with a 5xx. `gateway`: it was a proxy in between, which did not get through."""
+    """The engine answered with a 5xx. `gateway`: the status came from a proxy that did not reach it."""
 
     def __init__(self, detail: str, *, retry_after: float | None = None, gateway: bool = False) -> None:
         super().__init__(detail, retry_after=retry_after)
@@ -98,7 +97,7 @@ class EngineFailed(EngineFault):
 
 
 class EngineBadAnswer(EngineFault):
-    """The engine answered what the contract does not allow. `broke_off`: it did not arrive whole."""
+    """The engine's answer violates the contract. `broke_off`: it did not arrive whole."""
 
     code = "engine_bad_answer"
 

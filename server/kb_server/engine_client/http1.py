@@ -1,9 +1,9 @@
-"""HTTP/1.1 over one connection, as a client speaks it: a reader without I/O, and the socket's side of it.
+"""An HTTP/1.1 client for one connection: a reader without I/O, and the socket's side of it.
 
-httptools finds the parts of a response. Its parser, llhttp, is strict: two lengths, a length beside chunks, a
-folded header and a bare line feed are errors. Decided here is what it leaves open: how long a head may be and
-how much may come in all, that a response without a length ends with its connection (llhttp would have to be
-told of that, and httptools has no call for it), and what does not belong to the response that was asked for.
+httptools parses the responses. Its parser, llhttp, is strict: two lengths, a length beside chunks, a folded
+header and a bare line feed are errors. This module adds the rules that it leaves open: the maximum sizes of
+head and response, responses without a length, which end with their connection (llhttp would have to be told
+of that, and httptools has no call for it), and data that does not belong to the requested response.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from kb_server.engine_client.errors import EngineBadAnswer, EngineTimeout, EngineUnreachable
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a response's head, with the provisional ones (1xx) before it."""
+"""Maximum size of a response's head, in bytes, including provisional responses (1xx)."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Of a response, as it comes: with its head and what frames its chunks."""
+"""Maximum size of a response on the wire, in bytes, including its head and the framing of its chunks."""
 MAX_WAITING_BYTES = 1024 * 1024
-"""Of a body that is taken block by block: what may wait to be taken."""
+"""Maximum number of bytes of a streamed body that wait to be consumed."""
 ANSWER_SECONDS = 300.0
-"""How long a body may take to arrive that is read whole, however it drips."""
+"""Maximum time for a body to arrive that is read whole, in seconds."""
 
 _IDLE_SECONDS = 30.0
 """Less than most servers keep a connection: aiohttp 75 s, but uvicorn and Node only 5."""
@@ -47,9 +47,9 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 
 class BodyStream:
-    """The body of a response of one media type, for somebody who takes it block by block.
+    """The body of a response of one media type, consumed block by block.
 
-    What waits to be taken is bounded: beyond `MAX_WAITING_BYTES` its connection reads no further.
+    Buffering is bounded: beyond `MAX_WAITING_BYTES` its connection pauses reading.
     """
 
     def __init__(self, media_type: str) -> None:
@@ -64,11 +64,11 @@ class BodyStream:
         self._is_paused = False
 
     def attach(self, connection: asyncio.ReadTransport) -> None:
-        """Blocks come over this connection from now on."""
+        """Receive the blocks over this connection from now on."""
         self._connection = connection
 
     def detach(self) -> None:
-        """The connection is done with this body."""
+        """Detach the connection, which has delivered the body."""
         if self._is_paused and self._connection is not None and not self._connection.is_closing():
             self._connection.resume_reading()
         self._connection, self._is_paused = None, False
@@ -88,12 +88,12 @@ class BodyStream:
             await self._room.wait()
 
     def end(self, error: BaseException | None) -> None:
-        """Nothing more comes; None where that is the end."""
+        """End the body; `error` is None if it is complete."""
         self._has_ended, self._error = True, error
         self._changed.set()
 
     async def blocks(self) -> AsyncGenerator[bytes, None]:
-        """What comes, until the end. Raises the error that was the end."""
+        """Yield the blocks until the end. Raises the error that ended the body."""
         while True:
             while self._waiting:
                 block = self._waiting.popleft()
@@ -114,14 +114,14 @@ class BodyStream:
 class ResponseReader:
     """Reads the responses of one connection, one for each request.
 
-    state     bytes                                   end of the connection
-    --------  --------------------------------------  ----------------------------------------
-    head      head, again after a 1xx; then body      no response
-    body      body; at its announced end: a response  a response where no length was announced,
-                                                      else a fault
-    complete  not reusable                            -
+        state     bytes                                   end of the connection
+        --------  --------------------------------------  ----------------------------------------
+        head      head, again after a 1xx; then body      no response
+        body      body; at its announced end: a response  a response if no length was announced,
+                                                          else a fault
+        complete  not reusable                            -
 
-    After a fault the connection is of no more use.
+    After a fault the connection cannot be used any more.
     """
 
     def __init__(self) -> None:
@@ -129,22 +129,22 @@ class ResponseReader:
         self.begin()
 
     def begin(self, stream: BodyStream | None = None) -> None:
-        """A request goes out: what comes from now on answers it, the body of a success into `stream`."""
+        """Begin a request: the following bytes are its response; the body of a success goes into `stream`."""
         self._stream = stream
         self.is_streamed = False
-        """Whether the body goes there; the response then has none."""
+        """True if the body goes into the stream; the response then has no body."""
         self.received = 0
         self.in_body = False
         self.reusable = False
-        """Whether the connection may carry another request, once the response is there."""
+        """True if the connection may carry another request after the response."""
         self._body = bytearray()  # not a list of blocks: chunks of two bytes would fill it with objects
         self._response: RawResponse | None = None
 
     def feed(self, data: bytes) -> RawResponse | None:
-        """The response when it is there whole; None while more of it is due.
+        """Return the response once it is complete; None while more is expected.
 
         Raises:
-            EngineBadAnswer: the bytes are not HTTP, too many, or in a coding that was not asked for.
+            EngineBadAnswer: the bytes are not HTTP, too many, or in a coding that was not requested.
         """
         self.received += len(data)
         try:
@@ -152,7 +152,7 @@ class ResponseReader:
         except (HttpParserError, HttpParserUpgrade) as error:
             self.reusable = False
             if self._response is None:
-                # Damaged on its way, perhaps: a mutation that was done answers its key again.
+                # Possibly damaged in transit: a repeated mutation is answered by its idempotency key.
                 words = f"It does not answer in HTTP as agreed ({type(error).__name__})."
                 raise EngineBadAnswer(words, broke_off=True) from error
         if self.received > MAX_HEAD_BYTES and not self.in_body:
@@ -162,7 +162,7 @@ class ResponseReader:
         return self._checked() if self._response is not None else None
 
     def end(self) -> RawResponse | None:
-        """The connection has ended: the response where that was its end, None where none had begun.
+        """Handle the end of the connection; return the response that this ends, or None if none had begun.
 
         Raises:
             EngineBadAnswer: it broke off.
@@ -176,12 +176,12 @@ class ResponseReader:
 
     @staticmethod
     def broken_off() -> EngineBadAnswer:
-        """What is raised for a response that ended too early."""
+        """Return the fault for a response that ended too early."""
         return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
 
     def _checked(self) -> RawResponse | None:
-        # `identity` was asked for. What is packed all the same would have to be unpacked within bounds, for
-        # the sake of peers that do not keep to HTTP.
+        # `identity` was requested. Unpacking a compressed answer would need bounds of its own, for the sake
+        # of peers that violate HTTP.
         if self._coding not in ("", "identity") and self._response is not None and self._response.body:
             raise EngineBadAnswer("Its answer is compressed, which was not asked for.")
         return self._response
@@ -190,7 +190,7 @@ class ResponseReader:
 
     def on_message_begin(self) -> None:
         if self._response is not None:
-            self.reusable = False  # nobody asked for this one
+            self.reusable = False  # a response without a request
             return
         self._content_type = self._coding = ""
         self._retry_after: str | None = None
@@ -240,19 +240,19 @@ def _media_type(value: bytes) -> str:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to `url`: a socket's side of the reader. `forget` is called when it has gone.
+    """One connection to `url`: the socket's side of the reader. `forget` is called when it is closed.
 
-    It carries one exchange at a time and watches its own deadline, with one timer for all of its life: a
-    deadline that moves on with every block is a number, and the timer looks at it when it is due.
+    It carries one exchange at a time and watches its own deadline, with one timer for its whole life: a
+    deadline that moves with every block is a number, which the timer compares when it fires.
 
-    state    bytes                     end of the connection             deadline
-    -------  ------------------------  --------------------------------  -----------------------
-    idle     close: nobody asked       it has gone                       close: kept long enough
-    at work  to the reader             a response, or why there is none  EngineTimeout
-    closed   -                         -                                 -
+        state    bytes                     end of the connection             deadline
+        -------  ------------------------  --------------------------------  -----------------------
+        idle     close: not requested      closed                            close: kept long enough
+        at work  to the reader             a response, or a fault            EngineTimeout
+        closed   -                         -                                 -
 
-    An exchange closes its connection unless the response was read whole and the request sent whole: what is
-    left of either must not be the next one's.
+    An exchange closes its connection unless both response and request were transferred whole: the remainder
+    of either must not become part of the next one.
     """
 
     _transport: asyncio.Transport
@@ -266,23 +266,23 @@ class Connection(asyncio.Protocol):
         self._reader = ResponseReader()
         self._answer: asyncio.Future[RawResponse] | None = None
         self._drained: asyncio.Future[None] | None = None
-        """While the peer takes no more."""
+        """Pending while the peer accepts no more data."""
         self._is_sent = True
         self._silence = 0.0
         self._latest = self._deadline = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._wakes = _NEVER
-        """When the timer looks."""
+        """The time at which the timer fires."""
         self.gone: asyncio.Future[None] = loop.create_future()
 
     @property
     def is_open(self) -> bool:
-        """Whether another exchange may follow."""
+        """True if another exchange may follow."""
         return not self._transport.is_closing()
 
     @property
     def has_received(self) -> bool:
-        """Whether anything has come in this exchange."""
+        """True if any byte has arrived in this exchange."""
         return self._reader.received > 0
 
     async def exchange(
@@ -292,16 +292,16 @@ class Connection(asyncio.Protocol):
         silence: float,
         stream: BodyStream | None = None,
     ) -> RawResponse:
-        """Send, and read the response whole; one that comes before all is sent is the response too.
+        """Send the request, and read the whole response, which may come before the request is sent whole.
 
-        The body of a success goes into `stream`, where there is one: whoever takes it is borne with for as
-        long as a silence.
+        The body of a success goes into `stream`, if there is one. A slow consumer is allowed `silence`
+        seconds.
 
         Raises:
-            EngineUnreachable: it ended before an answer.
+            EngineUnreachable: the connection ended before an answer.
             EngineTimeout: silence.
-            EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
-            Exception: what `rest` raises.
+            EngineBadAnswer: the response is not valid HTTP, or incomplete.
+            Exception: raised by `rest`.
         """
         answer: asyncio.Future[RawResponse] = self._loop.create_future()
         self._answer = answer
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         except BaseException:
             self.abort()
             if answer.done() and not answer.cancelled():
-                answer.exception()  # cancelled and failed at once: it is not to be reported as lost
+                answer.exception()  # cancelled and failed at once: do not report it as lost
             raise
         finally:
             self._answer = None
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.wait([sending])
 
     def abort(self) -> None:
-        """Close at once; what is not sent yet is dropped."""
+        """Close at once; unsent data is dropped."""
         self._transport.abort()
 
     async def _send(self, blocks: AsyncGenerator[bytes, None]) -> None:
@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
     # --- the deadline -----------------------------------------------------------------------------
 
     def _extend(self) -> None:
-        """Something moved: from now on silence is counted anew."""
+        """Restart the silence time-out after progress."""
         deadline = self._deadline = min(self._loop.time() + self._silence, self._latest)
         if deadline < self._wakes:
             self._wake_at(deadline)
@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
             return
         if response is not None:
             self._answer.set_result(response)
-        elif self._reader.in_body:  # a head that drips moves nothing
+        elif self._reader.in_body:  # a slowly dripping head does not extend the deadline
             if not had_begun and not self._reader.is_streamed:
                 self._latest = self._loop.time() + ANSWER_SECONDS
             self._extend()
@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
 
 
 def reason_of(error: Exception | None) -> str:
-    """Why there is no connection, without addresses, which may hold credentials."""
+    """Return the reason why there is no connection, without addresses, which may hold credentials."""
     match error:
         case None:
             return "it closed the connection without an answer"

@@ -1,4 +1,4 @@
-"""The multipart body of a file: what `POST /jobs` is sent, block by block."""
+"""The multipart body of a file for `POST /jobs`, block by block."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kb_contracts.api.operations import to_params
 from kb_server.engine_client.port import FileSource
 
 FILE_TYPE = "application/octet-stream"
-"""Of what kind a file is, its name says."""
+"""The media type of every file: the engine determines the format from the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultipartFile:
     """The multipart body of a file, framed by hand so that its length is known before a byte is read.
 
-    A length spares the engine a chunked body, which some HTTP servers do not take. The fields come first, so
-    that the engine knows them when the file begins.
+    With a length the engine need not read a chunked body, which some HTTP servers do not accept. The fields
+    come first, so that the engine knows them when the file begins.
     """
 
     source: FileSource
@@ -64,14 +64,14 @@ class MultipartFile:
 
     @property
     def filename(self) -> str:
-        """As a header can hold it: a line break would end it, and no reader understands any form of it."""
+        """The file name for a header, without control characters: a line break would end the header."""
         return "".join("_" if unicodedata.category(char) == "Cc" else char for char in self.source.filename)
 
     def _head(self) -> bytes:
         opening = f"--{self.boundary}\r\nContent-Disposition: form-data; name="
         parts = [f'{opening}"{name}"\r\n\r\n{value}\r\n' for name, value in self.texts.items()]
-        # Quotation marks get backslashes, which every reader understands; percent signs would stay in the
-        # name for some.
+        # Quotation marks are escaped with backslashes, which every reader understands; some readers would
+        # keep percent signs in the name.
         quoted = self.filename.replace("\\", "\\\\").replace('"', '\\"')
         parts.append(f'{opening}"file"; filename="{quoted}"\r\n')
         parts.append(f"Content-Type: {FILE_TYPE}\r\n\r\n")

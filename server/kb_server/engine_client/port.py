@@ -1,4 +1,4 @@
-"""The engine as the server sees it: one typed call for every operation, and what is more than a call."""
+"""The server's interface of the engine: one typed call for every operation, and the composite operations."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ A context variable, since it belongs to the call and not to any one operation.
 """
 
 USER: ContextVar[str] = ContextVar("user", default="")
-"""On whose behalf the call is made; sent to the engine as `X-User-ID` where it lets callers take turns."""
+"""The user of the call; sent to the engine as `X-User-ID` for fair scheduling of callers."""
 
 TRACE: ContextVar[Mapping[str, str] | None] = ContextVar("trace", default=None)
-"""The W3C trace context of that call, as headers; None where nobody collects spans."""
+"""The W3C trace context of the call, as headers; None if tracing is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class FileSource:
 class Engine(Protocol):
     """The engine API.
 
-    Raises (all methods but `unready`): `EngineFault`, as the tree in `errors` has it.
-    Every mutation goes out under an idempotency key, one of its own where the caller gives none.
+    Raises (all methods but `unready`): `EngineFault`, see the tree in `errors`.
+
+    Every mutation is sent with an idempotency key, a new one if the caller gives no key.
     """
 
     @property
@@ -62,9 +63,9 @@ class Engine(Protocol):
         if_match: int | None = None,
         idempotency_key: str | None = None,
     ) -> R:
-        """Any operation of the contract. `if_match` is the version that a document must still have.
+        """Call any operation of the contract. `if_match` is the expected version of the document.
 
-        `GET_STATUS` is answered by an engine that is too old as well.
+        `GET_STATUS` also works with an engine that is too old.
         """
 
     async def send_file(
@@ -73,17 +74,17 @@ class Engine(Protocol):
         """`CREATE_JOB` with a file, streamed; there is no bound on the whole time, only on silence."""
 
     def original(self, document: m.Document) -> AbstractAsyncContextManager[FileContent]:
-        """`GET_ORIGINAL`, streamed for the length of a block, with a bound on what waits to be taken."""
+        """Stream `GET_ORIGINAL`; the silence time-out applies to each block, and buffering is bounded."""
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
-        """The job when it has ended, or as it is when the seconds are over."""
+        """Return the job when it has ended, or its state after `seconds`."""
 
     async def unready(self) -> EngineFault | None:
-        """Why the engine cannot serve this server, asked once; None where it can."""
+        """Return the reason why the engine cannot serve this server, or None; asked once."""
 
 
 MIN_ENGINE_VERSION = "v3.0.0"
-"""The oldest engine whose API has what the tools need."""
+"""The oldest supported version of the engine's API."""
 
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\w.])")
 

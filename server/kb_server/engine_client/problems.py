@@ -1,4 +1,4 @@
-"""Responses that are no success, as faults: problem documents, the statuses of proxies, times to wait."""
+"""Conversion of unsuccessful responses to faults: problem documents, statuses of proxies, times to wait."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kb_server.engine_client.errors import (
 from kb_server.engine_client.http1 import RawResponse
 
 FORBIDDEN = "forbidden"
-"""The code of a refusal that is about the caller, and not about this server's own key."""
+"""The code of a refusal that concerns the caller, and not this server's own key."""
 MAX_DETAIL = 300
-"""Characters that are taken of what an engine says."""
+"""Maximum number of characters taken from an engine's message."""
 
 _JSON_TYPES = frozenset({"application/json", "application/problem+json"})
 _MAX_RETRY_AFTER = 3_600.0
@@ -34,12 +34,12 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -> EngineFault:
-    """The fault that a response outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
+    """Return the fault for a response outside of 2xx; `now` is for a `Retry-After` with a date."""
     problem = problem_of(response)
     wait = _retry_after(response.retry_after or problem.get("retry_after"), now)
     code = problem.get("code")
     detail = f"It answered with the status {response.status}."
-    for member in ("message", "title", "detail"):  # the last counts most; the first is what others call it
+    for member in ("message", "title", "detail"):  # the last one wins; `message` is used by foreign servers
         if isinstance(words := problem.get(member), str) and words:
             detail = words[:MAX_DETAIL]
     if response.status == 401 or (response.status == 403 and code != FORBIDDEN):
@@ -67,7 +67,7 @@ def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -
 
 
 def problem_of(response: RawResponse) -> dict[str, Any]:
-    """The members of a problem document; none where the body is something else."""
+    """Return the members of a problem document; empty if the body is not one."""
     if response.content_type not in _JSON_TYPES:
         return {}
     try:
@@ -80,7 +80,7 @@ def problem_of(response: RawResponse) -> dict[str, Any]:
 
 
 def _retry_after(raw: object, now: datetime) -> float | None:
-    """Seconds to wait, given as a number or a date; at most an hour. None for nothing and for NaN."""
+    """Return the seconds to wait, given as a number or a date, at most an hour; None if absent or NaN."""
     if raw is None:
         return None
     try:
@@ -95,5 +95,5 @@ def _retry_after(raw: object, now: datetime) -> float | None:
 
 
 def name_of(operation: AnyOperation) -> str:
-    """The operation as a fault names it."""
+    """Return the name of the operation in faults."""
     return f"{operation.method} {operation.path}"

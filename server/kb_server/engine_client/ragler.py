@@ -1,7 +1,7 @@
-"""RAGler's backend as the server sees it: search over collections, a coroutine an operation.
+"""The server's interface of RAGler's backend: search over collections, one coroutine per operation.
 
-What is read is read liberally, for the backend need not be kb's engine: members that are not known are
-passed over, and one that is left out or null is left out here too.
+Responses are read leniently, because the backend need not be kb's engine: unknown members are ignored, and
+absent or null members are absent here too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kb_contracts.api.ragler import VectorSearchRequest
 
 
 class PassageMetadata(msgspec.Struct, kw_only=True):
-    """Where a passage is from. `collection_id` is null where it is in no collection."""
+    """The source of a passage. `collection_id` is null if it is in no collection."""
 
     collection_id: str | None = None
     source_type: str | UnsetType = UNSET
@@ -27,7 +27,7 @@ class PassageMetadata(msgspec.Struct, kw_only=True):
 
 
 class Passage(msgspec.Struct, kw_only=True):
-    """A passage that answers; `score` is from 0 to 1."""
+    """A matching passage; `score` is from 0 to 1."""
 
     content: str
     source_url: str | UnsetType = UNSET
@@ -35,12 +35,12 @@ class Passage(msgspec.Struct, kw_only=True):
     metadata: PassageMetadata = msgspec.field(default_factory=PassageMetadata)
 
     def __post_init__(self) -> None:
-        """A cosine may be a hair over 1, and under 0 where nothing is alike."""
+        """Limit the score: a cosine may be slightly over 1, and under 0 for unrelated texts."""
         self.score = min(max(self.score, 0.0), 1.0)
 
 
 class Passages(msgspec.Struct, kw_only=True):
-    """Best first. `total` counts what matches, `execution_time` is in milliseconds."""
+    """Best first. `total` is the number of matches, `execution_time` is in milliseconds."""
 
     results: list[Passage]
     total: int | UnsetType = UNSET
@@ -65,7 +65,7 @@ class Collections(msgspec.Struct, kw_only=True):
 
 
 class Statistics(msgspec.Struct, kw_only=True):
-    """`avg_chunk_size` is in tokens; `last_published` is when something in it last changed."""
+    """`avg_chunk_size` is in tokens; `last_published` is the time of the last change."""
 
     total_tokens: int | UnsetType = UNSET
     avg_chunk_size: float | UnsetType = UNSET
@@ -73,7 +73,7 @@ class Statistics(msgspec.Struct, kw_only=True):
 
 
 class CollectionDetail(Collection, kw_only=True):
-    """A collection with all that is known of it."""
+    """A collection with all its details."""
 
     updated_at: str | UnsetType = UNSET
     target_audience: list[str] | UnsetType = UNSET
@@ -84,8 +84,8 @@ class CollectionDetail(Collection, kw_only=True):
 class Ragler(Protocol):
     """RAGler's backend.
 
-    Raises (all methods but `reachable`): `EngineFault`, as the tree in `errors` has it. A collection that
-    does not exist is `Refused` with the reason `collection_not_found`, what is not allowed `forbidden`.
+    Raises (all methods but `reachable`): `EngineFault`, see the tree in `errors`. A missing collection is
+    `Refused` with the reason `collection_not_found`, a forbidden operation with `forbidden`.
     """
 
     async def search(self, request: VectorSearchRequest) -> Passages:
@@ -98,4 +98,4 @@ class Ragler(Protocol):
         """One collection."""
 
     async def reachable(self) -> bool:
-        """Whether something answers that does not say that it cannot serve, asked once."""
+        """True if the backend answers and does not report that it cannot serve; asked once."""

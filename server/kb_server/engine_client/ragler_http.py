@@ -1,6 +1,6 @@
-"""RAGler's backend over HTTP, on the transport that the engine's client has: pool, attempts, circuit.
+"""RAGler's backend over HTTP, on the transport of the engine client: pool, attempts, circuit breaker.
 
-Its responses are taken liberally: another backend names members otherwise, and says less of what is missing.
+Responses are read leniently: backends name members differently, and do not always say which thing is missing.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from kb_server.waiting import SYSTEM_CLOCK, Clock
 S = TypeVar("S", bound=msgspec.Struct)
 
 USER = "mcp-server"
-"""Who this server is to the backend, which keeps its rate limits by it."""
+"""The user name of this server, by which the backend keeps its rate limits."""
 
 NOT_FOUND = "collection_not_found"
-"""With `FORBIDDEN` a reason of `Refused` that a status alone is enough for."""
+"""Besides `FORBIDDEN`, the reason of `Refused` that can be derived from a status alone."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
     """A `Ragler` over HTTP, or over `exchange`.
 
-    `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
-    a byte after which a call fails. `tls` and `exchange` are those of `HttpTransport`. The first call
-    connects. `ensure_reach` raises EngineFault where the backend is not known to keep callers to what they
-    reach; without it no such caller is served.
+    `url` is the backend's base, `api_key` its bearer key (empty: no key is sent), `silence` the time without
+    a byte after which a call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first
+    call connects. `ensure_reach` raises EngineFault if the backend is not known to enforce access scopes;
+    without it callers with a restricted scope are refused.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HttpRagler:
 
     async def search(self, request: VectorSearchRequest) -> Passages:
         """`POST /vector/search`."""
-        # The limit is told also where it is the contract's default: another backend may have its own.
+        # The limit is sent even if it is the contract's default: another backend may have its own.
         body = {**msgspec.to_builtins(request), "limit": request.limit}
         return await self._ask(self._request(VECTOR_SEARCH, body=body), Passages, request.collection_id)
 
@@ -94,7 +94,7 @@ class HttpRagler:
         return await self._ask(request, CollectionDetail, collection_id)
 
     async def reachable(self) -> bool:
-        """`GET /readyz`, once and within three seconds; one without such a path is taken to be ready."""
+        """Call `GET /readyz`, once and within three seconds; a backend without this path counts as ready."""
         request = self._request(GET_READINESS, silence=min(self._silence, HEALTH_SECONDS))
         try:
             response = await self._http.send_once(request, lambda response: response)
@@ -128,7 +128,7 @@ class HttpRagler:
             ) from fault
 
     async def _lists(self, collection_id: str | None) -> bool:
-        """Whether the backend has this collection in its list; False where it gives none."""
+        """True if the backend lists this collection; False if it gives no list."""
         try:
             return any(collection.id == collection_id for collection in await self.collections())
         except EngineFault:
@@ -136,27 +136,27 @@ class HttpRagler:
 
 
 async def refuse_narrowed() -> None:
-    """Let go on only those who reach everything.
+    """Refuse callers with a restricted access scope.
 
     Raises:
-        EngineTooOld: another one calls.
+        EngineTooOld: the caller's scope is restricted.
     """
     if GRANT.get().access.reach is not None:
         raise EngineTooOld("It knows nothing of keys for some collections, so that none can be used with it.")
 
 
 class NotThere(Refused):
-    """A 404 that does not say what is missing: the collection, or the operation itself."""
+    """A 404 that does not say if the collection or the operation is missing."""
 
 
 def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_collection: bool = False) -> S:
-    """The response as `model`, without what is null; `in_collection`: one collection was asked for.
+    """Return the response as `model`, without null members; `in_collection`: it is about one collection.
 
-    Members may be named `created_by` or `createdBy`: backends of this API do both.
+    Members may be named `created_by` or `createdBy`: both occur in backends of this API.
 
     Raises:
         EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
-            the backend says what is missing.
+            the backend says which thing is missing.
     """
     if not 200 <= response.status < 300:
         raise _fault(operation, response, in_collection=in_collection)
@@ -182,7 +182,7 @@ def _fault(operation: AnyOperation, response: RawResponse, *, in_collection: boo
 
 
 def _normalized(value: Any) -> Any:
-    """`value` without the members that are null, their names in snake case (which counts, given both)."""
+    """Return `value` without null members, with names in snake case, which have precedence."""
     if isinstance(value, list):
         return [_normalized(item) for item in value]
     if not isinstance(value, dict):

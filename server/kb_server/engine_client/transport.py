@@ -1,8 +1,8 @@
-"""A backend over HTTP: connections that are kept, attempts, a circuit, and every fault of the transport ours.
+"""A backend over HTTP: kept connections, attempts, a circuit breaker, and faults of our own types.
 
-The clients on top of it know the operations and their responses. This knows neither: it sends, as often as is
-safe and no oftener, and passes each response to the reader that it was given. When to send again and whether
-to send at all are decided by `RetryPolicy` and `Breaker`, without I/O and without a clock of their own.
+The clients above know the operations and their responses. The transport knows neither: it repeats a request
+as often as is safe and allowed, and passes each response to the given reader. `RetryPolicy` and `Breaker`
+decide on repeating and blocking, without I/O and without a clock of their own.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 
 _CONNECTIONS = 512
-"""So many that agents who wait for their jobs do not keep others from searching."""
+"""Maximum number of connections: high enough that agents waiting for jobs do not block searches."""
 _EYEBALLS_SECONDS = 0.25
-"""After which the next address of a host is tried beside the one before."""
+"""Delay before the next address of a host is tried in parallel, in seconds."""
 _SMALL_BYTES = 64 * 1024
-"""A body up to there is sent in one piece with its head; a larger one as the peer takes it."""
+"""Maximum size of a body that is sent in one piece with its head, in bytes; else it goes in blocks."""
 
 
-@dataclass(slots=True)  # not frozen: that would treble what making one costs
+@dataclass(slots=True)  # not frozen: that would triple the cost of creating one
 class EngineRequest:
-    """One request, built once and sent as often as it takes.
+    """One request, built once and sent as often as needed.
 
-    That is safe, for it changes nothing or carries an idempotency key. `lines` are its head; what they were
-    made of are `path`, `query` and `headers`, the last without those that all requests have. `silence` is how
-    long its response may keep still, in seconds.
+    Repeating is safe: it changes nothing or carries an idempotency key. `lines` is its head, made from
+    `path`, `query` and `headers`; `headers` omits the headers common to all requests. `silence` is the
+    time-out for a silent response, in seconds.
     """
 
     operation: AnyOperation
-    lines: bytes = field(repr=False)  # the key is in it
+    lines: bytes = field(repr=False)  # contains the key
     silence: float
     json: bytes = b""
     file: MultipartFile | None = None
@@ -55,17 +55,17 @@ class EngineRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: BodyStream | None = None
-    """Where the body of a success goes that is not read whole; then it is sent once."""
+    """Receives the body of a success if it is not read whole; the request is then sent once."""
     has_left: bool = False
-    """Whether some of it may have reached the engine."""
+    """True if part of it may have reached the engine."""
 
     @property
     def head(self) -> bytes:
-        """What is sent in one piece."""
+        """The part that is sent in one piece."""
         return self.lines + self.json if len(self.json) <= _SMALL_BYTES else self.lines
 
     def rest(self) -> AsyncGenerator[bytes, None] | None:
-        """What follows it, block by block."""
+        """Return the blocks that follow the head, if any."""
         if self.file is not None:
             return self.file.stream()
         return _blocks(self.json) if len(self.json) > _SMALL_BYTES else None
@@ -88,17 +88,16 @@ class Circuit(StrEnum):
 class Breaker:
     """A circuit breaker: refuses calls for a while after too many failures in a row. Times in seconds.
 
-    state       allows                     success   failure                      abandoned
-    ----------  -------------------------  --------  ---------------------------  ---------
-    closed      yes                        closed    open, at the `threshold`-th  closed
-    open        after `cooldown`: one      closed    open, from now               open
-                call, as half-open
-    half-open   one more each `cooldown`,  closed    open, from now               open
-                lest a long probe hold
-                all others up
+        state       allows                     success   failure                      abandoned
+        ----------  -------------------------  --------  ---------------------------  ---------
+        closed      yes                        closed    open, at the `threshold`-th  closed
+        open        after `cooldown`: one      closed    open, from now               open
+                    call, as half-open
+        half-open   one more each `cooldown`,  closed    open, from now               open
+                    so that a slow probe
+                    does not block all calls
 
-    A failure is an engine that could not be reached or kept silent; an engine that answers, whatever it
-    answers, is a success.
+    A failure is an engine that is unreachable or silent; any answer of the engine is a success.
     """
 
     threshold: int = 5
@@ -108,7 +107,7 @@ class Breaker:
     opened_at: float = 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether a call may go out; a True while not closed makes that call a probe."""
+        """True if a call may be sent; in a state other than closed this call is a probe."""
         if self.state is Circuit.CLOSED:
             return True
         if self.wait(now) > 0:
@@ -117,31 +116,31 @@ class Breaker:
         return True
 
     def wait(self, now: float) -> float:
-        """Seconds until a probe may go out; 0 where calls may."""
+        """Return the seconds until a probe may be sent; 0 if calls are allowed."""
         return max(0.0, self.opened_at + self.cooldown - now) if self.state is not Circuit.CLOSED else 0.0
 
     def succeeded(self) -> None:
-        """The engine answered."""
+        """Record that the engine answered."""
         self.state, self.failures = Circuit.CLOSED, 0
 
     def failed(self, now: float) -> None:
-        """The engine could not be reached."""
+        """Record that the engine could not be reached."""
         self.failures += 1
         if self.state is not Circuit.CLOSED or self.failures >= self.threshold:
             self.state, self.opened_at = Circuit.OPEN, now
 
     def abandoned(self) -> None:
-        """The caller left before the outcome: the next call may be the probe."""
+        """Record that the caller left before the outcome: the next call may be the probe."""
         if self.state is Circuit.HALF_OPEN:
             self.state, self.opened_at = Circuit.OPEN, self.opened_at - self.cooldown
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """At the most `attempts` calls, none begun later than `deadline` seconds after the first.
+    """At most `attempts` calls, each begun within `deadline` seconds after the first.
 
-    Exponential back-off: a wait is `jittered` between `base` and `cap`, and never less than the engine's own
-    `Retry-After`. Seconds throughout.
+    Exponential backoff: a delay is `jittered` between `base` and `cap`, and never less than the engine's own
+    `Retry-After`. All times in seconds.
     """
 
     attempts: int = 4
@@ -152,7 +151,7 @@ class RetryPolicy:
     def delay(
         self, fault: EngineFault, *, made: int, elapsed: float, random: Callable[[], float]
     ) -> float | None:
-        """Seconds to wait before the next attempt, after `made` of them; None where there is none."""
+        """Return the seconds to wait before the next attempt, after `made` attempts, or None to stop."""
         if not fault.transient or made >= self.attempts:
             return None
         wait = max(jittered(made, base=self.base, cap=self.cap, random=random), fault.retry_after or 0.0)
@@ -160,19 +159,19 @@ class RetryPolicy:
 
 
 class Exchange(Protocol):
-    """What sends a request once."""
+    """Sends a request once."""
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
-        """The response to `request`. Raises `EngineFault`, and OSError of its file."""
+        """Return the response to `request`. Raises `EngineFault`, and OSError of its file."""
 
     async def close(self) -> None:
-        """Exchange nothing any more."""
+        """Close; no exchange may follow."""
 
 
 class Pool:
-    """Exchanges with the host of `base`, a URL; `tls` verifies it, else what the system trusts does.
+    """Connections to the host of `base`, a URL; `tls` verifies it, by default with the system's authorities.
 
-    `lost` is called when a kept connection had gone without an answer: the host may have been replaced.
+    `lost` is called when a kept connection was closed without an answer: the host may have been replaced.
     """
 
     def __init__(self, base: URL, *, lost: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
@@ -183,10 +182,10 @@ class Pool:
         self._is_closed = False
         self._all: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        """In the order in which they were given back; the last is taken first, so that others expire."""
+        """In the order of their return; the last is used first, so that idle ones expire."""
 
     async def close(self) -> None:
-        """Close all connections, for good; exchanges on their way fail."""
+        """Close all connections permanently; exchanges in progress fail."""
         self._is_closed = True
         leaving = list(self._all)
         for connection in leaving:
@@ -195,13 +194,13 @@ class Pool:
             await connection.gone
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
-        """Send `request` and read its response whole; once more where a kept connection had gone.
+        """Send `request` and read its whole response; retry once if a kept connection was closed.
 
         Raises:
             EngineUnreachable: there is no connection, or it broke before an answer.
             EngineTimeout: silence.
-            EngineBadAnswer: what came is not HTTP as agreed, or did not come whole.
-            OSError: of `rest` of the request, which is not the host's fault.
+            EngineBadAnswer: the response is not valid HTTP, or incomplete.
+            OSError: the request's own file cannot be read.
         """
         if self._places.locked():
             await self._wait_for_place(request.silence)
@@ -269,11 +268,11 @@ class Pool:
 
 
 class HttpTransport:
-    """Sends to the backend at `url`, over connections that it keeps; the first call opens one.
+    """Sends requests to the backend at `url`, over kept connections; the first call opens one.
 
-    `tls` is what a backend over HTTPS is verified by, else what the system trusts is. With `exchange` it
-    sends over that instead; attempts and circuit stay, also for an engine in this process. `lost` is called
-    when the backend could not be reached or kept silent: it may be another one afterwards.
+    `tls` verifies a backend over HTTPS, by default with the system's authorities. With `exchange` requests
+    are sent over that instead; attempts and circuit breaker also apply to an engine in this process. `lost`
+    is called when the backend was unreachable or silent: it may have been replaced.
     """
 
     def __init__(
@@ -301,10 +300,10 @@ class HttpTransport:
         await self._exchange.close()
 
     async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
-        """Send until `read` takes the response, or as often as the policy and the circuit let it.
+        """Send until `read` accepts the response, within the limits of the policy and the circuit breaker.
 
         Raises:
-            EngineFault: that of the last attempt.
+            EngineFault: the fault of the last attempt.
         """
         began, made = self._clock.monotonic(), 0
         while True:
@@ -324,7 +323,7 @@ class HttpTransport:
             await self._clock.sleep(delay)
 
     async def send_once(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
-        """Send once, and tell the circuit how it went, which has no say in whether."""
+        """Send once; record the result in the circuit breaker without checking it."""
         try:
             result = read(await self._exchange.exchange(request))
         except (EngineUnreachable, EngineTimeout) as fault:
@@ -335,7 +334,7 @@ class HttpTransport:
         except EngineFault:
             self._breaker.succeeded()
             raise
-        except BaseException:  # cancelled, or our own file unreadable: it says nothing about the backend
+        except BaseException:  # cancelled, or our own file unreadable: not a result of the backend
             self._breaker.abandoned()
             raise
         self._breaker.succeeded()

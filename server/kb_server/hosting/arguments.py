@@ -78,11 +78,11 @@ class _Parameter:
 
 
 def read_arguments(raw: Mapping[str, Any], model: type[A]) -> A:
-    """`raw` as the tool's model.
+    """Return `raw` as the tool's model.
 
     Raises:
         ToolError: `missing_required_parameter` or `invalid_parameter`. The message names each wrong parameter
-            and what it takes, `parameter` the first of them, `parameters` all where there are several.
+            and its type, `parameter` the first of them, `parameters` all if there are several.
     """
     parameters = _parameters(model)
     given = _given(raw, parameters)
@@ -118,7 +118,7 @@ def _parameters(model: type[msgspec.Struct]) -> Mapping[str, _Parameter]:
 
 
 def _marks(kind: Type) -> Mapping[str, Any]:
-    """The marks of a parameter, from `Meta(extra=...)`; of a nullable one, those of its other type."""
+    """Return the marks of a parameter, from `Meta(extra=...)`; if nullable, the marks of its other type."""
     kinds = kind.types if isinstance(kind, UnionType) else (kind,)
     return next((each.extra or {} for each in kinds if isinstance(each, Metadata)), {})
 
@@ -231,13 +231,13 @@ def _read(value: Any, parameter: _Parameter) -> Any:
         try:
             return msgspec.convert(understood, parameter.kind)
         except msgspec.ValidationError:
-            if type(understood) is type(value):  # then its own place is the better one
+            if type(understood) is type(value):  # then the place of the original error is better
                 raise
         raise
 
 
 def _understood(value: Any, schema: Schema) -> Any:
-    """Convert `value` to the type of `schema` where it has one possible meaning, else return it unchanged."""
+    """Convert `value` to the type of `schema` if it has one possible meaning, or return it unchanged."""
     kind = schema.get("type")
     if isinstance(value, str):
         value = _from_text(value, schema)

@@ -56,10 +56,10 @@ _NO_TRACE = "0" * 32
 
 
 def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
-    """The id that follows a call: the caller's own where it sent a usable one, else a new one.
+    """Return the correlation id of a call: the caller's own if it sent a usable one, otherwise a new one.
 
-    First `_meta.correlation_id`, then the trace id of a W3C `traceparent` (in `_meta` or a header),
-    then the headers `X-Correlation-ID` and `X-Request-ID`. At most 128 printable ASCII characters.
+    First `_meta.correlation_id`, then the trace id of a W3C `traceparent` (in `_meta` or a header), then the
+    headers `X-Correlation-ID` and `X-Request-ID`. At most 128 printable ASCII characters.
     """
     meta = meta or {}
     headers = caller.headers
@@ -73,11 +73,11 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
     for candidate in candidates:
         if isinstance(candidate, str) and (usable := _UNPRINTABLE.sub("", candidate)[:_MAX_CORRELATION]):
             return usable
-    return f"{random.getrandbits(128):032x}"  # it tells calls apart, and guards nothing
+    return f"{random.getrandbits(128):032x}"  # it distinguishes calls, and is no secret
 
 
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
-    """What comes with a call beside its arguments."""
+    """Return the context of a call."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
     call.grant = grant_of(caller.identity)
     call.user = digest(f"{caller.credential} {caller.address}")
@@ -91,7 +91,7 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
 
 
 class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would cost twice as much
-    """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
+    """Set the id, trace and caller of `call` for the requests to the engine within the block."""
 
     __slots__ = ("_call", "_grant", "_request_id", "_trace", "_user")
 
@@ -112,7 +112,7 @@ class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would 
 
 
 def admit(grant: Grant, right: Right, toolset: str) -> None:
-    """Count a call that needs this right for something of this toolset.
+    """Check that the caller has this right for this toolset, and count the call.
 
     Raises:
         ToolError: `forbidden`, or `rate_limited`.
@@ -128,7 +128,7 @@ def _trace(traceparent: object) -> str | None:
 
 
 class UnknownToolError(MCPError):
-    """No tool has this name; the message lists those there are, and adds a hint."""
+    """No tool has this name; the message lists the existing tools, and adds a hint."""
 
     def __init__(self, name: str, names: Iterable[str], hint: str = "") -> None:
         words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}. {hint}".rstrip()
@@ -136,9 +136,9 @@ class UnknownToolError(MCPError):
 
 
 class BrokenToolError(MCPError):
-    """A tool broke. What happened is in the log, under the correlation id; the caller learns only that.
+    """A tool raised an unexpected exception: logged under the correlation id, hidden from the caller.
 
-    An MCPError: the words of any other exception are put on the wire by the SDK's handshake loop.
+    An MCPError, because the SDK's handshake loop sends the message of any other exception to the client.
     """
 
     def __init__(self, correlation_id: str) -> None:
@@ -154,19 +154,19 @@ class PublishedTool:
     input: Schema
     output: Schema
     has_links: bool
-    """Whether resources may belong to its results."""
+    """True if resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
     right: Right
     toolset: str
     opening: bytes
-    """What the JSON of its results begins with, in place of a brace."""
+    """The beginning of the JSON of its results, in place of a brace."""
     meta: Mapping[str, str] | None
-    """`_meta` of what it answers."""
+    """`_meta` of its results."""
 
     @classmethod
     def of(cls, tool: Tool[Any, Any], toolset: str = "") -> PublishedTool:
-        """Publish `tool`, which is of `toolset`.
+        """Publish `tool`, which belongs to `toolset`.
 
         Raises:
             SchemaError: its models cannot be published to every client.
@@ -226,25 +226,25 @@ class Calls:
         return [name for name, published in self._tools.items() if not published.tool.asks]
 
     def knows(self, name: str) -> bool:
-        """Whether there is a tool of this name."""
+        """True if there is a tool of this name."""
         return name in self._tools
 
     def may_be_task(self, name: str) -> bool:
-        """Whether a call of the tool `name` may go on as a task."""
+        """True if a call of the tool `name` may continue as a task."""
         return name in self._deferring
 
     def asks(self, name: str) -> bool:
-        """Whether the tool `name` may put a question to the person at the client."""
+        """True if the tool `name` may ask the person at the client."""
         return name in self._tools and self._tools[name].tool.asks
 
     def listing(self) -> list[dict[str, Any]]:
-        """The tools as `tools/list` shows them to those who may use all."""
+        """Return the tools in the form of `tools/list`, for a caller with all rights."""
         return [
             published.listing(may_be_task=name in self._deferring) for name, published in self._tools.items()
         ]
 
     def view(self, caller: Caller) -> frozenset[str]:
-        """The tools on a caller's list: those that it may use, or may use with a token of more scopes."""
+        """Return the tools on a caller's list: usable now, or with a token of more scopes."""
         grant = grant_of(caller.identity)
         rights = grant.access.rights
         if grant.scopes is not None and caller.connection is None:
@@ -269,7 +269,7 @@ class Calls:
     async def call(
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
     ) -> ToolOutcome:
-        """As `outcome`, of a call on the fast path."""
+        """Call a tool on the fast path; see `outcome`."""
         return await self.outcome(name, arguments, new_call(meta, caller))
 
     async def outcome(self, name: str, arguments: Mapping[str, Any], call: Call) -> ToolOutcome:
@@ -279,7 +279,7 @@ class Calls:
             UnknownToolError: there is no such tool.
             BrokenToolError: the tool broke; logged with its traceback.
             InputRequired: the client has to ask first.
-            DeferredCall: it goes on as a task, as `call` has it.
+            DeferredCall: the call continues as a task, as `call` requests.
         """
         published = self._tools.get(name)
         if published is None:
@@ -314,11 +314,11 @@ class Calls:
                 error = failed
             else:
                 error = tool_error(failed, tool.engine_words, **subject_of(read))
-                if not isinstance(failed, Refused):  # the words of a refusal may be the caller's own
+                if not isinstance(failed, Refused):  # the message of a refusal may quote the caller
                     call.log["reason"] = error.message
             error_type, answered = error.code, True
             parameter = error.details.get("parameter")
-            # Not a name that the caller made up.
+            # Only declared names, not one invented by the caller.
             if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
                 call.log["parameter"] = parameter
             encoded = msgspec.json.encode({**tool.error_members, **error.payload()})

@@ -1,7 +1,7 @@
-"""The HTTP application of kb, and running it: toolsets by path, and what any server of kb's has around them.
+"""The HTTP application of kb and its runner: toolsets by path, metrics, and limits on connections.
 
-`mcp_aiohttp` brings the MCP endpoints and their checks. Added here are the bound on connections, the metrics,
-routes of other parts, and an answer to requests that have not arrived whole when the server stops.
+`mcp_aiohttp` provides the MCP endpoints and their checks. This module adds the limit on connections, the
+metrics, routes of other parts, and an answer to requests that have not arrived whole when the server stops.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 SERVER_STOPS = "server_stopping"
 
 LIMITS = web.AppKey("LIMITS", ConnectionLimits)
-"""Kept by what runs the application."""
+"""Kept by the runner of the application."""
 
 
 def build_app(
@@ -57,15 +57,15 @@ def build_app(
     metrics: Metrics | None = None,
     options: HostingOptions | None = None,
 ) -> web.Application:
-    """The application that serves `mounts`.
+    """Return the application that serves `mounts`.
 
-    `servers` are served beside them, by path. `routes` are further routes; they pass the check of Host and
-    Origin but not that of the key, for they carry credentials of their own. `root` and `ready` are
-    those of `mcp_aiohttp.transport.http.build_app`. Of `options` what no setting says counts. Run it with
-    `kb_server.hosting.http.serve`.
+    `servers` are served in addition, by path. `routes` are further routes; they pass the check of Host and
+    Origin but not that of the key, because they carry credentials of their own. `root` and `ready` are passed
+    to `mcp_aiohttp.transport.http.build_app`. Of `options`, only fields without a setting are used. Run it
+    with `kb_server.hosting.http.serve`.
     """
     metrics = metrics or Metrics()
-    # One server for a toolset, wherever it is mounted: its lifespan is entered once.
+    # One server per toolset, even if it is mounted twice: its lifespan is entered once.
     toolsets = {id(mount.toolset): mount.toolset for mount in mounts}
     by_toolset = {
         key: hosted(toolset, metrics, fast_path=settings.fast_path) for key, toolset in toolsets.items()
@@ -80,7 +80,7 @@ def build_app(
     gate = app[GATE]
 
     def unfinished(request: web.Request) -> web.Response:
-        """The answer to a request whose body has not arrived whole by the time the server stops."""
+        """Return the answer to a request whose body is incomplete when the server stops."""
         log.info("Refused a request", extra={"error": SERVER_STOPS, "route": route_of(request)})
         words = "The server is stopping, and the request had not arrived whole: nothing of it was kept."
         if gate.is_mcp(request):
@@ -92,18 +92,18 @@ def build_app(
 
     async def serve_metrics(request: web.Request) -> web.StreamResponse:
         grant = grant_of(await gate.tokens.require_unless_local(request))
-        # Which collections there are is told to nobody who does not reach all.
+        # Collection labels are shown only to unrestricted callers.
         text = metrics.render(by_collection=grant.access.reach is None)
         return web.Response(body=text.encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
-    # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
+    # Without proxies in front, the peer's address decides, and requests need not be read.
     bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
     admission = Admission(
         _no_room,
         unfinished,
         is_probe=gate.is_open,
         client_of=gate.proxies.client_of if settings.trusted_proxies else None,
-        # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
+        # Uploads are lost when the server stops, calls are not: wait only for calls.
         is_futile=lambda request: not gate.is_mcp(request),
     )
     admission.install(app)
@@ -120,7 +120,7 @@ def build_app(
 
 
 def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: Metrics) -> HostingOptions:
-    """`options` with what the settings say."""
+    """Return `options` with the values of the settings."""
 
     def on_refused(error_type: str, address: str) -> None:
         metrics.count_refusal(error_type)
@@ -167,8 +167,8 @@ async def serve(
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
 
-    With `channel` nothing is listened on: connections come over it, from a parent that listens on `host` and
-    `port`. With `certificate` they are encrypted.
+    With `channel` the process does not listen: connections come over it, from a parent that listens on `host`
+    and `port`. With `certificate` they are encrypted.
 
     Raises:
         PortInUse: another process listens there.
@@ -214,15 +214,15 @@ async def _listen(
 
 
 def _received(channel: socket.socket) -> socket.socket | None:
-    """A connection that the parent of the workers accepted and handed to this one; None where none waits.
+    """Return a connection that the parent accepted and handed to this worker, or None if there is none.
 
-    Kernels share connections among processes that listen on one port by chance or by who is first, and a
-    keep-alive connection stays where it fell. Handed out in turns, each worker has as many as the others.
+    The kernel distributes connections unevenly among processes that listen on one port, and a keep-alive
+    connection stays with its process. Handed out in turn, all workers have the same number.
     """
     try:
         data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
     except BlockingIOError:
         return None
-    if not data or not descriptors:  # the parent has gone, or there was no descriptor left
+    if not data or not descriptors:  # the parent has ended, or there was no free descriptor
         raise OSError
     return socket.socket(fileno=descriptors[0])

@@ -52,7 +52,7 @@ _CALLERS_FAULT = frozenset(
 
 
 def add_offers(server: Server[None], toolset: Toolset) -> None:
-    """Serve what `toolset` offers beside its tools; a capability is announced for what there is."""
+    """Serve the resources, prompts and tasks of `toolset`; only existing ones are announced."""
     offers = _Offers(toolset)
     if toolset.resources is not None:
         server.add_request_handler("resources/list", types.PaginatedRequestParams, offers.list_resources)
@@ -147,15 +147,15 @@ class _Offers:
 
 
 def code_of(error_type: str) -> int:
-    """The protocol's code for an error of a toolset's."""
+    """Return the protocol's code for an error of a toolset."""
     return INVALID_PARAMS if error_type in _CALLERS_FAULT else SERVER_ERROR
 
 
 async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: str) -> T:
-    """What was asked for of this toolset, on behalf of the caller.
+    """Return the result of `ask` for this toolset, on behalf of the caller.
 
     Raises:
-        MCPError: in the toolset's words, or the engine's; without words where it broke.
+        MCPError: with the message of the toolset or the engine; without details for an unexpected exception.
     """
     call = new_call(context.params.get("_meta") if context.params else None, context.request or Caller())
     fields: Mapping[str, Any] = {
@@ -174,7 +174,7 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: s
             code_of(error.code), error.message, {"error_type": error.code, **error.details}
         ) from None
     except Exception:
-        # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
+        # The boundary, as for a tool: the SDK's handshake loop would send the message to the client.
         log.exception("A request beside the tools broke", extra=fields)
         raise MCPError(INTERNAL_ERROR, "Internal error") from None
     log.info("Answered a request beside the tools", extra=fields)
@@ -182,10 +182,10 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: s
 
 
 class HostedResources:
-    """`WatchedResources` of a toolset: callers of the same reach see the same."""
+    """`WatchedResources` of a toolset: callers of the same access scope have the same view."""
 
     def __init__(self, resources: Resources, toolset: str) -> None:
-        """`toolset` is the one whose resources they are."""
+        """`toolset` is the owner of the resources."""
         self._resources = resources
         self._toolset = toolset
 
@@ -219,7 +219,7 @@ class HostedTasks:
     """`TaskSource` of a toolset: asks on behalf of the caller, and answers faults in words."""
 
     def __init__(self, tasks: Tasks, toolset: str) -> None:
-        """`toolset` is the one whose tasks they are."""
+        """`toolset` is the owner of the tasks."""
         self._tasks = tasks
         self._toolset = toolset
 

@@ -1,4 +1,4 @@
-"""Toolsets as MCP servers of the official SDK: where each answers, its listing, calls, cancelling."""
+"""Toolsets as MCP servers of the official SDK: paths, listing, calls, cancelling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROOT = "/mcp"
 _Context = ServerRequestContext[None, Caller]
 
 _LISTING_TTL_MS = 60_000
-"""How long a 2026-07-28 client may keep what changes only when the server is replaced."""
+"""Time that a 2026-07-28 client may cache lists that change only with the server, in milliseconds."""
 _LASTING: tuple[CacheableMethod, ...] = (
     "tools/list",
     "prompts/list",
@@ -96,7 +96,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         meta = context.params.get("_meta") if context.params else None
         call = new_call(meta, context.request or Caller(), context.session.report_progress)
         if (client := context.session.client_params) is not None:
-            # Over stdio there is no header that says who calls.
+            # Over stdio no header names the client.
             agent = f"{client.client_info.name}/{client.client_info.version}"
             call.log.setdefault("user_agent", agent[:MAX_AGENT])
         if calls.asks(params.name) and (person := Person.of(context, params)) is not None:
@@ -112,9 +112,9 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         except InputRequired as first:
             return first.result
         except DeferredCall as deferred:
-            # As the tool has it: its caller may not be one that reads tasks, nor have another call free.
+            # The tool decides: its caller may not support tasks, or may have no other call free.
             return created(context, state_of(deferred.task))
-        if task_wanted:  # its client waits for a task, and reads no result
+        if task_wanted:  # its client waits for a task, and does not read a result
             assert outcome.is_error, "a tool that may be a task defers what it accepts"
             failed = msgspec.json.decode(outcome.encoded)
             raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
@@ -138,8 +138,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     add_offers(server, toolset)
-    # The SDK's tracing: a third of a call's cost where nobody collects it. Where somebody does, `Calls`
-    # makes the spans, for a call may not come by the kernel at all.
+    # The SDK's tracing costs a third of a call even if tracing is off. If it is on, `Calls` makes the spans,
+    # because the fast path bypasses the kernel.
     server.middleware.clear()
     if tasks is not None:
         add_tasks(server, tasks)
@@ -155,10 +155,10 @@ class Mount:
 
 
 def mount(toolsets: Sequence[Toolset], at_root: Sequence[str]) -> list[Mount]:
-    """`/mcp` with the toolsets named in `at_root`, then `/mcp/<name>` for each of `toolsets`.
+    """Return `/mcp` with the toolsets named in `at_root`, then `/mcp/<name>` for each of `toolsets`.
 
     Raises:
-        KeyError: `at_root` names none of `toolsets`.
+        KeyError: a name in `at_root` is not in `toolsets`.
         ValueError: `at_root` is empty, or two toolsets there have a tool of the same name.
     """
     by_name = {toolset.name: toolset for toolset in toolsets}
@@ -171,7 +171,7 @@ def mount(toolsets: Sequence[Toolset], at_root: Sequence[str]) -> list[Mount]:
 
 
 def combine(toolsets: Sequence[Toolset]) -> Toolset:
-    """One toolset with the tools of all; a single one is returned as it is.
+    """Return one toolset with the tools of all; a single one is returned as it is.
 
     The first gives the name and the version, the first that can cancel tasks cancels them, the first that has
     resources or tasks gives these, each gives its instructions and prompts; the lifespan enters all in order.
@@ -230,19 +230,19 @@ class _CancelParams(types.RequestParams):
 
 
 class TaskCancellation:
-    """Serves `tools/cancel`, which ends a task by its id, whichever request or process began it.
+    """Serves `tools/cancel`, which ends a task by its id, even if another request or process began it.
 
-    A method of its own beside `tools/call`, where a toolset has tasks that outlive their requests. It comes
-    as a request, or as a notification, whose sender learns nothing of the outcome.
+    A method of its own beside `tools/call`, for toolsets with tasks that outlive their requests. It comes as
+    a request, or as a notification, which has no answer.
     """
 
     def __init__(self, cancel: CancelTask, toolset: str) -> None:
-        """`toolset` is the one whose tasks are cancelled."""
+        """`toolset` is the owner of the tasks."""
         self._cancel = cancel
         self._toolset = toolset
 
     async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
-        """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
+        """Cancel the task named by a notification with these `params`; failures are logged."""
         try:
             task_id = _CancelParams.model_validate(params or {}, by_name=False).task_id
             await self._run(task_id, params, caller)
@@ -252,7 +252,7 @@ class TaskCancellation:
             log.info("A task was not cancelled", extra={"error": error.error.data})
 
     async def on_request(self, context: _Context, params: _CancelParams) -> dict[str, Any]:
-        """Cancel as a request wants it."""
+        """Cancel the task named by a request."""
         await self._run(params.task_id, context.params, context.request or Caller())
         return {}
 
@@ -260,7 +260,7 @@ class TaskCancellation:
         """Cancel the task.
 
         Raises:
-            MCPError: with the toolset's error, or without words where it broke.
+            MCPError: with the toolset's error, or without details for an unexpected exception.
         """
         call = new_call((params or {}).get("_meta"), caller)
         fields = {"correlation_id": call.correlation_id, "caller": call.grant.name}
@@ -273,7 +273,7 @@ class TaskCancellation:
             details = {"details": error.details} if error.details else {}
             raise MCPError(code, error.message, {"error_type": error.code, **details}) from None
         except Exception:
-            # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
+            # The boundary, as for a tool: the SDK's handshake loop would send the message to the client.
             log.exception("Cancelling a task broke", extra=fields)
             raise MCPError(INTERNAL_ERROR, "Internal error") from None
         log.info("Cancelled a task", extra=fields)

@@ -1,4 +1,4 @@
-"""What the server reports of its calls: counts for Prometheus, spans, and what of a query its log may hold.
+"""Reports about calls: counts for Prometheus, spans, the audit log, and redaction of logged queries.
 
-No secret and no document text enters any of them.
+They contain no secret and no document text.
 """

@@ -1,6 +1,6 @@
-"""The audit log of a server: each call of a tool, and each request that was refused; a chain a process.
+"""The audit log of a server: each tool call, and each refused request; one hash chain per process.
 
-Where nobody has it written, a call costs one look at `ACTIVE`.
+If the log is off, a call costs only one check of `ACTIVE`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kb_config.settings import SettingsError
 from kb_server.tool import Call
 
 ACTIVE: AuditLog | None = None
-"""That of this process; None: none is written."""
+"""The audit log of this process; None if it is off."""
 
 
 @contextmanager
 def writing(settings: AuditSettings, home: Path) -> Iterator[None]:
-    """Have it written, where the settings say so, until the block is left. Raises SettingsError."""
+    """Write the audit log, if the settings enable it, until the block is left. Raises SettingsError."""
     global ACTIVE
     try:
         ACTIVE = settings.open(home, "server")
@@ -36,7 +36,7 @@ def writing(settings: AuditSettings, home: Path) -> Iterator[None]:
 
 
 def note_call(tool: str, outcome: str | None, call: Call, subject: object) -> None:
-    """Write that a tool was called; `outcome` None: it answered. `subject` is the document that it names."""
+    """Write a tool call; `outcome` is None for success. `subject` is the document in its arguments."""
     if ACTIVE is not None:
         ACTIVE.write(
             tool,
@@ -51,6 +51,6 @@ def note_call(tool: str, outcome: str | None, call: Call, subject: object) -> No
 
 
 def note_refusal(reason: str, address: str) -> None:
-    """Write that a request was refused before it was served."""
+    """Write a request that was refused before it was served."""
     if ACTIVE is not None:
         ACTIVE.write("request", reason, address=address)

@@ -1,18 +1,18 @@
 """Counts of tool calls in the text format of Prometheus, without a library.
 
-Four families, as R64 to R67 name them, to which each call adds once, when it ends; and a fifth for requests
-that were refused unserved. The numbers are kept in memory, or in two files that the workers of one server
-read of one another.
+Four families, defined by R64 to R67, to which each call adds once, when it ends; and a fifth for requests
+that were refused unserved. The numbers are kept in memory, or in two files per worker, which all workers of a
+server read.
 
-    <slot>.names    one JSON array a line: the names, in the order in which they were first counted
-    <slot>.values   as many doubles, mapped into memory
+    <slot>.names    one JSON array per line: the names, in the order in which they were first counted
+    <slot>.values   the same number of doubles, mapped into memory
 
-A worker adds to its own files alone, so that nothing is locked; an aligned double is written whole. The
-files outlive the worker: the next in its place counts on.
+A worker adds to its own files only, so no locks are needed; an aligned double is written whole. The files
+outlive the worker: its successor continues them.
 
 prometheus_client keeps files of the same kind. A call is counted in 1.2 microseconds here, in 5.3 with that
-library, and in about 8 with its files for several processes: some 3 % of what a call costs. It also appends
-`_total` to `mcp_search_results_count`, whose name is promised; where files are shared, nothing can mend that.
+library, and in about 8 with its files for several processes: some 3 % of the cost of a call. It also appends
+`_total` to `mcp_search_results_count`, whose name is fixed; with shared files there is no way around that.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _BUCKET, _SECONDS = "bucket", "seconds"
 Name = tuple[str, ...]
 
 CAPACITY = 1 << 16
-"""How many names a worker keeps; the file is sparse. A further one is not counted."""
+"""Maximum number of names per worker; the file is sparse. Further names are not counted."""
 _BYTES = CAPACITY * 8
 
 
 class Metrics:
-    """The counts of one server. Not for threads: it is touched from the event loop alone."""
+    """The counts of one server. Not thread-safe: used only from the event loop."""
 
     def __init__(self, counters: CounterStore | None = None) -> None:
-        """`counters` are where the numbers are kept; without, in this process."""
+        """`counters` stores the numbers; by default they are kept in this process."""
         self._counters = counters if counters is not None else InProcessCounters()
 
     def count_call(
@@ -61,9 +61,10 @@ class Metrics:
         results: int | None = None,
         collection_id: str | None = None,
     ) -> None:
-        """Count one ended call; `error_type` is None where it succeeded.
+        """Count one ended call; `error_type` is None if it succeeded.
 
-        `results` are how many a search had, None where it was none; `collection_id` None searched all.
+        `results` is the number of results of a search, None for other tools; `collection_id` None means all
+        collections.
         """
         add = self._counters.add
         add((_REQUESTS, tool, "success" if error_type is None else "error"), 1)
@@ -79,7 +80,7 @@ class Metrics:
         self._counters.add((_REFUSED, error_type), 1)
 
     def render(self, *, by_collection: bool = True) -> str:
-        """All families in the Prometheus text format; without `by_collection` those that name none."""
+        """Return all families in the Prometheus text format; `by_collection` includes collection labels."""
         totals = self._counters.totals()
         lines: list[str] = []
 
@@ -107,7 +108,7 @@ class Metrics:
                 sample(f"{family}_sum", ("tool",), tool, totals[_SECONDS, *tool])
                 sample(f"{family}_count", ("tool",), tool, sum(counts))
         counter("mcp_errors_total", "Tool calls that failed.", _ERRORS, ("tool", "error_type"))
-        # Not `_total`: the name is promised as it is, and queried with increase().
+        # Not `_total`: the name is fixed, and queried with increase().
         if by_collection:
             counter("mcp_search_results_count", "Search results returned.", _RESULTS, ("collection_id",))
         counter("kb_refused_requests_total", "Requests refused unserved.", _REFUSED, ("error_type",))
@@ -119,17 +120,17 @@ def _escaped(text: str) -> str:
 
 
 class CounterStore(Protocol):
-    """What metrics count into."""
+    """Stores the numbers of the metrics."""
 
     def add(self, name: Name, amount: float) -> None:
         """Add to one number."""
 
     def totals(self) -> Mapping[Name, float]:
-        """All numbers, summed over the workers."""
+        """Return all numbers, summed over the workers."""
 
 
 class InProcessCounters:
-    """The numbers of a server that is one process."""
+    """The numbers of a server with a single process."""
 
     def __init__(self) -> None:
         self._values: defaultdict[Name, float] = defaultdict(float)
@@ -144,12 +145,12 @@ class InProcessCounters:
 
 
 class MmapCounters:
-    """The numbers of one worker in `folder`; those of `slot` are its own."""
+    """The numbers of all workers in `folder`; this worker writes only the files of `slot`."""
 
     def __init__(self, folder: Path, slot: int) -> None:
         self._folder = folder
         names = folder / f"{slot}.names"
-        if names.exists():  # the last line may be torn, of a worker that died while it wrote a name
+        if names.exists():  # the last line may be incomplete if a worker died while it wrote a name
             os.truncate(names, names.read_bytes().rfind(b"\n") + 1)
         self._names = names.open("ab", buffering=0)
         with (folder / f"{slot}.values").open("a+b") as file:
@@ -170,7 +171,7 @@ class MmapCounters:
         self._values[index] += amount
 
     def totals(self) -> Mapping[Name, float]:
-        """All numbers, summed over the workers that are and those that were."""
+        """Return all numbers, summed over the current and earlier workers."""
         summed: defaultdict[Name, float] = defaultdict(float)
         for numbers in counters_by_slot(self._folder).values():
             for name, value in numbers.items():
@@ -178,14 +179,14 @@ class MmapCounters:
         return summed
 
     def close(self) -> None:
-        """Let the files go; they stay."""
+        """Close the files, without removing them."""
         self._names.close()
         self._values.release()
         self._mapped.close()
 
 
 def counters_by_slot(folder: Path) -> dict[str, dict[Name, float]]:
-    """The numbers in `folder`, by the slot of the worker that counted them."""
+    """Return the numbers in `folder`, by the slot of the worker that counted them."""
     found = {}
     for path in sorted(folder.glob("*.names")):
         values = memoryview(path.with_suffix(".values").read_bytes()).cast("d")
@@ -194,6 +195,6 @@ def counters_by_slot(folder: Path) -> dict[str, dict[Name, float]]:
 
 
 def _names(path: Path) -> list[Name]:
-    # A line without its end is being written just now.
+    # A line without an end is being written by its worker.
     *whole, _ = path.read_bytes().split(b"\n")
     return [tuple(msgspec.json.decode(line, type=list[str])) for line in whole]

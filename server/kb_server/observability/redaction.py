@@ -1,8 +1,8 @@
-"""What of a search query may stand in a log: its words, without what tells of a person.
+"""Redaction of search queries for the log: words are kept, personal data is removed.
 
-Whatever looks like an email or IP address, a phone number, a long number or a key is struck out, rather too
-much than too little. A name is a word like others and cannot be told apart: where queries hold names, the
-field is to be dropped where logs are collected.
+Text that looks like an email or IP address, a phone number, a long number or a key is removed; in doubt too
+much rather than too little. A name is a word like any other and cannot be recognized: if queries hold names,
+drop the field in the log collector.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import unicodedata
 
 STRUCK = "***"
 MAX_CHARS = 200
-"""So much of a query is logged at the most; a longer one ends in an ellipsis."""
+"""Maximum number of characters of a query in the log; a longer one ends in an ellipsis."""
 
 _MAX_READ = 1_000
-"""Characters of a query that are looked at: a character may become eighteen by normalization."""
+"""Number of characters of a query that are examined: normalization may turn a character into eighteen."""
 _MAX_WORD = 24
 """A longer word is a key, a hash or a path rather than a word."""
 _MAX_MIXED = 15
 """A longer word of letters and digits is a key too."""
 _DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}|\d{1,3}(?:\.\d{1,3}){3}")
-"""Six digits and more, however grouped: phones, cards, accounts, dates of birth; and IP addresses."""
+"""Six digits and more, in any grouping: phones, cards, accounts, dates of birth; and IP addresses."""
 _REVEALING = ("@", "://", "=")
-"""In an address, a URL and an assignment; the whole word goes."""
+"""Signs of an address, a URL and an assignment; the whole word is removed."""
 _OF_NUMBERS = " ().-/+_"
-"""Between the digits of a number."""
+"""Separators between the digits of a number."""
 
 
 def sanitised(query: str) -> str:
-    """`query` as it may be logged."""
-    # Compatibility forms and invisible characters would hide an address from what looks for one.
+    """Return `query` in a form for the log."""
+    # Compatibility forms and invisible characters would hide an address from the patterns.
     normalized = unicodedata.normalize("NFKC", query[:_MAX_READ])
     text = "".join(char for char in normalized if unicodedata.category(char) != "Cf")
     words = text.split()
     is_cut = len(query) > _MAX_READ
     if is_cut and words and not text[-1].isspace():
-        words.pop()  # half of an address would pass for a word
+        words.pop()  # half of an address could pass for a word
     kept = _DIGITS.sub(STRUCK, " ".join(_struck(word) for word in words))
     if is_cut:
         kept = f"{_without_last_number(kept)} {STRUCK}…".lstrip()
@@ -44,7 +44,7 @@ def sanitised(query: str) -> str:
 
 
 def _without_last_number(text: str) -> str:
-    """`text` without the digits at its end, which may be the beginning of a longer number."""
+    """Return `text` without the digits at its end, which may be the beginning of a longer number."""
     end = len(text)
     while end and (text[end - 1].isdecimal() or text[end - 1] in _OF_NUMBERS):
         end -= 1

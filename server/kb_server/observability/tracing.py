@@ -1,11 +1,11 @@
-"""Spans for OpenTelemetry: one a tool call, where an endpoint is configured. Else nothing is imported.
+"""Spans for OpenTelemetry: one per tool call, if an endpoint is configured; otherwise nothing is imported.
 
-    caller ── traceparent (`_meta`, else the header) ──▶ span `tools/call kb_search` ── traceparent ──▶ engine
-                                                              └─ a thread ──▶ OTLP/HTTP collector
+    caller ── traceparent (`_meta`, or the header) ──▶ span `tools/call kb_search` ── traceparent ──▶ engine
+                                                       └─ a thread ──▶ OTLP/HTTP collector
 
-The endpoint and all else come from the variables that OpenTelemetry names, OTEL_*. Attributes follow its
-conventions for MCP; no argument, no result and no key is among them. A collector that is down costs nothing
-but spans: they wait in a queue of bounded length, and the log says that they are lost.
+The configuration comes from OpenTelemetry's own variables, OTEL_*. Attributes follow its conventions for MCP;
+they contain no argument, no result and no key. An unavailable collector costs only spans: they wait in a
+queue of bounded length, and the log reports their loss.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("kb_server.tracing")
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Either of these switches spans on."""
+"""Either of these enables spans."""
 
 TOOL_ERROR = "tool_error"
-"""What the conventions call an answer with `isError`; its own code stands in `kb.error`."""
+"""The conventional `error.type` of an answer with `isError`; its own code is in `kb.error`."""
 
 _FLUSH_SECONDS = 3.0
 _SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
-"""What may go on to the engine as a header, where no span comes between."""
+"""Pattern of values that may be sent to the engine as a header when no span is made."""
 _CODES = {"internal_error": "-32603"}
 
 
@@ -51,7 +51,7 @@ class Tracing:
         self._server = SpanKind.SERVER
 
     def begin(self, tool: str, call: Call) -> ToolSpan:
-        """A span below that of the caller; `call.trace` then says how to go on below this one."""
+        """Begin a span below that of the caller; `call.trace` becomes the context below this span."""
         from opentelemetry.trace import set_span_in_context
 
         span = self._tracer.start_span(
@@ -78,7 +78,7 @@ class ToolSpan:
         self._span = span
 
     def end(self, error: str | None, *, answered: bool) -> None:
-        """The call has ended; an `error` was `answered` as a tool result, or is one of the protocol's."""
+        """End the span; an `error` was `answered` as a tool result, or is one of the protocol's."""
         if error is not None:
             from opentelemetry.trace import StatusCode
 
@@ -89,13 +89,13 @@ class ToolSpan:
 
 
 ACTIVE: Tracing | None = None
-"""What makes the spans of this process; None: nobody collects any."""
+"""The tracer of this process; None if tracing is off."""
 
 
 def trace_of(meta: Mapping[str, object] | None, header: object, state: object) -> dict[str, str]:
-    """The caller's W3C trace context: that of `_meta` where it has one, else that of the headers.
+    """Return the caller's W3C trace context: from `_meta`, or else from the headers.
 
-    What could not be sent on as a header is left out.
+    Values that could not be sent on as a header are left out.
     """
     parent = (meta or {}).get("traceparent")
     if isinstance(parent, str):
@@ -108,7 +108,7 @@ def trace_of(meta: Mapping[str, object] | None, header: object, state: object) -
 
 @contextmanager
 def exporting(environ: Mapping[str, str]) -> Iterator[None]:
-    """Make spans meanwhile, where the environment names an endpoint; in the end send what is left."""
+    """Make spans within the block, if the environment names an endpoint; at its end, send the rest."""
     global ACTIVE
     off = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
     is_off = any(environ.get(name, "").lower() == value for name, value in off.items())
@@ -123,14 +123,14 @@ def exporting(environ: Mapping[str, str]) -> Iterator[None]:
     finally:
         ACTIVE = None
         if provider is not None:
-            # In a few seconds or not at all: a collector that hangs holds up no shutdown.
+            # Limited to a few seconds: a hanging collector must not delay the shutdown.
             ending = threading.Thread(target=provider.shutdown, name="spans", daemon=True)
             ending.start()
             ending.join(_FLUSH_SECONDS)
 
 
 def _foreign_provider() -> AnyProvider | None:
-    """That of whoever started this process under OpenTelemetry's own instrumentation."""
+    """Return the provider of OpenTelemetry's own instrumentation, if it started this process."""
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import get_tracer_provider

@@ -1,4 +1,4 @@
-"""Pages of documents: searched, listed, read, edited, tagged, removed; and the collections they are in."""
+"""Pages of documents: search, list, view, edit, tag, remove; and their collections."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def document(visit: Visit) -> web.Response:
 
 
 async def original(visit: Visit) -> web.Response:
-    """The file that a document was made of, to be saved; it comes through here as it is taken."""
+    """Return a document's original file as a download, streamed from the engine."""
     engine = visit.engine
     document = await engine.call(GET_DOCUMENT, path=visit.request.match_info, query=WITHOUT_CHUNKS)
     async with engine.original(document) as content:
@@ -118,7 +118,8 @@ async def original(visit: Visit) -> web.Response:
         await response.prepare(visit.request)
         try:
             await response.write_eof()
-        except EngineFault as fault:  # too late for another answer: what was sent is known to be cut
+        # too late for an error response: the client detects the truncated transfer
+        except EngineFault as fault:
             log.warning("A file broke off", extra={"reason": fault.detail})
             if visit.request.transport is not None:
                 visit.request.transport.abort()
@@ -126,7 +127,7 @@ async def original(visit: Visit) -> web.Response:
 
 
 async def _near(visit: Visit, document: m.Document) -> list[m.SearchResult]:
-    """What is about the same as its title."""
+    """Return the best search results for the document's title, without the document itself."""
     query = _SYNTAX.sub(" ", document.title)[: m.MAX_QUERY_CHARS].strip()
     if not query:
         return []
@@ -176,7 +177,7 @@ async def read_note(visit: Visit, document_id: str) -> tuple[m.DocumentDetail, s
 
 
 async def save_tags(visit: Visit) -> web.Response:
-    """Change what the form changes of what its page had: what others changed meanwhile stays."""
+    """Apply the differences between the form and its page to the tags: concurrent changes are kept."""
     engine, form = visit.engine, visit.form
     path = {"document_id": visit.request.match_info["document_id"]}
     found = await engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
@@ -184,7 +185,7 @@ async def save_tags(visit: Visit) -> web.Response:
     wanted, before = tags_for_search(None, listed_in(form["tags"])), listed_in(form["tags_before"])
     collection = form["collection"] if form["collection"] != form["collection_before"] else ""
     if collection and collection != collection_of(document.tags):
-        tag_of(collection)  # refused before anything is changed
+        tag_of(collection)  # raises before any change
     present = tags_of(document.tags)
     if new := [tag for tag in wanted if tag not in before and tag not in present]:
         document = await engine.call(
@@ -215,7 +216,7 @@ async def collections(visit: Visit) -> web.Response:
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:
-    """The passages, each without what the one before it has already."""
+    """Return the passages, each without its overlap with the one before."""
     passages, place = [], 0
     for chunk in chunks:
         passages.append((chunk, chunk.text[max(0, place - chunk.start) :]))

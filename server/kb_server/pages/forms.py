@@ -1,7 +1,7 @@
-"""Forms as browsers send them (`multipart/form-data`): fields in memory, files on disk without a name.
+"""Forms from browsers (`multipart/form-data`): fields in memory, files in unnamed temporary files.
 
-A file is written to a file of the data folder that has no name, so that it goes with the request whatever
-happens to the process, and is read as often as the engine's client needs it.
+A file is written to an unnamed file of the data folder, so that it disappears with the request even if the
+process is killed, and can be read again for every attempt of the engine client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcp_aiohttp.options import BodyLimits
 _FIELDS = 32
 _FILES = 32
 _FIELD_BYTES = 5 * MAX_NOTE_CHARS
-"""Of all fields together: a note, of up to four bytes a character, and what goes with it."""
+"""Maximum size of all fields together, in bytes: a note of up to four bytes a character, and more."""
 _SMALL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 _SILENCE_SECONDS = BodyLimits().silence
@@ -42,13 +42,13 @@ _BROKEN = (
     web.RequestPayloadError,
     ConnectionError,
 )
-"""What aiohttp raises for a body that it cannot read."""
+"""The exceptions that aiohttp raises for a body that it cannot read."""
 
 Check = Callable[[web.Request, "Form"], None]
 
 
 class FormError(ToolError):
-    """What was sent is no form of ours, or too large. `status` is that of HTTP."""
+    """The request is not a valid form, or is too large. `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__("invalid_form", message)
@@ -57,7 +57,7 @@ class FormError(ToolError):
 
 @dataclass
 class Form:
-    """What was sent. Leave it as a context to free its files."""
+    """A submitted form. Leave it as a context to free its files."""
 
     fields: dict[str, str] = field(default_factory=dict)
     files: list[FileSource] = field(default_factory=list)
@@ -70,11 +70,11 @@ class Form:
         self._opened.close()
 
     def __getitem__(self, name: str) -> str:
-        """A field without white space around it; empty where it was not sent."""
+        """Return a field without white space around it; empty if it is missing."""
         return self.fields.get(name, "").strip()
 
     def text(self, name: str) -> str:
-        """A field of several lines, whose ends browsers write as CR LF."""
+        """Return a field of several lines, with the CR LF of browsers converted to LF."""
         return self.fields.get(name, "").replace("\r\n", "\n")
 
     async def read(
@@ -84,13 +84,13 @@ class Form:
         most_bytes: int = 0,
         check: Check = lambda _request, _form: None,
     ) -> None:
-        """Read the body of the request; `folder` takes the files, of `most_bytes` each at the most.
+        """Read the body of the request; `folder` takes the files, of at most `most_bytes` each.
 
-        Without a folder it is the form of somebody unknown: small, with no files, and soon there. `check` is
-        called once, with the fields that stand before the first file.
+        Without a folder it is the unauthenticated form: small, without files, and with one short time-out.
+        `check` is called once, with the fields before the first file.
 
         Raises:
-            FormError: it is no form, too large, or nothing more of it came for 20 seconds.
+            FormError: it is not a form, too large, or stopped arriving for 20 seconds.
         """
         if request.content_type != "multipart/form-data":
             raise FormError("Send the form as multipart/form-data, as the page does.", 415)
@@ -112,7 +112,7 @@ class Form:
     ) -> None:
         async def arriving(part: BodyPartReader) -> AsyncIterator[bytes]:
             while block := await part.read_chunk(_BLOCK_BYTES):
-                if folder is not None:  # of somebody unknown all has to come in the time of one silence
+                if folder is not None:  # an unauthenticated form has to arrive within one time-out
                     patience.reschedule(asyncio.get_running_loop().time() + _SILENCE_SECONDS)
                 yield block
 

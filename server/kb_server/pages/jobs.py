@@ -1,4 +1,4 @@
-"""Pages of what the engine does: what is given to it, its jobs, and its state."""
+"""Pages of the engine's work: adding, jobs, and its state."""
 
 from __future__ import annotations
 

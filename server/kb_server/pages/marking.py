@@ -1,7 +1,7 @@
-"""Marks the words of a query in a passage, for the eye: the engine has found it, by these or by its meaning.
+"""Highlighting of a query's words in a passage, which the engine may have found by meaning alone.
 
-A word is marked whose beginning it shares, so that other forms of it are marked too. Short words are marked
-only where a query has no longer ones: those of a question say nothing.
+A word with the same beginning is highlighted, so that inflected forms are too. Short words are highlighted
+only if the query has no longer ones: the short words of a question are rarely relevant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_WORDS = 64
 
 
 def marked(text: str, query: str) -> list[tuple[str, bool]]:
-    """The text in parts, in order, each with whether it is marked."""
+    """Return the text in parts, in order, each with True if it is highlighted."""
     words = list(dict.fromkeys(words_of(_EXCLUDED.sub(" ", query))))[:_MOST_WORDS]
     words = [word for word in words if len(word) >= _LONG or not word.isascii()] or words
     if not words:
@@ -32,6 +32,6 @@ def marked(text: str, query: str) -> list[tuple[str, bool]]:
 
 def _pattern(word: str) -> str:
     if not word.isascii() and len(word) == 1:
-        return re.escape(word)  # of a script without spaces, where a character is a word
+        return re.escape(word)  # a script without spaces, in which a character is a word
     stem = word[: max(_LONG, len(word) - _ENDING)]
     return rf"\b{re.escape(stem)}\w{{0,{_ENDING + len(word) - len(stem)}}}\b"

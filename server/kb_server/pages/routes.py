@@ -1,4 +1,4 @@
-"""The routes of the pages, and what stands before each: a session, and for what changes something a token."""
+"""The routes of the pages, and their checks: a session, and a form token for every change."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Pages:
         }
 
     async def root(self, request: web.Request) -> web.Response | None:
-        """The first page, for browsers; None for those who did not ask for a page."""
+        """Return the first page for a browser; None if the client does not accept HTML."""
         if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
             return None
         return await self._guarded(documents.search)(request)
 
     def routes(self) -> Sequence[web.RouteDef]:
-        """All but the first page."""
+        """Return all routes but the first page."""
         read: dict[str, Page] = {
             "/documents": documents.listing,
             _DOCUMENT: documents.document,
@@ -240,5 +240,5 @@ def _file(name: str, kind: str) -> Handler:
 
 
 def _own(path: str) -> str:
-    """A path of this server, or its first page: a login leads nowhere else."""
+    """Return a path of this server, or the first page: a login must not redirect to another site."""
     return path if _OWN_PATH.fullmatch(path) else "/"

@@ -1,9 +1,9 @@
-"""Who may see the pages: sessions, which a cookie carries, and the token by which forms are known as ours.
+"""Access to the pages: sessions, carried by a cookie, and the token that authenticates forms.
 
 A session is an expiry, a random number and the name of the key that opened it, signed with a key that is
-derived from what is kept of that key's token: nothing is stored, every worker knows every session, and none
-outlives its key, which may be revoked, expire or get another token. Where callers need no token everybody has
-a session, for the forms: a page of a stranger can neither read nor make up the token that goes with it.
+derived from the stored digest of that key's token. So no session is stored, every worker knows every session,
+and a session ends when its key is revoked, expires or gets another token. If callers need no token every
+visitor has a session, for the forms: a page of another site can neither read nor forge its form token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kb_server.access.grants import EVERYBODY, Grant, Meter, grant_of_key
 
 COOKIE = "kb_session"
 PAGES = "pages"
-"""What a key for some toolsets has to name among them."""
+"""The toolset name that a restricted key needs for the pages."""
 SESSION_SECONDS = 7 * 24 * 3600
 
 _NONCE_BYTES = 16
@@ -35,8 +35,12 @@ class Sessions:
         has_issuer: bool = False,
         secret: str = "",
     ) -> None:
-        """`keys` are those that a login takes. Where callers need neither one nor a token of an issuer there
-        is no login, and `secret`, which all workers have, signs the sessions."""
+        """`keys` are accepted by a login.
+
+        If callers need neither a key nor a token of an issuer there is no login.
+
+        Sessions without a login are signed with `secret`, which all workers share.
+        """
         self._keys = keys
         self._meter = meter
         self._now = now
@@ -49,29 +53,29 @@ class Sessions:
 
     @property
     def can_login(self) -> bool:
-        """Whether there is a key to log in with: tokens of an issuer open no pages."""
+        """True if there is a key to log in with: tokens of an issuer do not open pages."""
         return self._keys.is_needed
 
     def login(self, token: str) -> str | None:
-        """A new session for who has this key; None where it is none, or not for pages."""
+        """Return a new session for the holder of this key, or None if it is unknown or not for pages."""
         key = self._keys.find(token)
         if key is None or not grant_of_key(key, None).may_use(PAGES):
             return None
         return self._begun(key.name, token_digest(token))
 
     def why_not(self, token: str) -> str:
-        """Why a key that is known begins no session; empty where it is not known."""
+        """Return the reason why a known key begins no session; empty if it is unknown."""
         if self._keys.find(token) is not None:
             return f"This key is not for pages. Ask for one that has `{PAGES}` among its toolsets."
         reason = self._keys.why_not(token)
         return f"This key {reason}. Ask for a new one." if reason else ""
 
     def begin(self) -> str:
-        """A new session for anybody, where there is no login."""
+        """Return a new session without a login."""
         return self._begun(ANYBODY, self._secret)
 
     def grant(self, session: str) -> Grant | None:
-        """What its holder may do; None where the session is none, or no longer."""
+        """Return the grant of a session, or None if it is invalid or has expired."""
         content, _, signature = session.rpartition(".")
         expiry, _, rest = content.partition(".")
         name = rest.partition(".")[2]
@@ -88,7 +92,7 @@ class Sessions:
         return grant_of_key(key, self._meter)
 
     def form_token(self, session: str) -> str:
-        """What the forms of a session carry."""
+        """Return the form token of a session."""
         return _sign(session, "form", "")
 
     def is_form_token(self, session: str, token: str) -> bool:

@@ -1,4 +1,4 @@
-"""Pages of documents as they were: their versions, and those that were removed."""
+"""Pages of earlier versions of documents, and of removed documents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def version(visit: Visit) -> web.Response:
 
 
 async def _difference(visit: Visit, past: m.PastVersionDetail) -> str:
-    """To the note as it stands now; empty where there is none, or its text has not come whole."""
+    """Return the difference to the current note; empty if it is not a note, or its text is incomplete."""
     if past.removed or past.doc_type != "note" or len(past.text) < past.text_length:
         return ""
     _, text = await read_note(visit, str(past.document_id))

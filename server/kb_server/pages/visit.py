@@ -1,4 +1,4 @@
-"""One request for a page: by whom, with what, and what it is answered with."""
+"""One request for a page: its caller, its input and its response."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DONE = {
     "cancelled": "The job is cancelled.",
     "queued": "The job is queued again.",
 }
-"""What a page says of the form that led to it."""
+"""The message on a page after a submitted form."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -45,11 +45,11 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer: nothing that a page shows can run."""
+"""Headers of every response; the policy prevents the execution of content."""
 
 
 class Visit:
-    """One request for a page, by somebody who may see it: what `grant` says."""
+    """One request for a page, by a visitor with the permissions of `grant`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Visit:
         return self._services.clock
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> web.Response:
-        """The page that a template makes of the values."""
+        """Render a template with the values."""
         return self._render(
             template,
             status,
@@ -85,13 +85,13 @@ class Visit:
         )
 
     def again(self, **changed: object) -> str:
-        """The address of this page with other parameters; an empty one is left out."""
+        """Return the address of this page with other parameters; an empty one is left out."""
         given = {name: value for name, value in self.query.items() if name not in ("done", *changed)}
         given |= {name: str(value) for name, value in changed.items() if value not in ("", None)}
         return f"{self.request.path}?{urlencode(given)}" if given else self.request.path
 
     def around(self, offset: int, count: int, total: int, size: int) -> dict[str, str]:
-        """The addresses of the page before and the page after this one; empty where there is none."""
+        """Return the addresses of the previous and the next page; empty if there is no such page."""
         after = offset + count
         return {
             "previous": self.again(offset=max(0, offset - size) or None) if offset else "",
@@ -107,18 +107,18 @@ class Visit:
 
 
 def go(there: str) -> web.Response:
-    """Lead the browser there."""
+    """Redirect the browser."""
     headers = {hdrs.LOCATION: there, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(status=303, headers=headers, content_type="text/plain")
 
 
 def filled(**values: object) -> dict[str, object] | None:
-    """What is not empty."""
+    """Return the values that are not empty."""
     return {name: value for name, value in values.items() if value not in ("", None)} or None
 
 
 def fit(kind: type[S], **values: object) -> S:
-    """A request of this kind; what is empty counts as not given.
+    """Return a request of this kind; an empty value counts as missing.
 
     Raises:
         FormError: the values do not fit.
@@ -130,7 +130,7 @@ def fit(kind: type[S], **values: object) -> S:
 
 
 def listed_in(text: str) -> list[str]:
-    """The tags that a field lists, with commas between them."""
+    """Return the tags in a field, which are separated by commas."""
     return [tag for each in text.split(",") if (tag := each.strip())]
 
 

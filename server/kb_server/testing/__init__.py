@@ -46,7 +46,7 @@ from kb_server.uploads.routes import routes
 from kb_server.waiting import Clock
 
 Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
-"""How the client begins: by the handshake, by discovering what the server speaks, or by neither."""
+"""The start of the client: by the handshake, by discovery of the server's versions, or without either."""
 
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
 
@@ -59,18 +59,18 @@ _DRAIN_SECONDS = 2.0
 
 
 class Advancing(Protocol):
-    """The engine's time, as far as a server that waits has to do with it."""
+    """The engine's clock, as far as a waiting server moves it."""
 
     def advance(self, seconds: float) -> object:
-        """Move it on."""
+        """Move the clock forward."""
 
 
 class WaitlessClock:
-    """The time of the server's engine client: it stands still, but for waits, which are over at once.
+    """The clock of the server's engine client: it moves only by waits, which return at once.
 
-    A wait moves `engine` on by as much, so that one that obeys the engine's `Retry-After` has obeyed it.
-    Between attempts, and until the circuit lets a call through, nothing waits for the wall. Seconds are
-    virtual, and safe to read and to move from any thread.
+    A wait moves the clock of `engine` by the same time, so that the engine's `Retry-After` is respected.
+    Neither attempts nor the circuit breaker wait in real time. Seconds are virtual, and safe to read and to
+    move from any thread.
     """
 
     def __init__(self, engine: Advancing) -> None:
@@ -84,7 +84,7 @@ class WaitlessClock:
             return self._elapsed
 
     def advance(self, seconds: float) -> None:
-        """Move on, the engine too."""
+        """Move forward, the engine too."""
         self._engine.advance(seconds)
         with self._lock:
             self._elapsed += seconds
@@ -120,7 +120,7 @@ def event_loop() -> Iterator[BlockingPortal]:
 
 @contextmanager
 def _open(loop: BlockingPortal, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """What `context` gives, open in `loop`; an error of the block stays out of its task groups."""
+    """Enter `context` in `loop` and yield its value; exceptions of the block stay out of its task groups."""
     opened = loop.wrap_async_context_manager(context)
     value = opened.__enter__()
     try:
@@ -138,9 +138,10 @@ def serving(
     toolsets: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Iterator[McpServer]:
-    """The server as `kb serve` runs it, on a socket.
+    """Run the server on a socket, as `kb serve` does.
 
-    `toolsets` are shown at `/mcp` (those of the settings); `seed` draws the jitter between attempts.
+    `toolsets` are shown at `/mcp` (by default those of the settings); `seed` draws the jitter between
+    attempts.
     """
     offered = settings.toolsets if toolsets is None else toolsets
     with _open(loop, _serving(settings, clock, offered, seed)) as url:
@@ -164,7 +165,7 @@ async def _serving(
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     try:
-        # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
+        # Uploads keep real time: a clock without waits would let them expire between two chunks.
         async with Services(settings, engine=engine, ragler=ragler) as services:
             toolsets = [build_toolset(name, services) for name in TOOLSETS]
             app = build_app(settings, mount(toolsets, offered), routes=routes(lambda: services.uploads))
@@ -201,7 +202,7 @@ async def _serving(
 
 @contextmanager
 def connected(loop: BlockingPortal, url: str, *, mode: Mode = "auto", key: str = "") -> Iterator[McpClient]:
-    """The official client, connected to `url`. `key` is the server's KB_MCP_API_KEY, empty for none."""
+    """Yield the official client, connected to `url`. `key` is the server's KB_MCP_API_KEY, or ""."""
     with _open(loop, _connected(url, mode, key)) as client:
         yield McpClient(loop, client)
 
@@ -214,7 +215,7 @@ async def _connected(url: str, mode: Mode, key: str) -> AsyncIterator[Client]:
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with (
-        # Its own HTTP client, so that a proxy of the environment stands between no test and its server.
+        # Its own HTTP client, so that no proxy of the environment comes between a test and its server.
         httpx2.AsyncClient(headers=headers, timeout=_BOUND_SECONDS, trust_env=False, verify=False) as http,
         Client(
             streamable_http_client(url, http_client=http), mode=mode, read_timeout_seconds=_BOUND_SECONDS
@@ -235,19 +236,19 @@ class McpClient:
         return self._loop.call(self.client.list_tools).tools
 
     def call(self, tool: str, **arguments: Any) -> CallToolResult:
-        """Call a tool; its result as it came, an error or not."""
+        """Call a tool; return its result unchanged, also an error."""
         result: CallToolResult = self._loop.call(self.client.call_tool, tool, arguments)
         return result
 
     def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured content of a call that must succeed. Raises AssertionError."""
+        """Return the structured content of a call that must succeed. Raises AssertionError."""
         result = self.call(tool, **arguments)
         if result.is_error or result.structured_content is None:
             raise AssertionError(f"{tool} failed: {_text(result)}")
         return dict(result.structured_content)
 
     def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The error of a call that must fail: `error`, `message`, and more. Raises AssertionError."""
+        """Return the error of a call that must fail: `error`, `message`, and more. Raises AssertionError."""
         result = self.call(tool, **arguments)
         if not result.is_error:
             raise AssertionError(f"{tool} did not fail: {_text(result)}")

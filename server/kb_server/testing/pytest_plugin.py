@@ -1,4 +1,4 @@
-"""Fixtures for tests of agents, and of anything that talks MCP to kb.
+"""Fixtures for tests of agents, and of other MCP clients of kb.
 
     pytest -p kb_server.testing.pytest_plugin
     pytest_plugins = ["kb_server.testing.pytest_plugin"]    # or this, in `conftest.py`
@@ -7,20 +7,20 @@
         faults.arm("queue_full", operation="search")
         assert mcp_client.refused("kb_search", query="bees")["error"] == "engine_busy"
 
-Those of `kb_simulator.pytest_plugin` (simulator, engine, clock, faults, journal) come with it, and:
+The fixtures of `kb_simulator.pytest_plugin` (simulator, engine, clock, faults, journal) come with it, and:
 
     mcp_server    the MCP server in front of the test's engine: `mcp_url`, `clock`
     mcp_client    the official client, connected to it: `ok`, `refused`, `call`, `tools`
-    mcp_mode      how it connects: "auto", "legacy" (the handshake), "2026-07-28"
+    mcp_mode      the client's way to connect: "auto", "legacy" (the handshake), "2026-07-28"
     mcp_settings  further settings of the server, such as `{"toolsets": ["kb", "kb-extra"]}`
 
 The last two are to be overridden, by a fixture of the same name or, for one test, by
 `@pytest.mark.parametrize("mcp_mode", ["legacy", "2026-07-28"])`.
 
-The server's waits between attempts are over at once and move the engine's clock on by as much. A hanging
-engine is real: it is given up after `request_timeout_ms`, 30 seconds unless `mcp_settings` has a shorter
-time, which every other request of that test must meet, too. Server and client run in a thread of their own;
-an asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its own loop.
+The server's waits between attempts return at once and move the engine's clock by the same time. A hanging
+engine takes real time: a call fails after `request_timeout_ms`, 30 seconds unless `mcp_settings` has a
+shorter time, which then applies to every request of that test. Server and client run in a thread of their
+own; an asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its own loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from kb_server.testing import (
     serving,
 )
 
-# By name alone: the server knows no simulator, and pytest is to import the plugin, to rewrite its assertions.
+# By name only: the server does not depend on the simulator, and pytest must import the plugin itself, to
+# rewrite its assertions.
 pytest_plugins = ["kb_simulator.pytest_plugin"]
 
 
@@ -59,7 +60,7 @@ class _Control(Protocol):
 
 
 class Engine(Protocol):
-    """What the server's fixtures need of the fixture `engine`."""
+    """The part of the fixture `engine` that the server's fixtures use."""
 
     @property
     def url(self) -> str: ...
@@ -77,7 +78,7 @@ def _mcp_loop() -> Iterator[BlockingPortal]:
 
 @pytest.fixture
 def mcp_mode() -> Mode:
-    """How the client connects."""
+    """The client's way to connect."""
     return "auto"
 
 
@@ -108,7 +109,7 @@ def mcp_server(
     seed = request.getfixturevalue("simulator").settings.seed
     with serving(_mcp_loop, settings, clock, seed=seed) as server:
         yield server
-        # Requests that still hang are let go, or the server would wait for its calls.
+        # Release hanging requests, or the server would wait for its calls.
         engine.control.faults.disarm_all()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kb_server.settings import ServerSettings
 
 NOT_CONFIRMED = "not_confirmed"
-"""The code of a refusal by the person who was asked."""
+"""The code of a refusal by the person at the client."""
 _QUOTED = 80
 
 TOOLSETS = {
@@ -33,16 +33,18 @@ TOOLSETS = {
     "ragler": "kb_server.toolsets.ragler",
     "textfile": "kb_server.toolsets.textfile",
 }
-"""Each module has `build(services) -> Toolset`, over services that the caller opens and closes. It is
-imported when it is served, not before."""
+"""Each module has `build(services) -> Toolset`, over services that the caller opens and closes.
+
+It is imported when it is served, not before.
+"""
 
 EXTRA, EXTRA_TOKENS = "kb-extra", 1_800
-"""The toolset that agents are not given unasked, and about how many tokens of context its tools take."""
+"""The toolset that agents get only on request, and the approximate number of context tokens of its tools."""
 EXTRA_USE = f"To delete, move and restore documents too (some {EXTRA_TOKENS:,} tokens of context)"
 
 
 def offered(settings: ServerSettings, at_root: Sequence[str]) -> list[str]:
-    """The toolsets with an endpoint of their own: `textfile` only with a file, or where `/mcp` serves it."""
+    """Return the toolsets with a path of their own: `textfile` only with a file, or if `/mcp` serves it."""
     return [name for name in TOOLSETS if name != "textfile" or settings.text_file or name in at_root]
 
 
@@ -58,7 +60,7 @@ def build_toolset(name: str, services: Services) -> Toolset:
 
 
 def where_to_find(tool: str) -> str:
-    """Which other toolset has a tool, in words for the agent that called it; empty where none has."""
+    """Return a message for an agent that names the toolset of a tool; empty if there is no such tool."""
     for name, module in TOOLSETS.items():
         if any(each.name == tool for each in tools_of(module)):
             return (
@@ -69,10 +71,10 @@ def where_to_find(tool: str) -> str:
 
 
 def checked_names(names: Sequence[str]) -> list[str]:
-    """The toolsets named, once each.
+    """Return the named toolsets, each once.
 
     Raises:
-        SettingsError: none is named, or there is no such toolset.
+        SettingsError: the list is empty, or there is no such toolset.
     """
     for name in names:
         if name not in TOOLSETS:
@@ -83,13 +85,13 @@ def checked_names(names: Sequence[str]) -> list[str]:
 
 
 def quoted(title: str) -> str:
-    """A title as it stands in a question: on one line and short, for whoever wrote it is not who asks."""
+    """Return a title for a question, on one line and short, because titles are untrusted input."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in title).split())
     return f"“{line if len(line) <= _QUOTED else line[:_QUOTED] + '…'}”"
 
 
 class ServiceTool(Tool[A, R]):
-    """A tool that stands on the services; what it needs of them is opened by the first call."""
+    """A tool over the services, which its first call opens."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -99,16 +101,16 @@ class ServiceTool(Tool[A, R]):
         return self.services.engine
 
     def can_ask(self, call: Call) -> bool:
-        """Whether the person at the client is asked before something is removed."""
+        """True if the person at the client is asked before a removal."""
         return call.ask is not None and self.services.settings.ask_before_removal
 
     async def confirmed(self, question: str, call: Call) -> None:
-        """Ask the person at the client to approve of what `question` says, where they can be asked.
+        """Ask the person at the client to approve `question`, if the client can ask.
 
-        Nothing may have been changed before: over 2026-07-28 the call ends here and comes again.
+        Call it before any change: over 2026-07-28 the call ends here and is repeated.
 
         Raises:
-            ToolError: `not_confirmed`, they did not approve.
+            ToolError: `not_confirmed`, the person did not approve.
         """
         if call.ask is None or not self.can_ask(call):
             return
@@ -121,19 +123,19 @@ class ServiceTool(Tool[A, R]):
         raise ToolError(NOT_CONFIRMED, words, answer=answer)
 
     def error_of(self, fault: EngineFault, **subject: Any) -> ToolError:
-        """For a tool that goes on after a fault: what hosting would have made of it."""
+        """Return the error that hosting would report, for a tool that goes on after a fault."""
         return tool_error(fault, self.engine_words, **subject)
 
 
 def tools_of(module: str) -> Iterator[type[Any]]:
-    """The classes of tools of a toolset's module and of all modules below it."""
+    """Return the tool classes of a toolset's module and of all modules below it."""
     found = import_module(module)
     below = [each.name for each in iter_modules(found.__path__)] if hasattr(found, "__path__") else []
     return tools_in(module, *below)
 
 
 def tools_in(toolset: str, *modules: str) -> Iterator[type[Any]]:
-    """The classes of tools that the module `toolset` defines, or these modules below it, in order."""
+    """Return the tool classes defined by the module `toolset`, or by these modules below it, in order."""
     for name in [f"{toolset}.{module}" for module in modules] or [toolset]:
         module = import_module(name)
         for value in vars(module).values():

@@ -22,7 +22,7 @@ from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS
 from kb_server.toolsets.kb.resources import DocumentResources, uri_of
 
 _PASSAGES, _DOCUMENTS = 30, 10
-"""How many passages are looked for, and how many documents an answer has at the most."""
+"""Maximum number of passages of the search, and of documents in an answer."""
 
 
 def build(services: Services) -> Toolset:
@@ -44,7 +44,7 @@ class _ChatGptTool(ServiceTool[A, R]):
     document_mark = "meta"
 
     def url_of(self, document_id: int) -> str:
-        """The page of a document where the server has pages, else its resource."""
+        """Return the page of a document, or its resource if the server has no pages."""
         if self.services.http_base is None:
             return uri_of(document_id)
         return f"{http_base(self.services.settings)}/documents/{document_id}"

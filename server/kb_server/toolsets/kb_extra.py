@@ -1,4 +1,4 @@
-"""The toolset `kb-extra`: what an owner of a knowledge base needs beyond the nine tools of `kb`."""
+"""The toolset `kb-extra`: tools for the owner of a knowledge base, beyond the nine tools of `kb`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from kb_server.toolsets.kb.submissions import (
 from kb_server.waiting import jittered
 
 _EDIT_SECONDS = 25.0
-"""How long an edit is tried again while others change the note."""
+"""Maximum time that an edit is retried during concurrent changes of the note, in seconds."""
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _CURRENT_CHARS = 2_000
 
@@ -131,7 +131,7 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """Of documents that are being edited: edits of one by this process do not conflict."""
+        """By documents that are being edited: edits of one document by this process do not conflict."""
 
     async def run(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
         clock = self.services.clock
@@ -177,7 +177,7 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
 
 
 def _changed(note: m.DocumentDetail, text: str) -> ToolError:
-    """The refusal of an edit of another version, with the text as it is now."""
+    """Return the refusal of an edit of another version, with the current text."""
     return ToolError(
         "version_conflict",
         f"Note {note.id} has version {note.version}, changed at {note.updated_at}: nothing was edited. "
@@ -199,7 +199,7 @@ class KbHistoryArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 class VersionView(msgspec.Struct, kw_only=True):
-    """A document as it was until `kept_at`, when it was replaced or `deleted`; `expires_at` ends that."""
+    """A document as it was until `kept_at`, when it was replaced or `deleted`; kept until `expires_at`."""
 
     document_id: int
     version: int
@@ -214,7 +214,10 @@ class VersionView(msgspec.Struct, kw_only=True):
 
 
 class KbHistoryResult(msgspec.Struct, kw_only=True):
-    """The latest first. `text` is there where one version is shown; `difference` from it to the note now."""
+    """The latest first.
+
+    `text` is present for a single version; `difference` is from it to the current note.
+    """
 
     versions: list[VersionView]
     total: int
@@ -259,7 +262,7 @@ Example: {"document_id": 42, "version": 3}"""
         )
 
     async def _difference(self, past: m.PastVersionDetail) -> str | UnsetType:
-        """Of a note that stands, whose text has come whole."""
+        """Return the difference to the current note, if there is one and the text is complete."""
         if past.doc_type != "note" or len(past.text) < past.text_length:
             return UNSET
         try:
@@ -348,7 +351,7 @@ class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class KbDeleteResult(msgspec.Struct, kw_only=True):
-    """What is gone; `bytes` is the size of the original."""
+    """The removed document; `bytes` is the size of the original."""
 
     document_id: int
     documents: int
@@ -451,7 +454,7 @@ class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CollectionCount(msgspec.Struct, kw_only=True):
-    """How much a collection holds."""
+    """The number of documents and chunks in a collection."""
 
     collection: str
     documents: int
@@ -532,7 +535,7 @@ class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class KbUploadAbortResult(msgspec.Struct, kw_only=True):
-    """The upload that is gone."""
+    """The removed upload."""
 
     upload_id: str
     filename: str

@@ -1,8 +1,8 @@
 """The toolset `ragler`: three tools over RAGler's search API, which kb's engine serves as well.
 
-Each search in a collection needs its name, and the backend lets a server ask for 50 collections a minute
-and search 100 times. So a name is asked for once in five minutes, and by one of those who want it at the
-same time; lists and details that were asked for anyway bring names as well.
+Each search in a collection needs its name, and the backend limits a server to 50 requests for collections and
+100 searches a minute. So a name is cached for five minutes, and concurrent requests for it are merged; lists
+and details that are fetched for other reasons fill the cache too.
 """
 
 from __future__ import annotations
@@ -97,17 +97,17 @@ ENGINE_WORDS = EngineWords(
 
 NOT_CONFIGURED = "not_configured"
 MAX_CHARS = 200_000
-"""Bound on the characters of an answer's JSON; what is left out is told."""
+"""Maximum number of characters of an answer's JSON; omissions are reported."""
 MAX_RESULT_CHARS = 2 * MAX_CHARS
 MAX_DESCRIPTION_CHARS = 20_000
 DEFAULT_LIMIT = 10
 MOST_NAMED = 50
-"""Names of collections that an error lists."""
+"""Maximum number of collection names in an error."""
 KEPT_SECONDS = 300.0
 KEPT_NAMES = 10_000
 
 _MOST_FOR_ONE = 6
-"""So many characters of JSON may one character take."""
+"""Maximum number of JSON characters for one character."""
 _SENT_AS_IT_IS = re.compile(
     r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2}))?", re.ASCII
 )
@@ -140,7 +140,7 @@ def build(services: Services) -> Toolset:
 
 
 _Place = tuple[Reach | None, str]
-"""A collection's id, as those of one reach see it."""
+"""A collection's id, with the access scope of the callers who see it."""
 
 
 def _place(collection_id: str) -> _Place:
@@ -148,9 +148,9 @@ def _place(collection_id: str) -> _Place:
 
 
 class CollectionNames:
-    """Names that were learnt within the last five minutes, and those being asked for.
+    """The names of collections fetched within the last five minutes, and pending requests.
 
-    They are kept for each reach: a name that one caller has learnt is no answer to another.
+    They are kept per access scope: a name fetched for one caller must not be shown to another.
     """
 
     def __init__(self, services: Services) -> None:
@@ -159,10 +159,10 @@ class CollectionNames:
         self._requests: dict[_Place, asyncio.Task[str]] = {}
 
     async def of(self, collection_id: str) -> str:
-        """The name of a collection.
+        """Return the name of a collection.
 
         Raises:
-            EngineFault: the backend does not tell it.
+            EngineFault: the backend does not give it.
         """
         place = _place(collection_id)
         name, until = self._known.get(place, ("", 0.0))
@@ -173,31 +173,32 @@ class CollectionNames:
             request = asyncio.create_task(self._ask(collection_id), name="collection-name")
             self._requests[place] = request
             request.add_done_callback(partial(self._answered, place))
-        # A caller who leaves takes nothing from the others who wait.
+        # Cancelling one caller does not affect other waiting callers.
         return await asyncio.shield(request)
 
     def learn(self, collections: Iterable[Collection]) -> None:
-        """Keep the names of what the backend told."""
+        """Cache the names in a response of the backend."""
         until = self._services.clock.monotonic() + KEPT_SECONDS
         for collection in collections:
             if len(self._known) >= KEPT_NAMES:
-                self._known.clear()  # so many are nobody's working set; it is not worth an order of eviction
+                # more names than any real working set: an eviction order is not worth its cost
+                self._known.clear()
             self._known[_place(collection.id)] = (collection.name, until)
 
     def forget(self, collection_id: str | None) -> None:
-        """The name may no longer be true."""
+        """Drop a name that may be outdated."""
         self._known.pop(_place(collection_id or ""), None)
 
     async def _ask(self, collection_id: str) -> str:
         collection = await self._services.ragler.collection(collection_id)
         self._known.pop(_place(collection_id), None)
         self.learn([collection])
-        # Kept under the id that was asked for, however the backend writes it.
+        # Kept under the requested id, in case the backend writes it differently.
         self._known[_place(collection_id)] = self._known[_place(collection.id)]
         return collection.name
 
     def _answered(self, place: _Place, task: asyncio.Task[str]) -> None:
-        """Nobody may be left who waits for it; its failure is not to be reported as lost."""
+        """Remove a finished request; its failure is not to be reported as lost if no caller waits."""
         del self._requests[place]
         if not task.cancelled():
             task.exception()
@@ -231,7 +232,7 @@ class RaglerTool(ServiceTool[A, R]):
 
 
 class SearchFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Only documents that fit all of these."""
+    """Conditions on the documents, all of which must hold."""
 
     source_type: Annotated[SourceType, Meta(description="only documents from this kind of source")] | None = (
         None
@@ -286,13 +287,13 @@ class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
 
 
 class FoundMetadata(PassageMetadata, kw_only=True):
-    """Where a passage is from; `collection_id` is null where it is in no collection."""
+    """The source of a passage; `collection_id` is null if it is in no collection."""
 
     collection_id: Annotated[str, Meta(description="UUID of the passage's collection")] | None
 
 
 class FoundPassage(msgspec.Struct, kw_only=True):
-    """A passage that answers. `truncated` is there where its content was cut."""
+    """A matching passage. `truncated` is present if its content was cut."""
 
     content: str
     source_url: str | UnsetType = UNSET
@@ -302,7 +303,7 @@ class FoundPassage(msgspec.Struct, kw_only=True):
 
 
 class SearchKnowledgeResult(msgspec.Struct, kw_only=True):
-    """Best first. `hint` and `omitted` are there only where results were left out or cut."""
+    """Best first. `hint` and `omitted` are present only if results were left out or cut."""
 
     results: list[FoundPassage]
     total: Annotated[int, Meta(description="how many passages match")]
@@ -339,13 +340,13 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
         try:
             found = await backend.search(request)
         except Refused:
-            self._names.forget(within)  # it may be what the backend no longer knows
+            self._names.forget(within)  # the backend may no longer have it
             raise
-        took = (perf_counter() - began) * 1000  # for a backend that does not tell how long it took
-        # A backend may send more than it was asked for.
+        took = (perf_counter() - began) * 1000  # for a backend that does not report its time
+        # A backend may send more than requested.
         passages = [_passage(passage, within) for passage in found.results[: request.limit]]
         kept = longest_prefix(passages, chars, MAX_CHARS)
-        # One that is too long alone is cut rather than left out.
+        # A single result that is too long is cut rather than left out.
         kept = kept or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
         omitted = len(passages) - len(kept)
         hints = []
@@ -368,10 +369,11 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
 
 
 def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
-    """What is asked of the backend; None where nothing is.
+    """Return the filters of the request; None without filters.
 
     Raises:
-        ToolError: `invalid_parameter` that names it; `contradiction` where the last date comes first.
+        ToolError: `invalid_parameter`, naming the parameter; `contradiction` if the last date is before the
+            first.
     """
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:
@@ -399,7 +401,7 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
 
 
 def _read(text: str | None, parameter: str) -> date | datetime | None:
-    """A date, or an aware moment."""
+    """Return a date, or an aware time."""
     if text is None:
         return None
     try:
@@ -409,7 +411,7 @@ def _read(text: str | None, parameter: str) -> date | datetime | None:
             moment = datetime.fromisoformat(text)
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        pass  # told below, as what is no date at all
+        pass  # reported below, like any invalid date
     raise ToolError(
         INVALID,
         f"The parameter `{parameter}` takes a date or time as ISO 8601 has it, such as 2026-01-31 or "
@@ -423,7 +425,7 @@ def _moment(day: date | datetime, hour: time) -> datetime:
 
 
 def _sent(text: str | None, read: date | datetime | None) -> str | None:
-    """A date, or a time with its offset (UTC where none was given); as it came where all backends read it."""
+    """Return a date, or a time with its offset (default UTC), unchanged if all backends can read it."""
     if text is None or read is None or _SENT_AS_IT_IS.fullmatch(text):
         return text
     return read.isoformat().replace("+00:00", "Z")
@@ -440,7 +442,7 @@ def _passage(passage: Passage, within: str | None) -> FoundPassage:
 
 
 def _cut(passage: FoundPassage) -> FoundPassage | None:
-    """The passage with so much of its content as fits; None where it is something else that is too long."""
+    """Return the passage with as much content as fits; None if its other members are too long."""
     bare = msgspec.structs.replace(passage, content="", truncated=True)
     room = (MAX_CHARS - chars(bare)) // _MOST_FOR_ONE
     if room <= 0:
@@ -449,12 +451,12 @@ def _cut(passage: FoundPassage) -> FoundPassage | None:
 
 
 def chars(item: msgspec.Struct) -> int:
-    """The length of its JSON, in characters."""
+    """Return the length of its JSON, in characters."""
     return len(msgspec.json.encode(item).decode())
 
 
 class ListCollectionsResult(msgspec.Struct, kw_only=True):
-    """All collections. `hint` and `omitted` are there only where some were left out."""
+    """All collections. `hint` and `omitted` are present only if some were left out."""
 
     collections: list[Collection]
     omitted: int | UnsetType = UNSET
@@ -468,13 +470,13 @@ class GetCollectionInfoArguments(msgspec.Struct, forbid_unknown_fields=True, kw_
             min_length=1,
             description="UUID of a collection, or its name; list_collections tells them",
             examples=[_EXAMPLE_ID, "api-docs"],
-            extra_json_schema={"format": "uuid"},  # as RAGler's document has it
+            extra_json_schema={"format": "uuid"},  # from RAGler's specification
         ),
     ]
 
 
 class GetCollectionInfoResult(CollectionDetail, kw_only=True):
-    """A collection with all that is known of it. `truncated` is there where its description was cut."""
+    """A collection with all its details. `truncated` is present if its description was cut."""
 
     truncated: bool | UnsetType = UNSET
 
@@ -489,7 +491,8 @@ class ListCollectionsTool(RaglerTool[NoArguments, ListCollectionsResult]):
     async def run(self, _arguments: NoArguments, call: Call) -> ListCollectionsResult:
         found = await self.backend.collections()
         self._names.learn(found)
-        call.log["collections"] = len(found)  # `result_count` is what a search found, and is counted as such
+        # `result_count` is reserved for searches, which are counted by it
+        call.log["collections"] = len(found)
         kept = longest_prefix(found, chars, MAX_CHARS)
         omitted = len(found) - len(kept)
         return ListCollectionsResult(
@@ -520,7 +523,7 @@ class GetCollectionInfoTool(RaglerTool[GetCollectionInfoArguments, GetCollection
         return GetCollectionInfoResult(**members)
 
     async def _id_of(self, given: str) -> str:
-        """The id of a collection that is given by its id or its name."""
+        """Return the id of a collection that is given by its id or its name."""
         with suppress(ValueError):
             return str(UUID(given))
         listed = await self.backend.collections()

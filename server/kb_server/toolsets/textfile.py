@@ -1,6 +1,6 @@
-"""The toolset `textfile`: one plain text file, read at the start, told as it is.
+"""The toolset `textfile`: one plain text file, read at the start, served unchanged.
 
-It needs neither the engine nor an HTTP client, and imports none: `kb stdio` starts it for every
+It needs neither the engine nor an HTTP client, and imports neither: `kb stdio` starts it for every
 conversation.
 """
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACEHOLDER = "Azure Managed Grafana (a placeholder: set KB_TEXT_DESCRIPTION to say what your text is about)"
-"""The description where there is neither a text nor a description."""
+"""The description if there is neither a text nor a description."""
 MAX_BYTES = 100 * 1024 * 1024
-"""Files over this are refused: each call answers with the whole text, twice, from memory."""
+"""Maximum size of the file, in bytes: each call answers with the whole text, twice, from memory."""
 
 _PIECE_BYTES = 1 << 20
-# Without O_NONBLOCK the open of a pipe waits for a writer, and the server with it.
+# Without O_NONBLOCK opening a pipe would block the server until there is a writer.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 MAX_RESULT_CHARS = 500_000
-"""As much as clients that keep to the hint take; the content itself is never cut."""
+"""The maximum that clients accept in the hint; the content itself is never cut."""
 
 
 def build(services: Services) -> Toolset:
-    """The toolset over the file that the settings name."""
+    """Return the toolset over the file in the settings."""
     settings = services.settings
     about = settings.text_description or PLACEHOLDER
-    if settings.text_file and not settings.text_description:  # its name is all that is known of it
+    if settings.text_file and not settings.text_description:  # its name is the only available description
         name = Path(settings.text_file).name
         about = f"the text file {name} (set KB_TEXT_DESCRIPTION to say what it is about)"
     return build_over(TextFile(settings.text_file), about)
 
 
 def build_over(source: DataSource, about: str) -> Toolset:
-    """The toolset over any source; `about` says what its text is about."""
+    """Return the toolset over any source; `about` describes the text."""
     held = HeldText()
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ def build_over(source: DataSource, about: str) -> Toolset:
 
 
 def _read(source: DataSource) -> Text | SourceError:
-    """What the source gives, with one line in the log that says whether the start went well."""
+    """Read the source, and log one line with the result of the start."""
     fields = {"source": source.name}
     try:
         text = source.read()
@@ -83,7 +83,7 @@ def _read(source: DataSource) -> Text | SourceError:
     except SourceError as error:
         log.error("Reading the knowledge base text failed: %s", error, extra=fields)
         return error
-    except Exception:  # the boundary: no source, whatever it raises, may keep the server from starting
+    except Exception:  # the boundary: a faulty source must not keep the server from starting
         log.exception("Reading the knowledge base text failed", extra=fields)
         return SourceError("The text could not be read; the server's log says why.")
     figures = {"bytes": text.size, "characters": len(text.content)}
@@ -95,11 +95,11 @@ def _read(source: DataSource) -> Text | SourceError:
 
 
 class SourceError(Exception):
-    """The text cannot be had; the message is for the calling agent and tells no path."""
+    """The text is not available; the message is for the calling agent and contains no path."""
 
 
 class NotConfigured(SourceError):
-    """Nobody said where the text is: a state that an operator chose, not a fault."""
+    """No text is configured: the operator's choice, not a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +112,25 @@ class Text:
 
 
 class DataSource(Protocol):
-    """Holds one text."""
+    """The source of one text."""
 
     @property
     def name(self) -> str:
-        """What the operator knows it by, for the log: a path, a URL."""
+        """The operator's name of the source, for the log: a path, a URL."""
 
     def read(self) -> Text:
-        """The text. Blocks; must come to an end whatever it meets.
+        """Return the text. Blocks; must always come to an end.
 
         Raises:
-            SourceError: the text cannot be had.
+            SourceError: the text is not available.
         """
 
 
 class HeldText:
-    """What a source gave at the start, for as long as the process lives: the text, or why there is none.
+    """The result of reading the source at the start: the text, or the error.
 
-    A source is asked once. What changes in it afterwards shows after a restart, and a failure stays a
-    failure: an agent that has been told `unavailable` is never told otherwise by chance.
+    A source is read once. Later changes are visible after a restart, and a failure stays a failure:
+    `unavailable` is never followed by another answer in the same process.
     """
 
     def __init__(self) -> None:
@@ -138,15 +138,15 @@ class HeldText:
 
     @property
     def text(self) -> Text | None:
-        """The text, where there is one."""
+        """The text, if there is one."""
         return self.outcome if isinstance(self.outcome, Text) else None
 
 
 class TextFile:
     """The file at `path`, in strict UTF-8.
 
-    The content is the decoded bytes and nothing else: line endings stay as they are, and so does a
-    byte order mark (it is the character U+FEFF, and counts as one). `path` empty: none is configured.
+    The content is exactly the decoded bytes: line endings stay as they are, and so does a byte order mark (it
+    is the character U+FEFF, and counts as one). `path` empty: no file is configured.
     """
 
     def __init__(self, path: str, *, max_bytes: int = MAX_BYTES) -> None:
@@ -159,10 +159,10 @@ class TextFile:
         return self._path
 
     def read(self) -> Text:
-        """The file's text.
+        """Return the file's text.
 
         Raises:
-            SourceError: there is no file, or it is no regular file, too large, unreadable or not UTF-8.
+            SourceError: the file is missing, not a regular file, too large, unreadable or not UTF-8.
         """
         if not self._path:
             raise NotConfigured("No file is configured. Set KB_TEXT_FILE, or start with --file PATH.")
@@ -191,7 +191,7 @@ class TextFile:
 
 
 def _reason(error: Exception, name: str) -> str:
-    """The failure in words that an agent may read: the file's name, but not where it lies."""
+    """Return the failure in words that an agent may read: the file's name, but not its folder."""
     match error:
         case FileNotFoundError():
             return f"{name} does not exist."
@@ -209,7 +209,7 @@ def _reason(error: Exception, name: str) -> str:
 
 
 class TextInfo(msgspec.Struct, rename="camel"):
-    """What is known of the text without reading it."""
+    """The facts about the text that are known without reading it."""
 
     file_size_bytes: Annotated[int, Meta(ge=0, description="size of the file in bytes")]
     content_length: Annotated[
@@ -257,12 +257,12 @@ class GetKbInfoTool(Tool[NoArguments, KbInfo]):
     document_mark = "none"
 
     def __init__(self, held: HeldText, about: str) -> None:
-        """`about` says what the text is about."""
+        """`about` describes the text."""
         self._held = held
         self._about = about
 
     async def run(self, _arguments: NoArguments, call: Call) -> KbInfo:
-        """The facts; where there is no text, `unavailable` and zeros."""
+        """Return the facts; without a text, `unavailable` and zeros."""
         text = self._held.text
         call.log["kb_status"] = "available" if text else "unavailable"
         if text is None:
@@ -288,7 +288,10 @@ class GetKbContentTool(Tool[NoArguments, KbContent]):
         self._held = held
 
     async def run(self, _arguments: NoArguments, call: Call) -> KbContent:
-        """The text, or in words why there is none; a failure is a result, so that no client drops it."""
+        """Return the text, or the reason why it is missing.
+
+        A failure is a result, so that no client drops it.
+        """
         text = self._held.text
         if text is None:
             call.log["kb_status"] = "error"

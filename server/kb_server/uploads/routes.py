@@ -19,14 +19,14 @@ from kb_server.uploads.service import Uploads
 from kb_server.uploads.upload import UploadError
 
 PATH = "/uploads/{token}"
-"""Under which hosting must not log the token."""
+"""The path that hosting logs in place of the token."""
 
 _READ_BYTES = 1 << 18
 _MAX_TOKEN = 128
 
 
 def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
-    """The routes, served by what `uploads` gives when it is first needed."""
+    """Return the routes; `uploads` is called on the first request."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         token = request.match_info["token"][:_MAX_TOKEN]
@@ -74,5 +74,5 @@ async def _body(request: web.Request) -> AsyncIterator[bytes]:
 def _json(status: int, **members: Any) -> web.Response:
     response = web.Response(body=msgspec.json.encode(members), status=status, content_type="application/json")
     if status >= 400:
-        response.force_close()  # what may still arrive of a refused body is not worth reading
+        response.force_close()  # the rest of a refused body is not read
     return response

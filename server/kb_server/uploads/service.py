@@ -1,13 +1,13 @@
-"""Uploads: bytes from agents, staged on disk until they are whole, then streamed to the engine.
+"""Uploads: bytes from agents, staged on disk until they are complete, then streamed to the engine.
 
-kb_upload_start ---> start
-kb_upload_chunk ---> chunk  -.
-PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.send_file, streamed from disk
-kb_upload_finish --> finish -'         |
-kb_upload_abort, DELETE /uploads/... --+--> removed
+    kb_upload_start ---> start
+    kb_upload_chunk ---> chunk  -.
+    PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.send_file, streamed from disk
+    kb_upload_finish --> finish -'         |
+    kb_upload_abort, DELETE /uploads/... --+--> removed
 
-Blocking work is done in threads, one at a time an upload. The quota counts bytes that have arrived. What was
-only announced keeps nobody out; bytes that find no room are refused, and can be sent again.
+Blocking work is done in threads, one at a time per upload. The quota counts bytes that have arrived. An
+announced size reserves no room; bytes that do not fit are refused, and can be sent again.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ IDLE_SECONDS = 60.0
 """Time without a byte after which an upload gives way to another, where callers share their places."""
 TOKEN_BYTES = 32
 BLOCK_BYTES = MEBIBYTE
-"""What is written, read or hashed of a file at a time; a body that arrives has two of them in memory."""
+"""Block size for writing, reading and hashing files, in bytes; an arriving body has two in memory."""
 
 _SPARE_BYTES = 64 * MEBIBYTE
 _HOLD_AHEAD = 4 * MEBIBYTE
-"""What a body that has brought as much holds of the quota before the next bytes are there."""
+"""Bytes of the quota reserved ahead of a body, once it has brought as many."""
 _SWEEP_SECONDS = 15.0
 _MAKE_ROOM = "Finish an open upload, or abort one: DELETE on its upload_url, or kb_upload_abort (kb-extra)."
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What uploads may take, in bytes and seconds; `share_bytes` and `open_uploads` are of one caller."""
+    """Limits of uploads, in bytes and seconds; `share_bytes` and `open_uploads` are per caller."""
 
     file_bytes: int
     staging_bytes: int
@@ -87,7 +87,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A new upload; its `token` is given once and not kept."""
+    """A new upload; its `token` is returned once and not stored."""
 
     upload: Upload
     token: str
@@ -95,7 +95,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What has arrived so far, in bytes and chunks."""
+    """The received bytes and chunks."""
 
     bytes: int
     chunks: int
@@ -104,7 +104,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The engine's job. `job` is its first answer, None where an earlier call got that."""
+    """The engine's job. `job` is its first answer, None if an earlier call received it."""
 
     upload: Upload
     job_id: str
@@ -114,7 +114,7 @@ class Finished:
 class Uploads:
     """The uploads of one instance.
 
-    Raises (all methods but `close`): `UploadError`; `EngineFault` where the engine is asked.
+    Raises (all methods but `close`): `UploadError`; `EngineFault` if the engine is called.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Uploads:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stop sweeping and let go of the staging folder; the last worker of the instance removes it."""
+        """Stop sweeping and release the staging folder; the last worker of the instance removes it."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -141,10 +141,10 @@ class Uploads:
     async def start(
         self, new: NewUpload, caller: str, *, owner: str = ANYBODY, most_open: int | None = None
     ) -> Started:
-        """Begin an upload; refused where there is no room for its bytes now, though none is kept for it.
+        """Begin an upload; refused if there is no room for its bytes now, though no room is reserved.
 
-        `owner` alone may go on with it; where that is anybody, an idle upload gives way to the new one.
-        `most_open` is how many that caller may have open at once, where that is less than others may.
+        Only `owner` may continue it; without keys, an idle upload gives way to the new one. `most_open` is the
+        maximum number of open uploads of that caller, if it is lower than the general one.
         """
         if new.total_size is not None:
             check_size(new.total_size, self._limits.file_bytes)
@@ -174,7 +174,7 @@ class Uploads:
                     f"{mine} of your uploads are open; at most {most} may be. {_MAKE_ROOM}",
                     max_open=most,
                 )
-            # Of a file of unknown size the first byte.
+            # For a file of unknown size, admit the first byte.
             self._admit_bytes(ledger, upload.total_size or 1, caller)
 
         await self._open()
@@ -233,9 +233,9 @@ class Uploads:
         return await self._exclusively(upload_id, store)
 
     async def receive(self, token: str, announced: int | None, blocks: AsyncIterator[bytes]) -> Upload:
-        """Take the whole file from `blocks`; a body that breaks off leaves nothing behind.
+        """Receive the whole file from `blocks`; a body that breaks off is removed.
 
-        `announced` is the body's length in bytes where it is known beforehand.
+        `announced` is the body's length in bytes, if it is known beforehand.
         """
         await self._open()
         upload_id = await self._in_thread(partial(self._staging.by_token, token))
@@ -246,7 +246,8 @@ class Uploads:
             total_size = check_body(upload, entry.staged(), announced)
             if not entry.hold_receiving(receiving):
                 raise _receiving(upload.id)
-            # Looked for before the body comes, and held only as it arrives: one that drips keeps nobody out.
+            # Checked before the body comes, but reserved only as it arrives: a slow body does not block other
+            # uploads.
             self._hold(upload, 0, to_come=total_size)
             return upload, total_size
 
@@ -255,7 +256,7 @@ class Uploads:
             entry.adopt_body(unfinished)
 
         def discard() -> None:
-            unfinished.unlink(missing_ok=True)  # freeing it takes time
+            unfinished.unlink(missing_ok=True)  # freeing the space takes time
             self._hold(upload, 0)
 
         with Lock() as receiving:
@@ -284,7 +285,7 @@ class Uploads:
                         held = size if size <= _HOLD_AHEAD else min(total_size, size + _HOLD_AHEAD)
                         await self._in_thread(partial(self._hold, upload, held))
                     await file.write(batch)
-        except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
+        except (TimeoutError, FileNotFoundError) as error:  # it expired, or was aborted just now
             raise not_found(upload.id) from error
         except OSError as error:
             raise _unusable(error) from error
@@ -292,7 +293,10 @@ class Uploads:
             raise size_mismatch(total_size, size)
 
     async def finish(self, upload_id: str, end: End = UNSAID, *, owner: str = ANYBODY) -> Finished:
-        """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
+        """Hand the file to the engine; a repeated call returns the same job.
+
+        A failure leaves the upload unchanged.
+        """
         expected = check_sha256(end.sha256)
 
         def begin(entry: Entry) -> tuple[Upload, list[Path], int]:
@@ -333,7 +337,7 @@ class Uploads:
         return Finished(upload, job.id, job)
 
     async def abort(self, upload_id: str, *, owner: str | None = ANYBODY) -> Upload:
-        """Give up an upload that is open, with all that has arrived; a body on its way is refused."""
+        """Remove an open upload, with all received data; a body in transfer is refused."""
 
         def remove(entry: Entry) -> Upload:
             upload = self._changeable(entry, owner)
@@ -343,12 +347,12 @@ class Uploads:
         return await self._exclusively(upload_id, remove)
 
     async def abort_by_token(self, token: str) -> Upload:
-        """As `abort`, of the upload whose URL has this token."""
+        """Abort the upload whose URL has this token; see `abort`."""
         await self._open()
         return await self.abort(await self._in_thread(partial(self._staging.by_token, token)), owner=None)
 
     async def sweep(self) -> int:
-        """Remove the uploads whose time is over, but for those being worked on; how many."""
+        """Remove expired uploads, unless they are in use; return their number."""
 
         def remove_if_over(entry: Entry) -> bool:
             upload = entry.read()
@@ -365,7 +369,7 @@ class Uploads:
         return removed
 
     def _overdue(self) -> list[str]:
-        """The uploads whose time is over. An upload's deadline stays as it is, and is read once."""
+        """Return the expired uploads. An upload's deadline is constant, and read once."""
         deadlines = {}
         for upload_id in self._staging.ids():
             deadline = self._deadlines.get(upload_id)
@@ -386,7 +390,7 @@ class Uploads:
                 logger.exception("the staging folder could not be swept")
 
     def _admit_bytes(self, ledger: Ledger, more: int, caller: str) -> None:
-        """Whether `more` bytes of `caller` may arrive beside those that are there."""
+        """Check that `more` bytes of `caller` fit beside the staged ones."""
         held = [each.bytes for each in ledger.values() if each.caller == caller]
         if more > (left := self._limits.share_bytes - sum(held)):
             raise UploadError(
@@ -412,7 +416,7 @@ class Uploads:
             )
 
     def _hold(self, upload: Upload, size: int, *, to_come: int = 0) -> None:
-        """Let the upload hold `size` bytes, if there is room for them and for those `to_come`."""
+        """Reserve `size` bytes in all for the upload, if there is room for them and for `to_come` more."""
 
         def admit(ledger: Ledger) -> None:
             more = size + to_come - ledger[upload.id].bytes
@@ -429,7 +433,10 @@ class Uploads:
                 self._sweeper = asyncio.create_task(self._sweep_for_ever(), name="uploads-sweeper")
 
     async def _exclusively(self, upload_id: str, work: Callable[[Entry], T]) -> T:
-        """Run `work` in a thread, alone with the upload: the lock here keeps waiters out of the threads."""
+        """Run `work` in a thread, with exclusive access to the upload.
+
+        The lock here keeps waiting calls from occupying threads.
+        """
         await self._open()
         lock = self._locks.get(upload_id)
         if lock is None:
@@ -438,14 +445,14 @@ class Uploads:
             return await self._in_thread(partial(self._staging.with_entry, upload_id, work))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking `work`; a caller that is cancelled waits for its end, so that no lock is lost."""
+        """Run blocking `work`; a cancelled caller waits for its end, so that no lock is lost."""
         try:
             return await to_its_end(asyncio.to_thread(work))
         except OSError as error:
             raise _unusable(error) from error
 
     def _current(self, entry: Entry, owner: str | None) -> Upload:
-        """The upload, for its owner; None stands for whoever has its URL."""
+        """Return the upload for its owner; None stands for the holder of its URL."""
         upload = entry.read()
         if self._is_over(upload) or owner not in (None, upload.owner):
             raise not_found(upload.id)
@@ -461,7 +468,7 @@ class Uploads:
 
 
 def _decoded(index: int, data: str, expected: str | None) -> bytes:
-    """The bytes of a chunk; of its base64 nothing is skipped or guessed."""
+    """Return the bytes of a chunk from strict base64."""
     try:
         decoded = pybase64.b64decode(data, validate=True)
     except ValueError as error:
@@ -503,10 +510,10 @@ def _receiving(upload_id: str) -> UploadError:
 
 
 class WriteBehind:
-    """A new file at `path`: while some blocks of it are written in a thread, the next may be gathered.
+    """A new file at `path`: while a thread writes some blocks, the next ones may be gathered.
 
-    An asynchronous context, which is not left before the thread is done with the file. `write` and leaving
-    raise `OSError` where blocks could not be written, those of the call before among them.
+    An asynchronous context, which ends only after the thread has finished with the file. `write` and leaving
+    raise `OSError` if blocks could not be written, including the blocks of the previous call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -515,19 +522,19 @@ class WriteBehind:
         self._writing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        return self  # the file is made when there is something to write
+        return self  # the file is created with the first block
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the file; on the way of an exception, its own faults are passed over."""
+        """Close the file; after an exception, errors of closing are ignored."""
         with suppress(OSError) if kind is not None else nullcontext():
             try:
                 await self._settled()
             finally:
                 if self._file is not None:
-                    await to_its_end(asyncio.to_thread(self._file.close))  # writes what it still holds
+                    await to_its_end(asyncio.to_thread(self._file.close))  # writes the buffered data
 
     async def write(self, blocks: Sequence[bytes]) -> None:
-        """Append `blocks` as soon as those before are written."""
+        """Append `blocks` as soon as earlier blocks are written."""
         await self._settled()
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._append, blocks))
 
@@ -543,7 +550,7 @@ class WriteBehind:
 
 
 async def batches(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[list[bytes]]:
-    """The same blocks, so many together that they have `size` bytes: each is worth a trip to a thread."""
+    """Yield the blocks in batches of at least `size` bytes, so that each is worth a call of a thread."""
     batch: list[bytes] = []
     length = 0
     async for block in blocks:
@@ -557,7 +564,7 @@ async def batches(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[list
 
 
 async def read_blocks(paths: list[Path]) -> AsyncIterator[bytes]:
-    """The files' bytes one after the other, never more than a block in memory."""
+    """Yield the files' bytes one after the other, with at most one block in memory."""
     for path in paths:
         file = await asyncio.to_thread(path.open, "rb")
         try:

@@ -1,21 +1,21 @@
-"""The staging folder: what lies on disk of uploads, shared by the workers of one instance.
+"""The staging folder: the files of uploads on disk, shared by the workers of one instance.
 
     <home>/staging/                     0700
         <instance>/                     one running server; its workers share it
-            .alive                      each worker holds a shared lock on it while it lives
+            .alive                      each live worker holds a shared lock on it
             .quota                      locked while room is reserved
             token-<sha256>              the id of the upload whose URL has this token
             <upload id>/
-                .lock                   locked while its state is looked at or changed
-                .finishing  .receiving  locked for as long as that goes on
-                upload.json             what is known of it; replaced by renaming
-                chunk-<index>  body     written aside and renamed
-            done/<upload id>/           as above, handed over; who begins an upload need not look there
+                .lock                   locked while its state is read or changed
+                .finishing  .receiving  locked during the operation
+                upload.json             its record; replaced by renaming
+                chunk-<index>  body     written under another name and renamed
+            done/<upload id>/           the same, handed over; not searched when an upload begins
 
-A lock dies with its process. A folder whose `.alive` can be locked exclusively therefore belongs to
-nobody, and is removed by the next server that starts.
+A lock ends with its process. So a folder whose `.alive` can be locked exclusively has no server, and the next
+server that starts removes it.
 
-Everything here blocks; callers run it in a thread.
+All functions here block; callers run them in a thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TOKEN = "token-"  # noqa: S105 - the beginning of a file name
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What an open upload holds of the quota: the `bytes` of it that have arrived, for its `caller`."""
+    """The share of an open upload in the quota: `bytes` is the received size, for its `caller`."""
 
     caller: str
     deadline: float
@@ -77,7 +77,7 @@ class Lock:
         self.release()
 
     def acquire(self, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
-        """Lock `path`, which is made where it is missing; False where another holds it and `wait` is false.
+        """Lock `path`, which is created if missing; False if it is locked elsewhere and `wait` is false.
 
         Raises:
             OSError: its folder is gone, or cannot be written.
@@ -96,7 +96,7 @@ class Lock:
         return True
 
     def is_on(self, path: Path) -> bool:
-        """Whether the locked file is still the one at `path`."""
+        """True if the locked file is still the one at `path`."""
         if self._descriptor is None:
             return False
         try:
@@ -105,14 +105,14 @@ class Lock:
             return False
 
     def release(self) -> None:
-        """Let go, if held. Closing is enough: nothing else has this description of the file."""
+        """Release the lock, if held. Closing is enough: no other descriptor shares this open file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def remove_dead(root: Path) -> list[str]:
-    """Remove the folders of servers that no longer run; their names."""
+    """Remove the folders of servers that no longer run; return their names."""
     folders = list(root.iterdir()) if root.is_dir() else []
     return [folder.name for folder in folders if folder.is_dir() and _remove_if_dead(folder)]
 
@@ -123,7 +123,7 @@ def _remove_if_dead(folder: Path) -> bool:
             if not lock.acquire(folder / _ALIVE, wait=False):
                 return False
             shutil.rmtree(folder, ignore_errors=True)
-        except FileNotFoundError:  # somebody else removed it just now
+        except FileNotFoundError:  # removed by another process just now
             return False
     return True
 
@@ -135,14 +135,14 @@ class Entry:
         self.folder = folder
 
     def read(self) -> Upload:
-        """Raises `UploadError`: `upload_not_found`, where it was removed meanwhile."""
+        """Return the upload. Raises `UploadError`: `upload_not_found`, if it was removed meanwhile."""
         try:
             return msgspec.json.decode((self.folder / _RECORD).read_bytes(), type=Upload)
         except FileNotFoundError as error:
             raise not_found(self.folder.name) from error
 
     def write(self, upload: Upload) -> None:
-        """Replace what is known of the upload."""
+        """Replace the record of the upload."""
         _put(self.folder, _RECORD, msgspec.json.encode(upload))
 
     def put_chunk(self, index: int, data: bytes) -> None:
@@ -154,7 +154,7 @@ class Entry:
         unfinished.replace(self.folder / "body")
 
     def staged(self) -> Staged:
-        """What has arrived."""
+        """Return the sizes of the received chunks and body."""
         body = self.folder / "body"
         return Staged(
             chunks={_index(found): found.stat().st_size for found in self._chunks()},
@@ -162,30 +162,30 @@ class Entry:
         )
 
     def content(self) -> list[Path]:
-        """The files that make up the uploaded one, in order."""
+        """Return the parts of the file, in order."""
         body = self.folder / "body"
         return [body] if body.exists() else [Path(found) for found in sorted(self._chunks(), key=_index)]
 
     def state(self, upload: Upload) -> State:
-        """The state; finishing is a lock that somebody holds."""
+        """Return the state; finishing is a lock held by another call."""
         if upload.job_id is not None:
             return State.DONE
         return State.FINISHING if self._is_held(_FINISHING) else State.OPEN
 
     def is_receiving(self) -> bool:
-        """Whether a body is arriving just now."""
+        """True if a body is arriving now."""
         return self._is_held(_RECEIVING)
 
     def hold_finishing(self, lock: Lock) -> bool:
-        """Make the upload finishing for as long as `lock` is held; False where it is already."""
+        """Mark the upload as finishing while `lock` is held; False if it is already."""
         return lock.acquire(self.folder / _FINISHING, wait=False)
 
     def hold_receiving(self, lock: Lock) -> bool:
-        """Make the upload receiving for as long as `lock` is held; False where it is already."""
+        """Mark the upload as receiving while `lock` is held; False if it is already."""
         if not lock.acquire(self.folder / _RECEIVING, wait=False):
             return False
         for path in self.folder.iterdir():
-            if _UNFINISHED.fullmatch(path.name):  # of a process that died while it wrote
+            if _UNFINISHED.fullmatch(path.name):  # left by a process that died while writing
                 path.unlink(missing_ok=True)
         return True
 
@@ -207,7 +207,7 @@ class Staging:
         self._alive = Lock()
 
     def open(self) -> None:
-        """Make the folder and hold it.
+        """Create the folder and lock it.
 
         Raises:
             OSError: the data folder cannot be written.
@@ -218,19 +218,19 @@ class Staging:
             with suppress(FileNotFoundError):
                 self._alive.acquire(self.folder / _ALIVE, shared=True)
                 if self._alive.is_on(self.folder / _ALIVE):
-                    # Only now: until it is locked, another server may be removing what is in the folder.
+                    # Only now: until it is locked, another server may be removing the content of the folder.
                     (self.folder / _DONE).mkdir(exist_ok=True, mode=0o700)
                     return
                 self._alive.release()
-            # A server that started at the same moment took the new folder for a dead one: once more.
+            # A server that started at the same moment took the new folder for a dead one: try again.
 
     def close(self) -> None:
-        """Let go of the folder; the last one out removes it."""
+        """Release the folder; the last worker removes it."""
         self._alive.release()
         _remove_if_dead(self.folder)
 
     def create(self, upload: Upload, admit: Callable[[Ledger], None]) -> None:
-        """Add an upload, if `admit`, given what the open ones hold, does not raise."""
+        """Add an upload, unless `admit` raises for the shares of the open uploads."""
         with self._ledger() as ledger:
             admit(ledger)
             unfinished = self.folder / f".{upload.id}"
@@ -241,7 +241,7 @@ class Staging:
             ledger[upload.id] = Holding(caller=upload.caller, deadline=upload.deadline)
 
     def hold(self, upload_id: str, size: int, admit: Callable[[Ledger], None]) -> None:
-        """Let an open upload hold `size` bytes in all, if `admit`, given what each holds, does not raise.
+        """Reserve `size` bytes in all for an open upload, unless `admit` raises for the current shares.
 
         Raises:
             UploadError: `upload_not_found`, it was removed or has become done.
@@ -263,7 +263,7 @@ class Staging:
 
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:
-        """What the open uploads hold, written down again where the block ends well."""
+        """Yield the shares of the open uploads; saved unless the block raises."""
         path = self.folder / _LEDGER
         with Lock() as lock:
             lock.acquire(self.folder / ".quota")
@@ -275,15 +275,15 @@ class Staging:
                 path.unlink(missing_ok=True)
 
     def ids(self) -> list[str]:
-        """The uploads there are, done ones among them."""
+        """Return the ids of all uploads, including done ones."""
         folders = (self.folder, self.folder / _DONE)
         return [path.name for folder in folders for path in folder.iterdir() if _ID.fullmatch(path.name)]
 
     def with_entry(self, upload_id: str, work: Callable[[Entry], T]) -> T:
-        """Do `work` while nobody else touches the upload.
+        """Do `work` with exclusive access to the upload.
 
         Raises:
-            UploadError: `upload_not_found`, also where `upload_id` is no id.
+            UploadError: `upload_not_found`, also if `upload_id` is not a valid id.
         """
         while (folder := self._find(upload_id)) is not None:
             with Lock() as lock:
@@ -294,30 +294,31 @@ class Staging:
                         raise
                 if lock.is_on(folder / ".lock"):
                     return work(Entry(folder))
-            # While this one waited for the lock the upload was removed, or has become done: once more.
+            # While waiting for the lock the upload was removed, or has become done: try again.
         raise not_found(upload_id)
 
     def retire(self, entry: Entry) -> None:
-        """Put an upload that is done with the others, without its bytes; the last thing under its lock."""
+        """Move an upload to the done ones, without its bytes; the last step under its lock."""
         for path in entry.content():
             path.unlink(missing_ok=True)
         self._let_go(entry.folder.name)
         entry.folder.rename(self.folder / _DONE / entry.folder.name)
 
     def unfinished(self, upload_id: str) -> Path:
-        """A new name in the upload's folder, for a file that is not whole yet."""
+        """Return a new name in the upload's folder, for an incomplete file."""
         return self.folder / upload_id / f".{token_hex(8)}"
 
     def remove(self, entry: Entry, upload: Upload) -> None:
-        """Remove an upload with all that belongs to it."""
-        self._let_go(upload.id)  # first: a body that is arriving ends when it finds nothing held
+        """Remove an upload with all its files."""
+        self._let_go(upload.id)  # first: a body in transfer ends when it finds no reservation
         self._token_file(upload.token_sha256).unlink(missing_ok=True)
-        # Renamed first: who waits for its lock would make the lock's file anew in a folder half removed.
+        # Renamed first: a process that waits for the lock would create the lock file again in a partly
+        # removed folder.
         going = entry.folder.rename(self.folder / f".{upload.id}")
         shutil.rmtree(going, ignore_errors=True)
 
     def by_token(self, token: str) -> str:
-        """The id of the upload whose URL has this token.
+        """Return the id of the upload whose URL has this token.
 
         Raises:
             UploadError: `upload_not_found`; the token is not repeated.
@@ -328,7 +329,7 @@ class Staging:
         except FileNotFoundError:
             upload_id = ""
         upload = self.peek(upload_id) if upload_id else None
-        # The name of the file has matched; the comparison that counts takes the same time for any token.
+        # The name of the file has matched; the decisive comparison takes the same time for any token.
         if upload is None or not hmac.compare_digest(upload.token_sha256, digest):
             raise UploadError(
                 "upload_not_found",
@@ -338,11 +339,11 @@ class Staging:
         return upload_id
 
     def free_bytes(self) -> int:
-        """Room left on the disk."""
+        """Return the free bytes on the disk."""
         return shutil.disk_usage(self.folder).free
 
     def peek(self, upload_id: str) -> Upload | None:
-        """What is known of an upload at this moment, without its lock."""
+        """Return the current record of an upload, without its lock."""
         for _ in range(2):
             if (folder := self._find(upload_id)) is not None:
                 with suppress(UploadError):  # it has become done just now: look there
@@ -360,7 +361,7 @@ class Staging:
 
 
 def hash_token(token: str) -> str:
-    """What is kept of a token."""
+    """Return the stored form of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

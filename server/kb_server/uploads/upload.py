@@ -1,10 +1,10 @@
-"""An upload and the checks on it, pure: what lies on disk is passed to them.
+"""An upload and the checks on it, pure: the state on disk is passed to them.
 
 An upload is open, and takes chunks or one body, until a finish hands it to the engine; meanwhile it is
-finishing, and afterwards done, or open again where the engine did not take it. An abort removes one that is
-open. A finish of one that is done gives the same job; all else is refused unless it is open.
+finishing, and afterwards done, or open again if the engine did not accept it. An abort removes an open
+upload. Finishing a done upload returns the same job; all other operations are refused unless it is open.
 
-Only done is written down. Finishing is a lock that the finisher holds, so that a process that dies in the
+Only done is stored. Finishing is a lock held by the finishing process, so that a process that dies in the
 middle leaves an open upload behind and not a stuck one.
 """
 
@@ -31,10 +31,10 @@ _UNNAMEABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, surrogates, line and paragraph separators. Odd blanks are common in names."""
 
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that make a name read as another one."""
+"""Characters that make a name look like another one."""
 
 _UNSENDABLE = re.compile(r'"\s*;|;.*;')
-"""What readers of multipart forms take for the end of a name."""
+"""Sequences that some readers of multipart forms take for the end of a name."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAMED = 20
@@ -42,12 +42,12 @@ _LISTED = 100
 
 
 STATUS: Mapping[str, int] = {
-    "upload_not_found": 404,  # no such upload, or its time is over, or the server was started anew
-    "upload_finishing": 409,  # it is being handed to the engine just now
+    "upload_not_found": 404,  # no such upload, or it expired, or the server was restarted
+    "upload_finishing": 409,  # it is being handed to the engine
     "upload_done": 409,  # it was handed to the engine already
-    "upload_receiving": 409,  # its body is arriving at the upload URL just now
+    "upload_receiving": 409,  # its body is arriving at the upload URL
     "contradiction": 409,  # chunks and the upload URL exclude each other
-    "missing_chunks": 409,  # a gap between the chunks, or nothing at all (`missing`)
+    "missing_chunks": 409,  # a gap between the chunks, or no chunk at all (`missing`)
     "chunks_mismatch": 409,  # more chunks than announced (`chunks_received`)
     "size_mismatch": 409,  # another number of bytes than announced (`received_bytes`, `total_size`)
     "sha256_mismatch": 409,  # the bytes are not the announced ones
@@ -56,17 +56,17 @@ STATUS: Mapping[str, int] = {
     "body_malformed": 400,  # the body at the upload URL is not in its Content-Encoding
     "body_incomplete": 400,  # the body at the upload URL broke off
     "invalid_parameter": 422,  # a value does not fit (`parameter`)
-    "missing_required_parameter": 422,  # nothing says where the file ends (`parameter`)
+    "missing_required_parameter": 422,  # the end of the file is not given (`parameter`)
     "unsupported_format": 415,  # no engine takes this kind of file
     "chunk_too_large": 413,  # over the bytes of one chunk
     "size_exceeded": 413,  # more bytes than announced
     "upload_too_large": 413,  # over the bytes of one file
     "too_many_uploads": 429,  # too many open uploads of one caller
     "share_full": 429,  # too many bytes of one caller
-    "staging_full": 507,  # no room for more bytes until others are finished
+    "staging_full": 507,  # no room for more bytes until other uploads are finished
     "staging_failed": 507,  # the server cannot use its staging folder
 }
-"""What an upload can be refused for: codes, and the HTTP status of each at an upload URL."""
+"""The codes of refusals, and the HTTP status of each at an upload URL."""
 
 
 class UploadError(ToolError):
@@ -78,7 +78,7 @@ class UploadError(ToolError):
 
 
 def not_found(upload_id: str) -> UploadError:
-    """There is no such upload (any more)."""
+    """Return the error for an upload that does not exist (any more)."""
     return UploadError(
         "upload_not_found",
         f"Upload ID {upload_id[:80]!r} was not found: it never was, its time is over, or the server was "
@@ -88,7 +88,7 @@ def not_found(upload_id: str) -> UploadError:
 
 
 class State(StrEnum):
-    """Where an upload stands."""
+    """The state of an upload."""
 
     OPEN = "open"
     FINISHING = "finishing"
@@ -96,9 +96,9 @@ class State(StrEnum):
 
 
 class NewUpload(msgspec.Struct, frozen=True):
-    """What an upload is to be; `total_size` in bytes, None where it is told at the end.
+    """The description of a new upload; `total_size` in bytes, None if it is given at the end.
 
-    `tags` are all of the document's, `collection` the one of its collection.
+    `tags` are all tags of the document, `collection` is the name of its collection.
     """
 
     filename: str
@@ -112,11 +112,11 @@ class NewUpload(msgspec.Struct, frozen=True):
 
 
 class Upload(NewUpload, frozen=True, kw_only=True):
-    """What is known of an upload from its start on.
+    """The record of an upload.
 
-    `deadline` is a reading of the monotonic clock, `expires_at` the same moment for people. `token_sha256`
-    is all that is kept of the upload URL's token. Who shares a `caller` shares a quota; the upload is that of
-    `owner` alone. `job_id` is set when the engine has accepted the file.
+    `deadline` is a reading of the monotonic clock, `expires_at` the same moment for people. `token_sha256` is
+    the only stored form of the upload URL's token. Uploads of one `caller` share a quota; only `owner` may
+    use the upload. `job_id` is set when the engine has accepted the file.
     """
 
     id: str
@@ -130,20 +130,20 @@ class Upload(NewUpload, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What lies on disk of an upload: the size of each chunk by its index, and of the body, in bytes."""
+    """The received sizes of an upload, in bytes: of each chunk by its index, and of the body."""
 
     chunks: Mapping[int, int] = field(default_factory=dict)
     body: int | None = None
 
     @property
     def received(self) -> int:
-        """Bytes in all."""
+        """The received bytes in all."""
         return sum(self.chunks.values()) if self.body is None else self.body
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a finish says of the file: its bytes, their SHA-256, and how many chunks it was sent in."""
+    """The facts given by a finish: the file's size in bytes, its SHA-256, and its number of chunks."""
 
     total_size: int | None = None
     sha256: str | None = None
@@ -154,7 +154,7 @@ UNSAID = End()
 
 
 def check_open(state: State, upload_id: str) -> None:
-    """Whether an upload in this `state` can still be changed.
+    """Check that an upload in this `state` can still be changed.
 
     Raises:
         UploadError: `upload_finishing` or `upload_done`.
@@ -176,7 +176,7 @@ def check_open(state: State, upload_id: str) -> None:
 
 
 def check_size(total_size: int, most: int) -> None:
-    """Whether a file of so many bytes is taken, where `most` are the most.
+    """Check that a file of this size is accepted; `most` is the maximum.
 
     Raises:
         UploadError: `invalid_parameter` or `upload_too_large`.
@@ -197,9 +197,9 @@ def check_size(total_size: int, most: int) -> None:
 
 
 def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int) -> int:
-    """The bytes in all once a chunk of `size` bytes is stored; one of the same index is replaced.
+    """Return the total bytes after storing a chunk of `size` bytes; one of the same index is replaced.
 
-    `most` are the bytes of any file.
+    `most` is the maximum size of any file.
 
     Raises:
         UploadError: `contradiction`, `size_exceeded` or `upload_too_large`.
@@ -223,7 +223,7 @@ def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int
 
 
 def check_chunk_shape(index: int, size: int) -> None:
-    """Whether a chunk can be one of any upload.
+    """Check the index and the size of a chunk.
 
     Raises:
         UploadError: `chunk_too_large` or `invalid_parameter`.
@@ -245,7 +245,7 @@ def check_chunk_shape(index: int, size: int) -> None:
 
 
 def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
-    """The bytes of the body that may arrive at the upload URL; it has `announced` (None: not said).
+    """Return the size of the body at the upload URL; `announced` is its length, or None.
 
     Raises:
         UploadError: `upload_url_spent`, `contradiction` or `size_mismatch`.
@@ -274,7 +274,7 @@ def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
 
 
 def check_whole(upload: Upload, staged: Staged, end: End = UNSAID) -> None:
-    """Whether all bytes are there.
+    """Check that all bytes have arrived.
 
     Raises:
         UploadError: `missing_required_parameter`, `missing_chunks`, `chunks_mismatch` or `size_mismatch`.
@@ -307,7 +307,7 @@ def check_whole(upload: Upload, staged: Staged, end: End = UNSAID) -> None:
 
 
 def missing_chunks(staged: Staged, count: int | None = None) -> list[int]:
-    """The indexes that no chunk has, of `count` and up to the last that was sent; at least the first."""
+    """Return the missing indexes below `count` and below the last chunk sent; at least the first."""
     if staged.body is not None:
         return []
     end = max(max(staged.chunks, default=0) + 1, count or 0)
@@ -315,7 +315,7 @@ def missing_chunks(staged: Staged, count: int | None = None) -> list[int]:
 
 
 def size_mismatch(announced: int, received: int) -> UploadError:
-    """Another number of bytes than announced."""
+    """Return the error for a size that differs from the announced one."""
     remedy = "Send what is missing" if received < announced else "Send the right bytes"
     return UploadError(
         "size_mismatch",
@@ -327,7 +327,7 @@ def size_mismatch(announced: int, received: int) -> UploadError:
 
 
 def check_sha256(value: str | None) -> str | None:
-    """A SHA-256 in lower-case hexadecimal, or None where none was given.
+    """Return a SHA-256 in lower-case hexadecimal, or None if it is not given.
 
     Raises:
         UploadError: `invalid_parameter`.
@@ -338,7 +338,7 @@ def check_sha256(value: str | None) -> str | None:
 
 
 def sha256_mismatch(what: str, expected: str, actual: str) -> UploadError:
-    """The bytes are not the announced ones."""
+    """Return the error for bytes that differ from the announced ones."""
     return UploadError(
         "sha256_mismatch",
         f"The SHA-256 of {what} is {actual}, but {expected} was announced. Send it again.",
@@ -347,7 +347,7 @@ def sha256_mismatch(what: str, expected: str, actual: str) -> UploadError:
 
 
 def check_filename(filename: str) -> str:
-    """A bare file name. It is handed to the engine and never used as a path here.
+    """Return a bare file name. It is handed to the engine and never used as a path here.
 
     Raises:
         UploadError: `invalid_parameter`.
@@ -367,7 +367,7 @@ def check_filename(filename: str) -> str:
 
 
 def check_format(filename: str) -> None:
-    """Whether files of this kind are taken in: an engine would refuse another once it had arrived.
+    """Check that this kind of file is accepted: an engine would refuse it only after its arrival.
 
     Raises:
         UploadError: `unsupported_format`.

@@ -1,1 +1,1 @@
-"""What the messages mean: JSON-RPC, protocol eras, a hosted server. Nothing here imports aiohttp."""
+"""The protocol: JSON-RPC, protocol eras, a hosted server. Nothing here imports aiohttp."""

@@ -1,4 +1,4 @@
-"""Who sends a message, as far as the transport knows."""
+"""The sender of a message, as far as the transport knows it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ ANONYMOUS = "anonymous"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a caller is found to be. `payload` is the application's, and nobody else looks at it."""
+    """The authenticated identity of a caller.
+
+    `payload` belongs to the application; this package does not read it.
+    """
 
     name: str = ANONYMOUS
     payload: Any = None
 
 
 NOBODY = Identity()
-"""Where no token is needed."""
+"""The identity of callers that need no token."""
 
 
 class Connected:
-    """A connection that carries messages both ways, for what lasts as long as it does."""
+    """A connection that carries messages both ways, for state that lasts as long as the connection."""
 
     def __init__(self) -> None:
         self._endings: list[Callable[[], None]] = []
@@ -34,13 +37,13 @@ class Connected:
         self._endings.append(ending)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Call the callbacks: the connection has ended."""
         for ending in self._endings:
             ending()
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """What came beside a message. On stdio there are no headers, and the caller is anonymous.
+    """The context of a message. On stdio there are no headers, and the caller is anonymous.
 
     Handlers of a hosted server find it in `context.request`.
     """
@@ -52,18 +55,20 @@ class Caller(msgspec.Struct, frozen=True):
     address: str = ""
     identity: Identity = NOBODY
     connection: Connected | None = None
-    """None over HTTP, where every request comes on its own."""
+    """None over HTTP, where every request is independent."""
     recheck: Callable[[], Awaitable[Caller]] | None = None
-    """Finds out again who it is, for what lasts longer than its request; raises `Refusal` where its token
-    opens nothing any more. None where nothing lasts, and on stdio."""
+    """Authenticates the caller again, for work that outlasts its request; None if nothing does, and on stdio.
+
+    Raises `Refusal` if the token was revoked or has expired.
+    """
 
 
 @lru_cache(maxsize=256)
 def digest(token: str) -> str:
-    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
+    """Return 16 hexadecimal characters of the token's SHA-256, which identify it without storing it."""
     return hashlib.sha256(octets(token)).hexdigest()[:16]
 
 
 def octets(token: str) -> bytes:
-    """The bytes of a header's value: aiohttp decodes them so that they come back unchanged."""
+    """Return the bytes of a header's value: aiohttp decodes them so that they come back unchanged."""
     return token.encode("utf-8", "surrogateescape")

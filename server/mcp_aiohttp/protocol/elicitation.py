@@ -1,13 +1,13 @@
-"""Asking the person at the client for approval, in the way of the era that a call came in.
+"""Elicitation: asking the person at the client for approval, in the era of the call.
 
-| Era | How |
+| Era | Method |
 |---|---|
-| 2026-07-28 | the answer to the call is the question, and the call comes again with what the person said |
+| 2026-07-28 | the result of the call is the question, and the client repeats the call with the answer |
 | 2025-06-18, 2025-11-25 | a request to the client in the middle of the call, over stdio and WebSocket |
-| the same, over HTTP | not at all: without a session nothing is known of the client, and it cannot reply |
+| the same, over HTTP | not supported: without a session the client's capabilities are unknown |
 
-A question is recognised by its words when the call comes again: a reply to other words is none, and the
-question is put again. The client speaks for the person in either era, so that there is nothing to seal.
+A question is recognised by its text when the call is repeated: a reply to another text does not count, and
+the question is put again. The client speaks for the person in either era, so nothing has to be signed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pydantic import ValidationError
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 300.0
-"""How long a person may take while a call waits for the answer."""
+"""Maximum time that a call waits for a person's answer, in seconds."""
 
 Answer = Literal["accept", "decline", "cancel", "none"]
-"""`cancel`: the question was closed without a choice; `none`: the client gave no answer that can be used."""
+"""`cancel`: the question was closed without a choice; `none`: the client gave no usable answer."""
 
 _NOTHING_TO_FILL_IN: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class InputRequired(Exception):
-    """The call is to be answered with `result`; the client calls again once it has what is named there."""
+    """The call is to be answered with `result`; the client repeats it with the answers to its requests."""
 
     def __init__(self, requests: types.InputRequests) -> None:
         super().__init__("the client must ask first")
@@ -47,19 +47,19 @@ class InputRequired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whoever sits at the client of one call."""
+    """The person at the client of one call."""
 
     session: ServerSession
     request_id: types.RequestId | None
     is_modern: bool
     given: Mapping[str, Any]
-    """What the client has brought along, by question."""
+    """The answers sent by the client, by question."""
 
     @classmethod
     def of(
         cls, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> Person | None:
-        """Whom the client of this call can ask; None where it cannot, or did not say that it can."""
+        """Return the person at the client of this call, or None if the client did not declare elicitation."""
         session = context.session
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not _asks_by_form(session.client_capabilities) or not (modern or session.can_send_request):
@@ -67,7 +67,7 @@ class Person:
         return cls(session, context.request_id, modern, params.input_responses or {})
 
     async def answer(self, question: str) -> Answer:
-        """Whether the person approves of what `question` says will be done.
+        """Return the person's answer to `question`, which describes the intended action.
 
         Raises:
             InputRequired: the client has to ask first; let it out of the call.
@@ -93,6 +93,6 @@ class Person:
 
 
 def _asks_by_form(capabilities: types.ClientCapabilities | None) -> bool:
-    """An empty capability is that of the time before there were modes, when all were forms."""
+    """True if the client supports forms; an empty capability means forms, as before modes were introduced."""
     asks = capabilities.elicitation if capabilities is not None else None
     return asks is not None and (asks.form is not None or asks.url is None)

@@ -1,20 +1,20 @@
-"""Which protocol era a request belongs to.
+"""The protocol era of a request.
 
-2026-07-28 is stateless: each request carries its envelope in `params._meta`, repeated in routing
-headers that must agree with it. The handshake versions negotiate once and name the version in a header
-afterwards; here they are served without sessions, so any replica answers any request.
+2026-07-28 is stateless: each request carries its envelope in `params._meta`, repeated in routing headers that
+must agree with it. The handshake versions negotiate once and name the version in a header afterwards; here
+they are served without sessions, so any replica answers any request.
 
 | `MCP-Protocol-Version` | envelope in the body | served as |
 |---|---|---|
 | 2026-07-28 | any | 2026-07-28, by the SDK's ladder of checks |
 | 2025-11-25 | 2026-07-28 | 2026-07-28: claude.ai's connectors send exactly this pair |
-| other handshake version or none | any | refused, -32020 |
-| handshake version or none | none | that version; without a header 2025-03-26, as its transport says |
-| anything else | | refused, -32022 |
+| other handshake version or absent | any | refused, -32020 |
+| handshake version or absent | absent | that version; without a header 2025-03-26, as its transport says |
+| any other version | | refused, -32022 |
 
-In 2026-07-28 a tool can ask with `x-mcp-header` in its input schema that callers repeat arguments in headers,
-`Mcp-Param-*`, by which a proxy routes. A header that tells a proxy one thing while the body tells the tool
-another is refused, before the tool runs.
+In 2026-07-28 a tool can request with `x-mcp-header` in its input schema that callers repeat arguments in
+headers, `Mcp-Param-*`, by which a proxy routes. A header that tells a proxy one thing while the body tells
+the tool another is refused, before the tool runs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from mcp_aiohttp.protocol.jsonrpc import Refusal, Request
 _CONNECTOR_HEADER, _CONNECTOR_BODY = "2025-11-25", "2026-07-28"
 
 SchemaLookup = Callable[[str], Mapping[str, Any] | None]
-"""The input schema of a tool by name; None where there is nothing to compare."""
+"""Returns the input schema of a tool by name, or None if there is nothing to compare."""
 
 
 def declared_in(listing: list[dict[str, Any]]) -> SchemaLookup:
-    """The lookup for the tools that `tools/list` shows; it knows only those that ask for headers."""
+    """Return the lookup for the tools that `tools/list` shows; it holds only tools that declare headers."""
     schemas = {tool["name"]: tool["inputSchema"] for tool in listing if x_mcp_header_map(tool["inputSchema"])}
     return schemas.get
 
@@ -55,7 +55,7 @@ def declared_in(listing: list[dict[str, Any]]) -> SchemaLookup:
 def era_of(
     request: Request, version: str, headers: Mapping[str, str], schema_of: SchemaLookup | None
 ) -> InboundModernRoute | str:
-    """How `request`, sent at `version`, is served: by its checked envelope, or at a handshake version.
+    """Return the route of `request`, sent at `version`: its checked envelope, or a handshake version.
 
     Raises:
         Refusal: the envelope is incomplete, or body and headers disagree.
@@ -75,7 +75,7 @@ def era_of(
         raise refusal
     params = request.params or {}
     name, arguments = params.get("name"), params.get("arguments") or {}
-    # Malformed ones are refused by the call itself, in its own words.
+    # The call itself refuses malformed ones, with its own message.
     if request.method == "tools/call" and isinstance(name, str) and isinstance(arguments, dict):
         schema = schema_of(name) if schema_of is not None else None
         rejection = validate_mcp_param_headers(schema, arguments, headers) if schema is not None else None
@@ -90,13 +90,13 @@ def _refusal(rejection: InboundLadderRejection, error_type: str) -> Refusal:
 
 
 def envelope_version(request: Request) -> object | None:
-    """The version in the envelope of 2026-07-28, where the request has one."""
+    """Return the version in the envelope of 2026-07-28, or None without an envelope."""
     meta = request.params.get("_meta") if request.params else None
     return meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
 
 
 def _connector_headers(request: Request, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers as 2026-07-28 wants them: absent ones taken from the body, present ones left to agree."""
+    """Return the headers that 2026-07-28 requires: absent ones from the body, present ones unchanged."""
     wanted: dict[str, str] = {MCP_PROTOCOL_VERSION_HEADER: _CONNECTOR_BODY}
     wanted[MCP_METHOD_HEADER] = headers.get(MCP_METHOD_HEADER, request.method)
     name: Any = (request.params or {}).get(NAME_BEARING_METHODS.get(request.method, ""))
@@ -106,5 +106,5 @@ def _connector_headers(request: Request, headers: Mapping[str, str]) -> dict[str
 
 
 def header_mismatch(message: str) -> Refusal:
-    """What refuses a request whose headers disagree, with its body or among themselves."""
+    """Return the refusal of a request whose headers disagree with its body or among themselves."""
     return Refusal(400, HEADER_MISMATCH, "header_mismatch", message)

@@ -1,14 +1,14 @@
 """JSON-RPC 2.0 on the wire: bytes to messages, and answers to bytes.
 
-JSON read strictly: what two readers could read differently is refused.
+JSON is read strictly: input that two parsers could read differently is refused. This covers a key that occurs
+twice in one object, NaN, half a surrogate pair, and a number past 64 bits. Also refused are nesting that
+could exhaust a stack, and so many values that reading them would block the event loop.
 
-That is a key that comes twice in one object, NaN, half a surrogate pair, a number past 64 bits; and nesting
-that could exhaust a stack, and so many values that reading them would hold up everybody. There are two
-readers. The careful one is the standard library's with a check in each of its hooks; it finds the words of a
-refusal. The quick one is msgspec's, which takes a fifth of the time and is as strict but for two things that
-are looked into afterwards: it keeps the last of several values under one key, and integers of any length. Of
-a long body, such as a chunk of a file in base64, keys and colons are counted. A short one is encoded again:
-where that gives the same bytes, as of what most clients write, nothing was passed over.
+There are two readers. The careful one is the standard library's with a check in each of its hooks; it
+produces the message of a refusal. The quick one is msgspec's, which takes a fifth of the time. It is as
+strict, with two exceptions that are checked afterwards: it keeps the last of several values under one key,
+and integers of any length. In a long body, such as a chunk of a file in base64, keys and colons are counted.
+A short body is encoded again: if that gives the same bytes, as for most clients, nothing was lost.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 SERVER_ERROR = -32000
-"""The first of the codes that are left to servers: a method of its own cannot do its work."""
+"""The first of the codes reserved for servers: a method of the server's own failed."""
 
-# Ours, within the range that the protocol leaves to implementations.
+# This package's own codes, within the range that the protocol leaves to implementations.
 UNAUTHORIZED = -32010
 HOST_NOT_ALLOWED = -32011
 ORIGIN_NOT_ALLOWED = -32012
@@ -41,7 +41,7 @@ UNSUPPORTED_MEDIA_TYPE = -32014
 METHOD_NOT_ALLOWED = -32015
 BODY_TIMEOUT = -32016
 TOO_MANY_CALLS = -32017
-"""Answered only where one connection carries many calls at once; the connection goes on."""
+"""Used only where one connection carries many calls at once; the connection stays open."""
 BAD_HANDSHAKE = -32018
 SERVER_STOPPING = -32019
 TOO_MANY_CONNECTIONS = -32009
@@ -61,10 +61,10 @@ _CALL = "tools/call"
 # --- JSON, strictly -------------------------------------------------------------------------------
 
 MAX_DEPTH = 64
-"""How many arrays and objects may stand within one another."""
+"""Maximum nesting depth of arrays and objects."""
 
 MAX_VALUES = 100_000
-"""How many values a message may hold, counted by its commas and opening brackets."""
+"""Maximum number of values in a message, counted by its commas and opening brackets."""
 
 _TOO_DEEP = f"the message is nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset((dict, list))
@@ -79,26 +79,27 @@ _MANY_BRACKETS = 2_000
 _MANY_COMMAS = 20_000
 _MANY_COLONS = 1_000
 _SHORT = 1024
-"""Below, counting takes longer than it wins. In bytes, as what follows."""
+"""Length in bytes below which counting costs more than it saves; `_LONG` is in bytes too."""
 _LONG = 1 << 16
 
 
 class ParseError(ValueError):
-    """The bytes are not JSON that this server reads; the message says why and quotes nothing."""
+    """The bytes are not JSON that this server accepts; the message says why and quotes nothing."""
 
 
 def parse(body: bytes) -> Any:
-    """The JSON value in `body`.
+    """Return the JSON value in `body`.
 
     Raises:
-        ParseError: it is not UTF-8, not JSON, ambiguous, nested deeper than `MAX_DEPTH`, or too many values.
+        ParseError: it is not UTF-8, not JSON, ambiguous, nested deeper than `MAX_DEPTH`, or has too many
+            values.
     """
     value = _read_compact(body) if len(body) < _SHORT else _read_quickly(body)
     return _read_carefully(body) if value is _UNSETTLED else value
 
 
 async def parse_in_thread_if_long(body: bytes) -> Any:
-    """As `parse`; where that takes long it is done in a thread, so that others are answered meanwhile.
+    """Like `parse`, but parse a laborious body in a thread, so that the event loop stays responsive.
 
     Raises:
         ParseError: as for `parse`.
@@ -107,23 +108,23 @@ async def parse_in_thread_if_long(body: bytes) -> Any:
 
 
 def is_laborious(body: bytes) -> bool:
-    """Whether `body` may hold so many values that reading it takes long, while others should be answered."""
+    """True if `body` may hold so many values that parsing it would block the event loop too long."""
     if len(body) <= _MANY_BRACKETS:
-        return False  # too short for as many, as nearly all are
+        return False  # too short for so many, like nearly all
     return _openings(body, _MANY_BRACKETS) > _MANY_BRACKETS or _has_many_members(body)
 
 
 # --- quickly --------------------------------------------------------------------------------------
 
 _UNSETTLED: Any = object()
-"""In place of a value: the quick reader cannot tell whether it is one."""
+"""Returned in place of a value if the quick reader cannot decide."""
 
 
 def _read_compact(body: bytes) -> Any:
-    """The value in `body` where it is written as msgspec would write it, or `_UNSETTLED`."""
+    """Return the value in `body` if it is written as msgspec would write it, or `_UNSETTLED`."""
     if _openings(body, MAX_DEPTH) > MAX_DEPTH:
         return _UNSETTLED
-    # Counting all digits is far cheaper than looking for a run of them, and mostly enough.
+    # Counting all digits is far cheaper than searching for a run of them, and mostly enough.
     if len(body.translate(None, _NO_DIGITS)) >= _MAX_INTEGER_DIGITS and _LONG_INTEGER.search(body):
         return _UNSETTLED
     try:
@@ -134,11 +135,11 @@ def _read_compact(body: bytes) -> Any:
 
 
 def _read_quickly(body: bytes) -> Any:
-    """The value in `body`, or `_UNSETTLED`.
+    """Return the value in `body`, or `_UNSETTLED`.
 
-    A key is followed by a colon, so `body` has as many keys as it has colons outside of its strings. Where
-    that is the number of different keys that were read, none comes twice. Colons within strings are
-    counted in what was read; with an escaped one the two counts could not be compared.
+    A key is followed by a colon, so `body` has as many keys as it has colons outside of its strings. If that
+    is the number of distinct keys in the parsed value, no key occurs twice. Colons within strings are counted
+    in the parsed value; with an escaped colon the two counts could not be compared.
     """
     if _openings(body, MAX_DEPTH) > MAX_DEPTH or _has_many_members(body):
         return _UNSETTLED  # walking through it would take longer than reading it carefully
@@ -155,14 +156,14 @@ def _read_quickly(body: bytes) -> Any:
 
 
 def _keys_and_colons(value: Any) -> int:
-    """The keys in `value` and the colons in its strings, counted together.
+    """Return the number of keys in `value` plus the number of colons in its strings.
 
     Raises:
         OverflowError: it holds an integer past 64 bits.
     """
     found = 0
     waiting = [value]
-    for node in waiting:  # grows on the way
+    for node in waiting:  # grows during the loop
         kind = type(node)
         if kind is str:
             found += _count(node, ":", _MANY_COLONS)
@@ -178,24 +179,24 @@ def _keys_and_colons(value: Any) -> int:
 
 
 def _openings(body: bytes, enough: int) -> int:
-    """How many brackets open in `body`, those within strings too: a bound on its depth, and on its size.
+    """Return the number of opening brackets in `body`, strings included: a bound on its depth and size.
 
-    Counted exactly up to `enough`.
+    Exact up to `enough`.
     """
     return _count(body, b"[", enough) + _count(body, b"{", enough)
 
 
 def _has_many_members(body: bytes) -> bool:
-    """By its commas, those within strings too."""
+    """True if it has many commas, strings included."""
     return _count(body, b",", _MANY_COMMAS) > _MANY_COMMAS
 
 
 def _count(text: AnyStr, sign: AnyStr, enough: int) -> int:
-    """How often `sign` occurs in `text`; where it is more than `enough`, any number above that."""
+    """Return the number of `sign` in `text`; if it exceeds `enough`, any number above `enough`."""
     if len(text) < _LONG:
         return text.count(sign)
     found, at = 0, text.find(sign)
-    while at >= 0 and found <= enough:  # jumps over megabytes of base64, where count() looks at each byte
+    while at >= 0 and found <= enough:  # skips megabytes of base64, of which count() looks at each byte
         found += 1
         at = text.find(sign, at + 1)
     return found
@@ -231,10 +232,10 @@ def _read_carefully(body: bytes) -> Any:
 
 
 def _holds_too_many_values(body: bytes) -> bool:
-    """Whether reading the values would cost many times their bytes; a value follows a comma or a bracket.
+    """True if reading the values would cost many times their bytes; a value follows a comma or a bracket.
 
-    Those in strings count as well until there are too many: only then the strings are cut out, of which a
-    member has two at the most.
+    Commas and brackets in strings count as well until the limit is exceeded. Only then the strings are cut
+    out; a member has at most two.
     """
     if _separators(body) <= MAX_VALUES:
         return False
@@ -291,27 +292,27 @@ def _is_too_deep(value: Any) -> bool:
 
 
 class Refusal(Exception):
-    """Why a request gets no further: an HTTP status, and a JSON-RPC error in its answer.
+    """The refusal of a request: an HTTP status, and a JSON-RPC error in its answer.
 
     ```
     Refusal
-    ├── 401 unauthorized            no bearer token, or not the right one
-    ├── 403 insufficient_scope      a token of the right caller that may too little
-    ├── 503 authenticator_unavailable  whether a token does cannot be found out now
-    ├── 429 too_many_wrong_tokens   the address has sent so many that it has to wait
-    ├── 403 origin_not_allowed      a browser page of a stranger
-    ├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
-    ├── 405 method_not_allowed      only POST carries messages, or a WebSocket
-    ├── 406 not_acceptable          the answer is a stream, and the client takes none
-    ├── 426 upgrade_required        a WebSocket of another version
-    ├── 415 unsupported_media_type  the body is not announced as plain JSON
-    ├── 413 message_too_large       over the limit on one message
-    ├── 408 body_timeout            the body stopped coming
-    ├── 503 server_stopping         the server stops, and the body has not arrived whole
-    ├── 400 bad_handshake           a WebSocket cannot be opened so
-    ├── 503 too_many_connections    as many are in use as may be, in all or from one address
-    ├── 503 too_many_websockets     as many are open as may be, in all or from one address
-    └── 400 ...                     JSON-RPC's own codes: not JSON, not a request, versions that disagree
+    ├── 401 unauthorized               no bearer token, or not the right one
+    ├── 403 insufficient_scope         a token of the right caller that lacks a scope
+    ├── 503 authenticator_unavailable  the token cannot be checked now
+    ├── 429 too_many_wrong_tokens      the address has sent so many that it has to wait
+    ├── 403 origin_not_allowed         a browser page of another site
+    ├── 421 host_not_allowed           a name that is not this server's (DNS rebinding)
+    ├── 405 method_not_allowed         only POST carries messages, or a WebSocket
+    ├── 406 not_acceptable             the answer is a stream, and the client does not accept one
+    ├── 426 upgrade_required           a WebSocket of another version
+    ├── 415 unsupported_media_type     the body is not declared as plain JSON
+    ├── 413 message_too_large          over the limit on one message
+    ├── 408 body_timeout               the body stopped coming
+    ├── 503 server_stopping            the server stops, and the body has not arrived whole
+    ├── 400 bad_handshake              an invalid WebSocket handshake
+    ├── 503 too_many_connections       the limit on connections is reached, in total or for one address
+    ├── 503 too_many_websockets        the limit on WebSockets is reached, in total or for one address
+    └── 400 ...                        JSON-RPC's own codes: not JSON, not a request, versions that disagree
     ```
     """
 
@@ -340,7 +341,7 @@ class Refusal(Exception):
 
 
 class InvalidRequestError(ValueError):
-    """The JSON is not one JSON-RPC 2.0 message; `id` is the message's where it has a usable one."""
+    """The JSON is not one JSON-RPC 2.0 message; `id` is the message's id, or None if it has no usable one."""
 
     def __init__(self, message: str, request_id: RequestId | None = None) -> None:
         super().__init__(message)
@@ -361,7 +362,7 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response from the client, to a request of the server's; its members are as they came."""
+    """A response from the client to a request of the server; its members are unchanged."""
 
     id: RequestId | None
     result: Any = None
@@ -372,10 +373,10 @@ Message = Request | Notification | Reply
 
 
 def as_message(value: Any) -> Message:
-    """The JSON-RPC message that `value` is.
+    """Return the JSON-RPC message in `value`.
 
     Raises:
-        InvalidRequestError: it is none, or a batch.
+        InvalidRequestError: it is not a message, or is a batch.
     """
     if not isinstance(value, dict):
         raise InvalidRequestError("the message must be one JSON-RPC 2.0 object")
@@ -401,7 +402,7 @@ def as_message(value: Any) -> Message:
 
 
 def _arguments_in(text: str) -> Any:
-    """The arguments of a call that some clients send as JSON text; `text` where it is no object."""
+    """Return the arguments of a call that some clients send as JSON text; `text` if it is not an object."""
     try:
         arguments = parse(text.encode()) if text else {}
     except ParseError:
@@ -414,9 +415,10 @@ def result_bytes(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
 
 
 def error_data(code: int, data: Any) -> dict[str, Any]:
-    """`data` as every error here carries it: an `error_type`, and `details`, always an object.
+    """Return `data` in the form of every error here: an `error_type`, and `details`, always an object.
 
-    What the protocol itself puts into `data` stands there too, where its clients look for it.
+    Members that the protocol itself defines in `data` stay at the top level too, where its clients expect
+    them.
     """
     error_type = _ERROR_TYPES.get(code, "server_error")
     members = data if isinstance(data, dict) else {"details": data} if data else {}
@@ -429,7 +431,7 @@ def error_data(code: int, data: Any) -> dict[str, Any]:
 
 
 def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
-    """A response that carries an error; `request_id` None where the request's could not be read."""
+    """Return an error response; `request_id` is None if the id of the request could not be read."""
     error: dict[str, Any] = {"code": code, "message": message, "data": error_data(code, data)}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 MissingScope = Callable[[str, Caller], str]
-"""The scopes that a token needs to call the tool of this name, separated by blanks; "" if none would help."""
+"""Returns the scopes that a token needs to call a tool, separated by blanks; "" if no scope would help."""
 
 NotificationHandler = Callable[[Mapping[str, Any] | None, Caller], Awaitable[None]]
-"""Handles a notification by its params; raises nothing, for nobody waits for an answer."""
+"""Handles a notification by its params; must not raise, because a notification has no answer."""
 
 
 class HostedServer:
     """A server built with the official SDK, for any number of connections and paths.
 
-    `notifications` are what the handshake announces. `notification_handlers`, by method, take notifications
-    of the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced
-    in the handshake, of a server with `protocol.tasks.add_tasks`; `subscriptions` are those that were added
+    `notifications` is announced in the handshake. `notification_handlers`, by method, take notifications of
+    the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced in
+    the handshake, for a server with `protocol.tasks.add_tasks`; `subscriptions` is the object that was added
     to the server. `fast_path` answers plain calls past the SDK's kernel. `missing_scope` lets a client over
-    HTTP request a token with more scopes before a call is refused. Where tools of a low-level server declare
+    HTTP request a token with more scopes before a call is refused. If tools of a low-level server declare
     `x-mcp-header`, its `get_tool_input_schema` must be set.
     """
 
@@ -57,7 +57,7 @@ class HostedServer:
     ) -> None:
         if not isinstance(server, Server):
             # The one public way from an MCPServer to the server below it: the manager of its own HTTP
-            # application, which is built for that and not served.
+            # application, which is built for this purpose and not served.
             server.streamable_http_app()
             server = server.session_manager.app
         self.sdk: Server[Any] = server
@@ -65,23 +65,23 @@ class HostedServer:
         self.initialization.capabilities.tasks = tasks
         self._initialization_alone = self.initialization.model_copy(deep=True)
         if (resources := self._initialization_alone.capabilities.resources) is not None:
-            resources.subscribe = False  # what is announced to a client whose requests come on their own
+            resources.subscribe = False  # not announced to a client whose requests are independent
         self._subscriptions = subscriptions
         self.notification_handlers = dict(notification_handlers or {})
         self.fast_path = fast_path
         self.missing_scope = missing_scope
         self.lifespan_state: Any = None
-        """What the server's lifespan yielded."""
+        """The value yielded by the server's lifespan."""
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Enter the server's own lifespan; it must be entered before the first call."""
+        """Enter the server's own lifespan; required before the first call."""
         looking = nullcontext() if self._subscriptions is None else self._subscriptions.run()
         async with self.sdk.lifespan(self.sdk) as self.lifespan_state, looking:
             yield
 
     def stop(self) -> None:
-        """Let what would never end by itself end now."""
+        """End the streams, which would never end by themselves."""
         if self._subscriptions is not None:
             self._subscriptions.end_streams()
 
@@ -92,7 +92,7 @@ class HostedServer:
         request: Request,
         caller: Caller,
     ) -> tuple[bytes, int | None]:
-        """The JSON-RPC response to a request that came on its own, and where it is an error, its code."""
+        """Return the JSON-RPC response to an independent request, and its code if it is an error."""
         runner = ServerRunner(
             self.sdk, connection, self.lifespan_state, init_options=self._initialization_alone
         )

@@ -1,12 +1,11 @@
-"""One client on one connection that carries messages both ways: what stdio and WebSocket have in common.
+"""One client on one connection that carries messages both ways: the common part of stdio and WebSocket.
 
-The SDK drives the protocol, in the era that the client opens with: it runs calls side by side, cancels
-those that are given up, and reports progress. Reading is ours: a message is parsed as strictly as over HTTP,
-what is no message is answered with an error instead of dropped, and what is in flight is counted.
+The SDK drives the protocol, in the era that the client opens with: it runs calls concurrently, cancels calls
+on request, and reports progress. This module does the reading: a message is parsed as strictly as over HTTP,
+an invalid message is answered with an error instead of dropped, and the work in flight is counted.
 
-Plain calls pass by the SDK's loop. What the loop does for a call is done here in the same way: it runs beside
-others, ends without an answer where the client cancels it, and where the connection is closed during it, with
-an answer that says so.
+Plain calls bypass the SDK's loop, with the same behaviour: such a call runs concurrently, ends without an
+answer if the client cancels it, and is answered with an error if the connection is closed meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from mcp_aiohttp.protocol.kernel import HostedServer
 log = logging.getLogger(__name__)
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Writes a message; raises `anyio.BrokenResourceError` where nobody reads any more."""
+"""Writes a message; raises `anyio.BrokenResourceError` if the peer no longer reads."""
 
 _INITIALIZE, _INITIALIZED = "initialize", "notifications/initialized"
 _CANCELLED = "notifications/cancelled"
@@ -65,11 +64,11 @@ async def session(
     bounds: Bounds | None = None,
     write: Write | None = None,
 ) -> AsyncIterator[Session]:
-    """Serve `server` to the `caller` that reads `stream`, until the block is left; then cancel what runs.
+    """Serve `server` to the `caller` that reads `stream`, until the block is left; then cancel running calls.
 
-    Calls past `bounds` are refused, and any number is taken without. A client that opens with another request
-    than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
-    bytes where `stream` puts messages, plain calls take the fast path.
+    Calls past `bounds` are refused; without `bounds` there is no limit. A client that opens with another
+    request than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which
+    sends bytes to the client of `stream`, plain calls take the fast path.
     """
     connected = Connected()
     caller = msgspec.structs.replace(caller or Caller(), connection=connected)
@@ -102,28 +101,28 @@ class Session(ObjectSendStream[SessionMessage]):
     server: HostedServer
     stream: WriteStream[SessionMessage]
     loop: MemoryObjectSendStream[SessionMessage | Exception]
-    """Into the SDK's loop."""
+    """Sends to the SDK's loop."""
     tasks: TaskGroup
-    """Of what runs beside the loop."""
+    """Runs notification handlers and plain calls beside the loop."""
     caller: Caller
     bounds: Bounds | None
     write: Write | None
     _opened: bool = False
     _version: str | None = None
-    """The version that the connection speaks; None until that is settled."""
+    """The protocol version of the connection; None until it is negotiated."""
     _initialize_id: jsonrpc.RequestId | None = None
-    """Of the request that agrees on a version."""
+    """The id of the request that negotiates the version."""
     _plain: dict[jsonrpc.RequestId, anyio.CancelScope] = field(default_factory=dict)
-    """The plain calls that run."""
+    """The plain calls in flight."""
     _in_flight: dict[Hashable, int] = field(default_factory=dict)
-    """The bytes of each message by its id, or by a mark where it has none."""
+    """The size in bytes of each message in flight, by its id, or by a unique object for a notification."""
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Something that was in flight is over."""
+    """Set when work in flight ends."""
 
     async def take(self, data: bytes) -> None:
-        """Begin what the message in `data` asks for, or answer that it is none.
+        """Start the work of the message in `data`, or answer that it is invalid.
 
-        Returns before a call has ended, so that the next message can be taken meanwhile.
+        Return before a call has ended, so that the next message can be taken meanwhile.
         """
         try:
             message = jsonrpc.as_message(await jsonrpc.parse_in_thread_if_long(data))
@@ -142,12 +141,12 @@ class Session(ObjectSendStream[SessionMessage]):
     async def refuse(
         self, request_id: jsonrpc.RequestId | None, code: int, message: str, data: Any = None
     ) -> None:
-        """Answer with an error what is not taken, and so is not in flight."""
+        """Answer a message that is not accepted, and so is not in flight, with an error."""
         error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
         await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
     def recognise(self, caller: Caller) -> None:
-        """Serve what comes from now on as asked for by this caller; the connection stays the same."""
+        """Serve the following messages for this caller; the connection stays the same."""
         self.caller = msgspec.structs.replace(caller, connection=self.caller.connection)
 
     async def settled(self, seconds: float) -> None:
@@ -198,7 +197,7 @@ class Session(ObjectSendStream[SessionMessage]):
         )
 
     async def _open(self, request: jsonrpc.Request) -> None:
-        """Note the era of the first request, as the SDK sees it; where no handshake comes, open the loop."""
+        """Note the era of the first request, as the SDK does; open the loop if no handshake comes."""
         self._opened = True
         meta = request.params.get("_meta") if request.params else None
         if request.method == _INITIALIZE:
@@ -212,7 +211,7 @@ class Session(ObjectSendStream[SessionMessage]):
     async def _notification(self, notification: jsonrpc.Notification, size: int) -> None:
         handler = self.server.notification_handlers.get(notification.method)
         if handler is not None:
-            # Not by the SDK, which would run any number of them at once and tells nobody when they end.
+            # Not by the SDK, which would run any number at once and does not report their end.
             if self.bounds is not None and self._would_exceed(self.bounds, size):
                 log.info("Passed over a notification: too much is in flight")
                 return
@@ -227,7 +226,8 @@ class Session(ObjectSendStream[SessionMessage]):
             return
         if notification.method == _CANCELLED:
             given_up = cancelled_request_id_from_params(notification.params)
-            # A client may write an id as a number here and as a string there; the SDK has one key for both.
+            # A client may write an id as a number in one message and as a string in another; the SDK uses one
+            # key for both.
             if given_up is not None and (scope := self._plain.get(coerce_request_id(given_up))) is not None:
                 scope.cancel()
         await self._pass(
@@ -235,7 +235,7 @@ class Session(ObjectSendStream[SessionMessage]):
         )
 
     async def _reply(self, reply: jsonrpc.Reply) -> None:
-        """Hand a response to the call that waits for it; the loop passes over one that nobody waits for."""
+        """Hand a response to the call that waits for it; the loop ignores a response without one."""
         if reply.id is None:
             return
         answer: JSONRPCResponse | JSONRPCError
@@ -244,7 +244,7 @@ class Session(ObjectSendStream[SessionMessage]):
                 answer = JSONRPCResponse(jsonrpc="2.0", id=reply.id, result=reply.result)
             else:
                 answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
-        except ValidationError:  # who waits for it waits no longer
+        except ValidationError:  # let the waiting call fail
             unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is none of JSON-RPC")
             answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
         await self.loop.send(SessionMessage(answer))
@@ -262,14 +262,14 @@ class Session(ObjectSendStream[SessionMessage]):
         return len(in_flight) >= bounds.calls or sum(in_flight.values()) + size > bounds.bytes
 
     def _end(self, key: Hashable) -> None:
-        """The work of a message is over, answered or not."""
+        """Note that the work of a message has ended, answered or not."""
         self._in_flight.pop(key, None)
         self._ended.set()
 
     # --- plain calls ------------------------------------------------------------------------------
 
     def _starts_plain(self, request: jsonrpc.Request) -> bool:
-        """Run the call past the SDK's loop if it is a plain one."""
+        """Run the call past the SDK's loop and return True if it is a plain one."""
         fast_path, write = self.server.fast_path, self.write
         if fast_path is None or write is None or self._version is None:
             return False
@@ -279,7 +279,7 @@ class Session(ObjectSendStream[SessionMessage]):
         plain = fast_path.match(request, self._version, headers, self.caller)
         if plain is None:
             return False
-        # Known before it runs: the message that cancels it may have been read already.
+        # Registered before it runs: the message that cancels it may have been read already.
         scope = self._plain[coerce_request_id(request.id)] = anyio.CancelScope()
         self.tasks.start_soon(self._run_plain, fast_path, write, plain, scope)
         return True
@@ -294,7 +294,7 @@ class Session(ObjectSendStream[SessionMessage]):
                 answering = True
                 await write(body)
         except anyio.get_cancelled_exc_class():
-            if not answering:  # a second answer would be worse than none
+            if not answering:  # a second answer would be worse than no answer
                 with (
                     anyio.move_on_after(_LAST_WRITE_SECONDS, shield=True),
                     suppress(anyio.BrokenResourceError),

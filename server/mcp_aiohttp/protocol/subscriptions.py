@@ -1,17 +1,18 @@
-"""Subscriptions to resources, in the form of either era, over one look at what changed for all of them.
+"""Subscriptions to resources, in the form of either era, with one poll for all of them.
 
-| Era | How | Where |
+| Era | Method | Transport |
 |---|---|---|
-| 2026-07-28 | `subscriptions/listen`, whose answer is a stream until one side ends it | everywhere |
+| 2026-07-28 | `subscriptions/listen`, whose answer is a stream until one side ends it | all |
 | handshake versions | `resources/subscribe` and `resources/unsubscribe` | stdio and WebSocket |
-| the same, over HTTP | not at all: there is no connection that lasts | |
+| the same, over HTTP | not supported: there is no lasting connection | |
 
-While somebody watches something, the source is asked from time to time whether anything changed at all, and
-only then about each resource that is watched. A notification says that a resource is worth reading again, so
-that several changes may make one, and a client that reads slowly misses none in the end.
+While there are subscriptions, the source is polled for any change, and only after one for each watched
+resource. A notification says that a resource is worth reading again, so several changes may be merged into
+one, and a slow client still learns of the last state.
 
-A subscription outlives the check of its request: before anything is reported its caller is checked again, and
-what counts is what that caller sees. One look at a resource is for all who see the same.
+A subscription outlives the check of its request: its caller is authenticated again before each report, and
+the report depends on the current view of that caller. A resource is polled once for all callers with the same
+view.
 """
 
 from __future__ import annotations
@@ -41,43 +42,46 @@ log = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
 
 _Versions = dict[tuple[str, Hashable], Hashable | None]
-"""What was found in one look, by URI and view."""
+"""The versions found in one poll, by URI and view."""
 _UNKNOWN: Hashable = object()
-"""The version of a resource that was not looked at yet, or could not be."""
+"""The version of a resource that was not polled yet, or could not be."""
 _UNAVAILABLE = 503
-"""The status of a refusal that says nothing of the caller: who it is cannot be found out now."""
+"""The status of a refusal that is not the caller's fault: its token cannot be checked now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLimits:
     resources: int = 256
-    """Watched at once, by all clients of a server together; each is looked at when anything changed."""
+    """Maximum number of resources watched at once by all clients; each is polled after a change."""
     of_client: int = 64
-    """Of these, those of one connection or stream."""
+    """Maximum number of resources watched by one connection or stream."""
     streams: int = 256
-    """Open at once."""
+    """Maximum number of open streams."""
     seconds: float = 3.0
-    """Between two looks."""
+    """Time between two polls."""
 
 
 class WatchedResources(Protocol):
-    """What can be watched. What any method raises is logged, and asked again later."""
+    """The resources that can be watched.
+
+    An exception of any method is logged, and the poll is repeated later.
+    """
 
     async def state(self) -> Hashable:
-        """Another value whenever any resource may have changed, come or gone."""
+        """Return a value that differs whenever any resource may have been changed, added or removed."""
 
     def view(self, caller: Caller) -> Hashable:
-        """The same value for callers who see the same; raises `MCPError` for one who may see nothing."""
+        """Return a value that is equal for callers with the same view; `MCPError` if there is no access."""
 
     async def version(self, uri: str, view: Any) -> Hashable | None:
-        """Another value whenever this resource changed in a caller's view; None where it is not in it."""
+        """Return a value that differs whenever the resource changed in this view; None if it is not in it."""
 
     async def required(self, context: Context, uri: str) -> Hashable:
-        """The version in the caller's view. Raises `MCPError` where there is no such resource in it."""
+        """Return the version in the caller's view. Raises `MCPError` if the resource is not in it."""
 
 
 class Subscriptions:
-    """Who watches what on one server; `run` looks for changes."""
+    """The subscriptions of one server; `run` polls for changes."""
 
     def __init__(self, source: WatchedResources, limits: SubscriptionLimits | None = None) -> None:
         self._source = source
@@ -97,7 +101,7 @@ class Subscriptions:
         )
 
         async def discover(context: Context, _params: types.RequestParams) -> types.DiscoverResult:
-            # The SDK takes it that whoever serves streams reports everything on them.
+            # The SDK assumes that a server with streams reports changes of all lists.
             capabilities = server.get_capabilities(protocol_version=context.protocol_version)
             for each in (capabilities.tools, capabilities.prompts, capabilities.resources):
                 if each is not None:
@@ -112,7 +116,7 @@ class Subscriptions:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Look for changes until the block is left."""
+        """Poll for changes until the block is left."""
         looking = asyncio.create_task(self._look())
         try:
             yield
@@ -121,7 +125,7 @@ class Subscriptions:
             await asyncio.wait([looking])
 
     def end_streams(self) -> None:
-        """Let every stream end with its answer."""
+        """End every stream with its answer."""
         for stream in self._streams:
             stream.handler.close()
 
@@ -160,7 +164,7 @@ class Subscriptions:
         """Report changes of `uri` to `watcher` from now on.
 
         Raises:
-            MCPError: the caller has no such resource, or too much is watched.
+            MCPError: the caller has no such resource, or the limit of subscriptions is reached.
         """
         is_new = uri not in watcher.versions
         if is_new:
@@ -175,7 +179,7 @@ class Subscriptions:
             watcher.versions[uri] = version
 
     async def _begin_if_there(self, context: Context, stream: _Stream, uri: str) -> None:
-        """As `_begin`; the acknowledgement leaves out what the caller does not have."""
+        """Like `_begin`, but skip a missing resource: the acknowledgement leaves it out."""
         try:
             await self._begin(context, stream, uri)
         except MCPError as error:
@@ -183,10 +187,10 @@ class Subscriptions:
                 raise
 
     def _client(self, context: Context) -> _Client:
-        """The client at the connection of a request.
+        """Return the client at the connection of a request.
 
         Raises:
-            MCPError: the request came on its own.
+            MCPError: the request has no lasting connection.
         """
         caller = _caller_of(context)
         connection = caller.connection
@@ -205,14 +209,14 @@ class Subscriptions:
         return client
 
     def watch(self, uri: str) -> None:
-        """Count one more that watches `uri`. Raises `MCPError` where too much is watched."""
+        """Count one more watcher of `uri`. Raises `MCPError` if the limit is reached."""
         if uri not in self._watched and len(self._watched) >= self._limits.resources:
             raise _TooMany(self._limits.resources)
         self._watched[uri] += 1
         self._any.set()
 
     def leave(self, uri: str) -> None:
-        """One less watches `uri`."""
+        """Count one watcher of `uri` less."""
         self._watched[uri] -= 1
         if not self._watched[uri]:
             del self._watched[uri]
@@ -235,12 +239,12 @@ class Subscriptions:
             for watcher in (*self._clients.values(), *self._streams):
                 try:
                     await self._report(watcher, versions)
-                except Exception:  # the boundary: one subscriber must not hold up the others
+                except Exception:  # the boundary: one subscriber must not block the rest
                     log.warning("A subscriber cannot be notified", exc_info=True)
                     self._look_again()
 
     async def _report(self, watcher: _Watcher, versions: _Versions) -> None:
-        """Report what has changed for a watcher; one whose caller may see nothing any more is dropped."""
+        """Report changes to a watcher; drop it if its caller has lost access."""
         try:
             view = await self._view_of(watcher.caller)
         except (Refusal, MCPError) as refused:
@@ -266,13 +270,13 @@ class Subscriptions:
     async def _version(self, uri: str, view: Hashable) -> Hashable | None:
         try:
             return await self._source.version(uri, view)
-        except Exception:  # the boundary: whatever the source met, it is asked again
+        except Exception:  # the boundary: after any error of the source it is polled again
             log.warning("A resource that is watched cannot be looked at", exc_info=True)
             self._look_again()
             return _UNKNOWN
 
     def _look_again(self) -> None:
-        """Look at all again soon, whether or not anything else changes."""
+        """Poll all again soon, even without a further change."""
         self._state = object()
 
 
@@ -291,10 +295,10 @@ class _Watcher(ABC):
     """A connection or a stream with subscriptions."""
 
     caller: Caller
-    """As it was when it came."""
+    """The caller at the time of the subscription."""
     subscriptions: Subscriptions
     versions: dict[str, Hashable | None] = field(default_factory=dict, init=False)
-    """Of what it watches, as it was last reported."""
+    """The last reported version of each watched resource."""
 
     def add(self, uri: str, limit: int) -> None:
         if len(self.versions) >= limit:
@@ -308,7 +312,7 @@ class _Watcher(ABC):
             self.subscriptions.leave(uri)
 
     def drop(self) -> None:
-        """Report nothing any more."""
+        """Stop reporting."""
         for uri in list(self.versions):
             self.remove(uri)
 
@@ -319,7 +323,7 @@ class _Watcher(ABC):
 
 @dataclass(eq=False)
 class _Stream(_Watcher):
-    """A stream, with a bus of its own: what goes to one must not go to all."""
+    """A stream, with a bus of its own: its notifications must not go to all streams."""
 
     bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus, init=False)
     handler: ListenHandler = field(init=False)
@@ -337,7 +341,7 @@ class _Stream(_Watcher):
 
 @dataclass(eq=False)
 class _Client(_Watcher):
-    """A connection with subscriptions: its notifications leave one by one, and hold up nobody else's."""
+    """A connection with subscriptions: its notifications are sent one by one, and delay no other client."""
 
     session: ServerSession
     due: dict[str, None] = field(default_factory=dict, init=False)

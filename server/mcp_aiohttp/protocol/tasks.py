@@ -1,16 +1,16 @@
-"""Tasks of the protocol, in the form of either era, over work that is kept elsewhere.
+"""Tasks of the protocol, in the form of either era, over work that is stored by a `TaskSource`.
 
 | | 2025-11-25 | 2026-07-28, the extension `io.modelcontextprotocol/tasks` |
 |---|---|---|
-| a call becomes a task | where it has `task` | where the client has the extension, and the server likes |
+| a call becomes a task | if it has `task` | if the client has the extension, and the server chooses so |
 | `tasks/get` | the task | the task, and once it has ended its result |
-| `tasks/result` | waits for the end; the result of the call | none |
-| `tasks/list` | pages | none |
-| `tasks/cancel` | the task as it is then | an empty answer, also where there is nothing to cancel |
-| `tasks/update` | none | an empty answer: no task here asks for anything |
+| `tasks/result` | waits for the end; the result of the call | - |
+| `tasks/list` | pages | - |
+| `tasks/cancel` | the task as it is then | an empty answer, also if there is nothing to cancel |
+| `tasks/update` | - | an empty answer: no task here requests input |
 
-Nothing is kept here, so that a task outlives the server and is known to every replica. The SDK has the types
-of 2025-11-25 and dispatches neither: the methods are served as a server's own.
+No state is kept here, so a task outlives the server and is known to every replica. The SDK has the types of
+2025-11-25 and dispatches neither era: the methods are registered as the server's own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS, SERVER_ERROR
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 WITH_TASKS = "2025-11-25"
-"""The one version with a handshake that has tasks."""
+"""The only version with a handshake that has tasks."""
 RESULT_SECONDS = 600.0
-"""How long `tasks/result` waits; then the client has to come again."""
+"""Maximum time that `tasks/result` waits, in seconds; then the client has to repeat the request."""
 POLL_MS = 2_000
-"""How often a client is advised to look."""
+"""Polling interval suggested to clients, in milliseconds."""
 _LOOK_SECONDS = 20.0
 _REPORT_SECONDS = 0.5
 _LEAST_PROGRESS = 0.001
@@ -63,26 +63,26 @@ class TaskState:
 
 
 class TaskSource(Protocol):
-    """Where tasks are kept.
+    """The store of tasks.
 
-    Raises (all methods): `MCPError`; `INVALID_PARAMS` where there is no such task.
+    Raises (all methods): `MCPError`; `INVALID_PARAMS` if the task does not exist.
     """
 
     async def state(self, context: Context, task_id: str, wait: float = 0.0) -> TaskState:
-        """The task when it has ended, or as it is when `wait` seconds are over."""
+        """Return the task when it has ended, or its current state after `wait` seconds."""
 
     async def result(self, context: Context, task_id: str) -> dict[str, Any]:
-        """What `tools/call` would have answered, of a task that has ended."""
+        """Return the result that `tools/call` would have returned, for a task that has ended."""
 
     async def page(self, context: Context, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
-        """Some of the tasks, the newest first, and the cursor of more."""
+        """Return some of the tasks, the newest first, and the cursor of the next page."""
 
     async def cancel(self, context: Context, task_id: str) -> TaskState:
-        """End the task; `INVALID_PARAMS` where it has ended already."""
+        """Cancel the task; `INVALID_PARAMS` if it has ended already."""
 
 
 class TaskCreated(Exception):
-    """A call of 2025-11-25 became a task: `result` is the answer, which the SDK's models of a call refuse."""
+    """A call of 2025-11-25 became a task: `result` is the answer, which the SDK's models of a call reject."""
 
     def __init__(self, result: dict[str, Any]) -> None:
         super().__init__("the call goes on as a task")
@@ -90,26 +90,26 @@ class TaskCreated(Exception):
 
 
 def wants_task(context: Context, params: types.CallToolRequestParams) -> bool:
-    """Whether the call is to become a task: 2025-11-25 alone has that."""
+    """True if the call is to become a task; only 2025-11-25 has this parameter."""
     return context.protocol_version == WITH_TASKS and params.task is not None
 
 
 def takes_task(context: Context) -> bool:
-    """Whether the client of this call reads a task in place of the result."""
+    """True if the client of this call accepts a task in place of the result."""
     capabilities = context.session.client_capabilities
     declared = (capabilities.extensions if capabilities is not None else None) or {}
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in declared
 
 
 def created(context: Context, task: TaskState) -> dict[str, Any]:
-    """The answer to a call that became a task.
+    """Return the answer to a call that became a task.
 
     Raises:
-        TaskCreated: with that answer, where it must pass the SDK by; let it out of the handler.
+        TaskCreated: with that answer, if it must bypass the SDK's models; let it out of the handler.
     """
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return {"resultType": "task", **_modern(task)}
-    # Every task begins so in this version, however quick it was.
+    # In this version every task begins as "working", even if it has already ended.
     raise TaskCreated({"task": {**_of_2025(task), "status": "working"}})
 
 
@@ -137,7 +137,7 @@ def add_tasks(server: Server[Any], source: TaskSource) -> None:
 HANDSHAKE_CAPABILITY = types.ServerTasksCapability.model_validate(
     {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 )
-"""What a server with tasks announces in a handshake."""
+"""The capability that a server with tasks announces in a handshake."""
 
 
 async def _past_the_models(ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -207,7 +207,7 @@ class _Tasks:
 
 
 def _checked(context: Context, params: _OfTask) -> bool:
-    """Whether the request is of 2026-07-28.
+    """True if the request is of 2026-07-28.
 
     Raises:
         MCPError: its version has no tasks, its client did not declare them, or a header names another task.
@@ -222,7 +222,7 @@ def _checked(context: Context, params: _OfTask) -> bool:
 
 
 def _is_modern(context: Context) -> bool:
-    """As `_checked`, without a task."""
+    """Like `_checked`, without a task."""
     if context.protocol_version == WITH_TASKS:
         return False
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:

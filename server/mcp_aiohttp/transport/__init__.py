@@ -1,1 +1,1 @@
-"""How messages come and go: HTTP and WebSocket on aiohttp, stdin and stdout."""
+"""The transports: HTTP and WebSocket on aiohttp, stdin and stdout."""

@@ -1,6 +1,6 @@
-"""One MCP endpoint: a POST carries a message, a GET may become a WebSocket, everything else is refused.
+"""One MCP endpoint: a POST carries a message, a GET may become a WebSocket, all other requests are refused.
 
-The answer to a message is plain JSON, or a stream of events where there is more to say: it becomes
+The answer to a message is plain JSON, or a stream of events if there is more to send: it becomes
 `text/event-stream` with the first notification, or after some seconds of silence, so that no proxy takes the
 connection for dead. Until then a call can still end in plain JSON with an HTTP status of its own.
 """
@@ -58,14 +58,14 @@ from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets, hang_up
 
 DEFAULT_VERSION = "2025-03-26"
-"""The version of a request that names none, as the transport of 2025-06-18 and later says."""
+"""The assumed version of a request without one, as the transport of 2025-06-18 and later says."""
 BATCH_VERSION = "2025-03-26"
-"""The only version with JSON-RPC batches; 2025-06-18 took them out again."""
+"""The only version with JSON-RPC batches; 2025-06-18 removed them."""
 MAX_BATCH = 32
 
 _SERVED: tuple[str, ...] = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
 _CANCEL_SECONDS = 1.0
-"""How long a cancelled call may take to clean up when the server stops."""
+"""Maximum time that a cancelled call may take to clean up when the server stops, in seconds."""
 _STREAM = "text/event-stream"
 _STREAM_HEADERS = {
     hdrs.CONTENT_TYPE: _STREAM,
@@ -84,7 +84,7 @@ class McpEndpoint:
         places: SocketPlaces,
         caller_of: Callable[[web.Request], Awaitable[Caller]],
     ) -> None:
-        """`caller_of` finds out again who sent a request, for what lasts longer than it."""
+        """`caller_of` authenticates the sender of a request again, for work that outlasts the request."""
         self._server = server
         self._caller_of = caller_of
         self._sockets = WebSockets(server, options.sockets, places, caller_of)
@@ -97,7 +97,7 @@ class McpEndpoint:
         """Answer one HTTP request.
 
         Raises:
-            Refusal: it is no message that this endpoint takes.
+            Refusal: this endpoint does not accept the message.
         """
         if http.method != hdrs.METH_POST and asks_for_websocket(http):
             return await self._sockets.serve(http, self._limits.max_bytes)
@@ -140,7 +140,7 @@ class McpEndpoint:
                 "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
             )
-        if http.headers.get(hdrs.CONTENT_TYPE) != "application/json":  # as nearly all write it
+        if http.headers.get(hdrs.CONTENT_TYPE) != "application/json":  # the usual form
             if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
                 raise _wrong_type("Send the message as `Content-Type: application/json`.")
             if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
@@ -151,7 +151,7 @@ class McpEndpoint:
             raise _too_large(self._limits)
 
     def _check_scope(self, http: web.Request, request: Request) -> None:
-        """Let a client step up: its token lacks the scope of a tool, and another token can have it.
+        """Let a client step up if its token lacks the scope of a tool and another token can have it.
 
         Raises:
             Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
@@ -164,12 +164,12 @@ class McpEndpoint:
             raise refusal(403, words, self._resource.challenge(http.path, "insufficient_scope", words, scope))
 
     def stop(self, seconds: float) -> None:
-        """End streams; let the calls on WebSockets end within `seconds`, and the connections with them."""
+        """End streams; let the calls on WebSockets end within `seconds`, then close the connections."""
         self._server.stop()
         self._sockets.stop(seconds)
 
     async def drain(self, seconds: float) -> None:
-        """Let the calls whose clients have left end; after `seconds` cancel them."""
+        """Wait for the calls whose clients have left; after `seconds` cancel them."""
         if not self._detached:
             return
         _, late = await asyncio.wait(self._detached, timeout=seconds)
@@ -179,8 +179,8 @@ class McpEndpoint:
             await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
     async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
-        # As for every request: 2026-07-28 is cancelled with its stream, which closes when the client leaves;
-        # the handshake eras are not.
+        # A request of 2026-07-28 is cancelled with its stream, which closes when the client leaves; requests
+        # of the handshake eras go on.
         try:
             version = _header_version(http.headers, request)
             if (fast_path := self._server.fast_path) is not None:
@@ -208,8 +208,8 @@ class McpEndpoint:
         try:
             body = await fast_path.answer(request, http[CALLER])
             if request.modern and request.listing is None:
-                # One turn of the loop later, as where a task of its own comes between, so that answers that
-                # are ready together go out together: waking the client for each costs more than all of this.
+                # Wait one iteration of the event loop, so that answers that are ready together are sent
+                # together: waking the client for each costs more than the rest of this method.
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             await channel.close()
@@ -219,7 +219,10 @@ class McpEndpoint:
     async def _by_kernel(
         self, era: InboundModernRoute | str, exchange: Exchange, request: Request
     ) -> web.StreamResponse:
-        """Errors of 2026-07-28 carry the HTTP status of their code; a handshake version's status is 200."""
+        """Answer by the SDK's kernel.
+
+        Errors of 2026-07-28 have the HTTP status of their code; for a handshake version the status is 200.
+        """
         if isinstance(era, str):
             connection = Connection.from_envelope(era, None, None)
         else:
@@ -235,13 +238,13 @@ class McpEndpoint:
         return await exchange.answer(body, status)
 
     async def _notification(self, http: web.Request, notification: Notification) -> web.Response:
-        # The protocol's own concern sessions, of which there are none here.
+        # The protocol's own notifications concern sessions, which do not exist here.
         if (handler := self._server.notification_handlers.get(notification.method)) is not None:
             await handler(notification.params, http[CALLER])
         return web.Response(status=202)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Run `work` so that it goes on when the client leaves: in this era that is no cancel."""
+        """Run `work` to its end even if the client leaves: in the handshake eras leaving does not cancel."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()  # `asyncio.shield` costs more, in every call
         task = loop.create_task(work)
@@ -251,7 +254,7 @@ class McpEndpoint:
             if not ended.done():
                 ended.set_result(None)
             elif not task.cancelled():
-                task.exception()  # looked at, since the client has left: it is not to be reported as lost
+                task.exception()  # retrieved so that asyncio does not report it as lost: the client has left
 
         self._detached.add(task)
         task.add_done_callback(end)
@@ -259,7 +262,7 @@ class McpEndpoint:
         return task.result()
 
     async def _batch(self, http: web.Request, values: list[Any]) -> web.StreamResponse:
-        """The messages run one after the other."""
+        """Run the messages of a batch one after the other."""
         answers = [answer for value in values if (answer := await self._batched(http, value)) is not None]
         if not answers:
             return web.Response(status=202)
@@ -285,10 +288,10 @@ class McpEndpoint:
 
 
 class Channel:
-    """The way back of one HTTP request: writes its answer, plain or as a stream."""
+    """The response channel of one HTTP request: writes its answer, plain or as a stream."""
 
     def __init__(self, http: web.Request, keep_alive: float, *, streaming: bool = True) -> None:
-        """`keep_alive` is how long, in seconds, the answer may stay silent before it streams."""
+        """`keep_alive` is the time that the answer may stay silent before it streams, in seconds."""
         self._http = http
         by_name, self._at_all = False, False
         if streaming:
@@ -304,7 +307,7 @@ class Channel:
         )
 
     async def answer(self, body: bytes, status: int = 200) -> web.StreamResponse:
-        """End the exchange with the JSON-RPC response `body`; `status` counts where no stream has begun."""
+        """End the exchange with the JSON-RPC response `body`; `status` is ignored once a stream has begun."""
         await self.close()
         if self._stream is None:
             return web.Response(body=body, status=status, content_type="application/json")
@@ -317,7 +320,7 @@ class Channel:
         return self._stream
 
     async def close(self) -> None:
-        """Write nothing more; what is being written ends first."""
+        """Stop writing, after the event that is being written."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -342,7 +345,10 @@ class Channel:
                 self._hang_up()
 
     def _hang_up(self) -> None:
-        """The client left, or no longer reads; in the handshake era the work goes on without it."""
+        """Close the connection to a client that left or no longer reads.
+
+        In the handshake eras the work goes on without it.
+        """
         self._ended = True
         if self._http.transport is not None:
             hang_up(self._http.transport)
@@ -359,7 +365,7 @@ class Channel:
 class Exchange(Channel):
     """A channel that is the SDK's dispatch context as well."""
 
-    can_send_request = False  # stateless: a client's reply would have nowhere to arrive
+    can_send_request = False  # stateless: there is no way for a client's reply
 
     def __init__(
         self,
@@ -383,7 +389,7 @@ class Exchange(Channel):
     async def send_raw_request(
         self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        """There is no way back to the client.
+        """Refuse: there is no back channel to the client.
 
         Raises:
             NoBackChannelError: always.
@@ -393,7 +399,7 @@ class Exchange(Channel):
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, _opts: CallOptions | None = None
     ) -> None:
-        """Send a notification on the answer's stream; dropped where the client takes no stream."""
+        """Send a notification on the answer's stream; dropped if the client does not accept a stream."""
         if self._at_all:
             await self._write(_event(notification_bytes(method, params)))
 
@@ -414,7 +420,7 @@ def _accept_of(http: web.Request) -> str:
 
 @lru_cache(maxsize=64)  # a client sends the same header with every request
 def _accepts(accept: str) -> tuple[bool, bool]:
-    """Whether a stream is accepted by name, and whether at all; no Accept header accepts everything."""
+    """Return (accepted by name, accepted at all) for a stream; no Accept header accepts everything."""
     ranges = [value.split(";")[0].strip().lower() for value in accept.split(",")]
     by_name = _STREAM in ranges or "text/*" in ranges
     return by_name, by_name or "*/*" in ranges or ranges == [""]
@@ -425,17 +431,17 @@ def _event(body: bytes) -> bytes:
 
 
 def _header_version(headers: CIMultiDictProxy[str], request: Request | None = None) -> str:
-    """The protocol version that the headers name; they came with `request`, or with no request.
+    """Return the protocol version in the headers; `request` is the message that they came with, if any.
 
     Raises:
-        Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
+        Refusal: 400, the version is not one that this server speaks, or a routing header occurs twice.
     """
     for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
         if len(headers.getall(name, ())) > 1:
             raise header_mismatch(f"The header {name} comes more than once.")
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_VERSION)
     if version not in _SERVED:
-        # A caller of 2026-07-28 learns what `server/discover` tells it.
+        # A caller of 2026-07-28 gets the versions that `server/discover` gives.
         modern = request is not None and envelope_version(request) is not None
         refusal = Refusal(
             400, UNSUPPORTED_PROTOCOL_VERSION, "unsupported_protocol_version", "Unsupported protocol version"
@@ -447,12 +453,12 @@ def _header_version(headers: CIMultiDictProxy[str], request: Request | None = No
 
 
 async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
-    """The whole body; reading stops at the limit.
+    """Return the whole body; reading stops at the limit.
 
     Raises:
-        Refusal: 413 over the limit, 408 where it stopped coming, 400 where its framing is broken.
+        Refusal: 413 over the limit, 408 if it stopped coming, 400 if its framing is broken.
     """
-    if request.content.is_eof():  # came whole with its headers, as nearly all do
+    if request.content.is_eof():  # came whole with its headers, as nearly always
         body = request.content.read_nowait()
         if len(body) > limits.max_bytes:
             raise _too_large(limits)
@@ -486,7 +492,7 @@ def _too_large(limits: BodyLimits) -> Refusal:
 
 
 def _broken(status: int, code: int, error_type: str, message: str, **details: int) -> Refusal:
-    # The rest of the body is not wanted, so the connection cannot carry another request.
+    # The rest of the body is not read, so the connection cannot carry another request.
     return Refusal(status, code, error_type, message, close=True, details=details)
 
 

@@ -1,13 +1,13 @@
-"""The HTTP application: MCP servers by path, probes, and the checks that stand before every handler.
+"""The HTTP application: MCP servers by path, probes, and the checks before every handler.
 
 ```
 request ─▶ Gate: token (MCP paths), Host and Origin ─▶ McpEndpoint ─▶ fast path, or the SDK's kernel
-                                                  ─▶ a route that you added
+                                                     ─▶ a route that you added
 ```
 
-Routes that are added to the application pass the check of Host and Origin, and not that of the token: they
-may carry credentials of their own. `await app[GATE].tokens.require(request)` demands one. What is to stand
-before the gate is inserted before the application's other middlewares.
+Routes that are added to the application pass the check of Host and Origin, but not that of the token: they
+may carry credentials of their own. `await app[GATE].tokens.require(request)` demands one. A middleware that
+is to run before the gate is inserted before the application's other middlewares.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Stopping:
-    """When calls in flight are cancelled, in the loop's time; None until the server stops."""
+    """The time of the event loop at which calls in flight are cancelled; None until the server stops."""
 
     deadline: float | None = None
 
@@ -46,12 +46,12 @@ class Stopping:
 
 
 STOPPING = web.AppKey("STOPPING", Stopping)
-"""Set by what runs the application, read by what lets its calls end."""
+"""Set by the runner of the application, read by the code that lets its calls end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether calls can be served now, and if not, why."""
+    """True if calls can be served now, with the reason if not."""
 
     ready: bool
     reason: str = ""
@@ -68,12 +68,12 @@ def build_app(
     ready: Callable[[], Awaitable[Readiness]] = always_ready,
     root: Callable[[web.Request], Awaitable[web.Response | None]] | None = None,
 ) -> web.Application:
-    """The application that serves `servers`, by path; `ready` answers `/readyz`.
+    """Return the application that serves `servers`, by path; `ready` answers `/readyz`.
 
-    `root` answers `/`. Where it gives None, and without it, that is where things are, in JSON.
+    `root` answers `/`. If it returns None, or is absent, the answer is a list of the paths, in JSON.
 
-    Run it with `mcp_aiohttp.transport.http.serve`: a response that a client no longer reads cancels its
-    call only where the runner cancels handlers.
+    Run it with `mcp_aiohttp.transport.http.serve`: a response that a client no longer reads cancels its call
+    only if the runner cancels handlers.
     """
     options = options or HostingOptions()
     proxies = TrustedProxies(options.trusted_proxies)
@@ -104,7 +104,7 @@ def build_app(
             for server in dict.fromkeys(servers.values()):
                 await stack.enter_async_context(server.lifespan())
             yield
-            # Before the servers close what these calls still use.
+            # Before the servers close resources that these calls still use.
             for endpoint in endpoints.values():
                 await endpoint.drain(app[STOPPING].seconds_left())
 
@@ -116,7 +116,7 @@ def build_app(
 
 
 def spellings(path: str) -> Sequence[str]:
-    """The paths at which an endpoint answers: its own, and the same with a slash, which some clients add."""
+    """Return the paths of an endpoint: its own, and the same with a slash, which some clients add."""
     return (path, f"{path}/") if path and not path.endswith("/") else (path,)
 
 
@@ -150,36 +150,38 @@ def _add_probes(
 
 
 def _add_metadata(app: web.Application, gate: Gate) -> None:
-    """Say how to get a token, for each MCP path and for the server as a whole."""
+    """Serve the metadata of how to get a token, for each MCP path and for the whole server."""
     if (resource := gate.tokens.resource) is None:
         return
     served = (each for path in gate.guarded.values() for each in spellings(path))
     for path in ("", *served):
 
         async def metadata(_request: web.Request, path: str = path) -> web.Response:
-            # For anybody, browsers of other origins among them: nothing in it is a secret.
+            # Public, also for browsers of other origins: nothing in it is a secret.
             headers = {hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.CACHE_CONTROL: "max-age=300"}
             return web.json_response(resource.metadata(path), headers=headers)
 
         gate.open.add(metadata)
-        for place in {f"{METADATA}{path}", resource.metadata_path(path)}:  # a proxy may take a prefix away
+        for place in {f"{METADATA}{path}", resource.metadata_path(path)}:  # a proxy may strip a prefix
             app.router.add_get(place, metadata)
 
 
 # --- running it -----------------------------------------------------------------------------------
 
 DRAIN_SECONDS = 10.0
-"""How long calls in flight may take to end when the server stops."""
+"""Maximum time that calls in flight may take to end when the server stops, in seconds."""
 IDLE_SECONDS = 75.0
-"""How long a connection without a request stays open."""
+"""Maximum time that a connection without a request stays open, in seconds."""
 MAX_HEADER_BYTES = 17 * 1024
-"""The longest header, in bytes: a token with the groups of its subject has up to 16 KB."""
+"""Maximum size of a header, in bytes: a token with the groups of its subject has up to 16 KB."""
 LINGER_SECONDS = 2.0
-"""How long a body that was refused is read on: a connection closed while its sender still sends is reset, and
-the answer may be lost."""
+"""Maximum time that a refused body is read on, in seconds.
+
+A connection closed while its sender still sends is reset, and the answer may be lost.
+"""
 
 Listen = Callable[[web.AppRunner, str, int], AbstractAsyncContextManager[tuple[str, int]]]
-"""Takes connections for a runner on an address and port until it is left; yields the address and port."""
+"""Accepts connections for a runner on an address and port until it is left; yields the address and port."""
 
 
 class CannotListen(OSError):
@@ -220,9 +222,9 @@ async def serve(
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`; then let calls in flight end and return.
 
-    `port` 0 takes a free one; `on_bound` learns the address listened on. Calls still running after
-    `drain_seconds` are cancelled. `listen` is how connections are taken; `connection_log` is where aiohttp
-    reports what is wrong with one. A second signal ends the process at once.
+    `port` 0 takes a free one; `on_bound` is called with the address listened on. Calls still running after
+    `drain_seconds` are cancelled. `listen` accepts the connections; to `connection_log` aiohttp reports
+    faults of a connection. A second signal ends the process at once.
 
     Raises:
         PortInUse: another process listens there.
@@ -233,9 +235,9 @@ async def serve(
     async def set_deadline(app: web.Application) -> None:
         app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
 
-    app.on_shutdown.insert(0, set_deadline)  # the first: others ask how long they have
-    # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
-    # accesses is off because a URL may carry a one-time token.
+    app.on_shutdown.insert(0, set_deadline)  # first, because later handlers read the deadline
+    # Cancelling handlers makes a closed response stream end its call (2026-07-28). The access log is off
+    # because a URL may carry a one-time token.
     runner = web.AppRunner(
         app,
         handle_signals=False,

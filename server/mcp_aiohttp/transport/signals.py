@@ -1,4 +1,4 @@
-"""Stopping on signals: the first asks, the second does not wait."""
+"""Stopping on signals: the first requests a stop, the second takes effect at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Call `stop` on the first SIGTERM or SIGINT; the second does what it did before.
+    """Call `stop` on the first SIGTERM or SIGINT; the second has its previous effect.
 
     Does nothing outside the main thread, where signals cannot be handled.
     """
@@ -22,7 +22,7 @@ def on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
 
     def restore() -> None:
         for number, handler in before.items():
-            # Only the loop's own handler is taken away, and only once: another may stand there since.
+            # Only the loop's own handler is removed, and only once: another may have been installed since.
             if loop.remove_signal_handler(number) and handler is not None:
                 signal.signal(number, handler)
 

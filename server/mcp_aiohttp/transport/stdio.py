@@ -25,7 +25,7 @@ from mcp_aiohttp.transport.signals import on_stop_signal
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS = 5.0
-"""How long calls in flight may take to end once stdin has ended: a shell pipe wants its answers."""
+"""Maximum time that calls may take once stdin has ended, in seconds: a shell pipe expects its answers."""
 
 _PIECE_BYTES = 1 << 18
 
@@ -33,8 +33,8 @@ _PIECE_BYTES = 1 << 18
 async def serve_stdio(server: HostedServer, *, max_line_bytes: int = MAX_MESSAGE_BYTES) -> None:
     """Serve `server` on this process's stdin and stdout until stdin ends.
 
-    SIGTERM and SIGINT end it too, and so does a client that closes its end of stdout. The server's
-    lifespan is left in every case. What is printed by accident goes to stderr, never to the client.
+    SIGTERM and SIGINT end it too, and so does a client that closes its end of stdout. The server's lifespan
+    is left in every case. Accidental prints go to stderr, never to the client.
     """
     async with server.lifespan():
         log.info("Serving on stdio", extra={"server": server.sdk.name})
@@ -47,7 +47,7 @@ async def serve_stdio(server: HostedServer, *, max_line_bytes: int = MAX_MESSAGE
 
 
 async def _serve(server: HostedServer, max_line_bytes: int) -> None:
-    # The SDK's own reader gets nothing to read: it drops what it cannot parse, of any length.
+    # The SDK's own reader gets no input: it drops messages that it cannot parse, of any length.
     with _private_stdin() as stdin:
         async with stdio_server(stdin=anyio.wrap_file(StringIO())) as (unread, write):
             await unread.aclose()
@@ -63,7 +63,7 @@ async def _serve(server: HostedServer, max_line_bytes: int) -> None:
 
 
 async def _lines(pieces: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes | None]:
-    """Lines without their ends, blank ones left out; None for one longer than `limit`, which is not kept."""
+    """Yield lines without their ends, without blank ones; None for one longer than `limit`."""
     kept: list[bytes] = []
     length = 0
     async for piece in pieces:
@@ -80,16 +80,16 @@ async def _lines(pieces: AsyncIterator[bytes], limit: int) -> AsyncIterator[byte
 
 
 async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
-    """What `descriptor` gives until it ends, without a thread and without making it non-blocking."""
+    """Yield the data of `descriptor` until its end, without a thread and without making it non-blocking."""
     loop = asyncio.get_running_loop()
 
     def read(piece: asyncio.Future[bytes]) -> None:
         if piece.done():
-            return  # reported readable a second time before the first was looked at
+            return  # reported readable a second time before the first was handled
         try:
             piece.set_result(os.read(descriptor, _PIECE_BYTES))
         except OSError:
-            piece.set_result(b"")  # a terminal that went away reads as the end
+            piece.set_result(b"")  # a vanished terminal reads as the end
 
     while True:
         piece: asyncio.Future[bytes] = loop.create_future()
@@ -108,7 +108,7 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
 
 @contextmanager
 def _private_stdin() -> Iterator[int]:
-    """A descriptor of our own for stdin, whose number leads nowhere meanwhile: a child must not read it."""
+    """Yield a private descriptor for stdin, and open the null device as stdin: a child must not read it."""
     own = os.dup(0)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     try:

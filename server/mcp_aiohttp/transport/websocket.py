@@ -1,22 +1,22 @@
-"""MCP over WebSocket (RFC 6455): a connection is one client, and carries what stdio carries.
+"""MCP over WebSocket (RFC 6455): a connection is one client, and carries the same messages as stdio.
 
 The checks are those of every request: key, Host and Origin are checked before the upgrade, and browsers send
-Origin with every upgrade, so that a page of a stranger opens nothing. Messages are text; what is no message
-of the protocol is answered with an error, and what is no proper frame closes the connection:
+Origin with every upgrade, so a page of another site cannot open a connection. Messages are text; an invalid
+message is answered with an error, and an invalid frame closes the connection:
 
 | code | why |
 |---|---|
 | 1001 | the server stops; calls in flight were given time to end |
-| 1002 | what came is no WebSocket frame, or compressed: compression is not agreed to |
+| 1002 | an invalid frame, or a compressed one: compression is not negotiated |
 | 1003 | a binary message |
 | 1007 | a text that is not UTF-8 |
-| 1008 | the token with which it was opened opens nothing any more |
+| 1008 | the token of the connection was revoked |
 | 1009 | a message over the limit |
-| 1011 | a fault of ours |
+| 1011 | an internal error |
 
-Many calls run at once. Each counts as in flight until its answer has left, and too many are refused, so
-that a client that sends and does not read cannot fill memory; reading goes on meanwhile, for a cancel must
-take effect. When the connection ends, its calls are cancelled.
+Many calls run at once. Each counts as in flight until its answer is sent, and calls over the limit are
+refused, so that a client that sends and does not read cannot fill memory; reading goes on meanwhile, because
+a cancel must take effect. When the connection ends, its calls are cancelled.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ log = logging.getLogger(__name__)
 SUBPROTOCOL = "mcp"
 VERSION = "13"
 CLOSE_SECONDS = 1.0
-"""How long a peer may take to agree to the end, or to read why it is ended."""
+"""Maximum time that a peer may take to confirm the close, or to read its reason, in seconds."""
 _GRACE = 0.9
-"""The share of the time to stop in which calls may end; the rest is for cancelling and closing."""
+"""The share of the stop time in which calls may end; the rest is for cancelling and closing."""
 
 _RETRY_SECONDS = 5
 _BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
 
 
 CallerOf = Callable[[web.Request], Awaitable[Caller]]
-"""Finds out who sends a request; raises Refusal where that may not be."""
+"""Authenticates the sender of a request; raises Refusal if the request is not permitted."""
 
 
 class SocketPlaces:
-    """So many WebSockets may be open at once, on all endpoints together, and so many from one address."""
+    """The limits of open WebSockets, on all endpoints together, and from one address."""
 
     def __init__(self, limits: SocketLimits, proxies: TrustedProxies) -> None:
         self._limits = limits
@@ -82,10 +82,10 @@ class SocketPlaces:
 
     @contextmanager
     def taken(self, http: web.Request) -> Iterator[None]:
-        """One place is taken within.
+        """Hold one place within the block.
 
         Raises:
-            Refusal: 503, there is none.
+            Refusal: 503, the limit is reached.
         """
         address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
@@ -120,7 +120,7 @@ class WebSockets:
     def __init__(
         self, server: HostedServer, limits: SocketLimits, places: SocketPlaces, caller_of: CallerOf
     ) -> None:
-        # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
+        # aiohttp warns if no subprotocol is shared, and quotes the client's offer: some clients put a token
         # there.
         logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
         self._server = server
@@ -135,7 +135,8 @@ class WebSockets:
         """Serve one connection until it ends; a message has at most `max_bytes`.
 
         Raises:
-            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, too many are open.
+            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, the limit of open WebSockets is
+                reached.
         """
         with self._places.taken(http):
             # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
@@ -154,7 +155,8 @@ class WebSockets:
             )
             self._open.add(connection)
             if self._grace is not None:
-                connection.stop(self._grace)  # its upgrade was under way when the others were stopped
+                # its upgrade was in progress when the open connections were stopped
+                connection.stop(self._grace)
             try:
                 await connection.serve(self._server, self._limits.bounds)
             finally:
@@ -183,15 +185,15 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
 
 
 class _Socket(web.WebSocketResponse):
-    """aiohttp's, with an end that does not wait for a peer that does not read."""
+    """A WebSocket response whose close does not wait for a peer that does not read."""
 
     refused: int | None = None
-    """The code that the peer was sent when its reader met what is no frame."""
+    """The close code that was sent to the peer after an invalid frame."""
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = False) -> bool:
-        """Close the connection; where its reader refuses what came, only tell the peer why.
+        """Close the connection; after an invalid frame, only send the close code.
 
-        A connection that is closed while its peer still sends is reset, and what was sent to it is lost.
+        If a connection is closed while its peer still sends, it is reset, and data sent to the peer is lost.
         """
         if code in _BY_READER and self.refused is None:
             self.refused = code
@@ -208,8 +210,8 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 def hang_up(transport: asyncio.Transport) -> None:
     """End the connection to a peer that does not read.
 
-    What has not left is dropped, by the system too, which would keep it while the peer's side is open; and a
-    peer that only writes would wait to be read.
+    Unsent data is dropped, by the system too, which would otherwise keep it while the peer's side is open;
+    and a peer that only writes would wait to be read.
     """
     if (connection := transport.get_extra_info("socket")) is not None:
         connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)
@@ -217,11 +219,14 @@ def hang_up(transport: asyncio.Transport) -> None:
 
 
 _NEVER = 1 << 62
-"""As a limit of aiohttp's writer: that it never waits. `_Outbox` does, before it writes and in one place."""
+"""Limit of aiohttp's writer, in bytes: large enough that it never waits.
+
+`_Outbox` waits instead, before it writes and in one place.
+"""
 
 
 class _Outbox(ObjectSendStream[SessionMessage]):
-    """The way back to the client: one message at a time, each when the one before it has nearly left."""
+    """The output of a connection: one message at a time, each when the one before it has nearly left."""
 
     def __init__(self, http: web.Request, socket: _Socket, writer: Any) -> None:
         self._http = http
@@ -234,7 +239,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
         """Send a message of the SDK's.
 
         Raises:
-            anyio.BrokenResourceError: nobody reads any more.
+            anyio.BrokenResourceError: the peer no longer reads.
         """
         message = item.message
         match message:
@@ -253,7 +258,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
         """Send a frame.
 
         Raises:
-            anyio.BrokenResourceError: nobody reads any more.
+            anyio.BrokenResourceError: the peer no longer reads.
         """
         async with self._turn:
             await self._room()
@@ -265,12 +270,13 @@ class _Outbox(ObjectSendStream[SessionMessage]):
                 raise anyio.BrokenResourceError from None
 
     async def _room(self) -> None:
-        """Wait until the connection takes more; one that takes nothing for long is given up."""
+        """Wait until the connection accepts more output; hang up after `STALLED_SECONDS` without progress."""
         transport = self._http.transport
         if transport is None:
             raise anyio.BrokenResourceError
         if self._draining is None and self._http.protocol.writing_paused:
-            # A task of its own: given up in the middle, aiohttp's drain() would never again come to an end.
+            # A task of its own: if it were cancelled in the middle, aiohttp's drain() would never return
+            # again.
             self._draining = asyncio.get_running_loop().create_task(self._drained())
         while self._draining is not None:
             left = transport.get_write_buffer_size()
@@ -282,11 +288,11 @@ class _Outbox(ObjectSendStream[SessionMessage]):
                 raise anyio.BrokenResourceError
 
     async def _drained(self) -> None:
-        with suppress(ConnectionError):  # who writes next meets it
+        with suppress(ConnectionError):  # the next write meets it
             await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Nothing: the connection is closed by who opened it."""
+        """Do nothing: the code that opened the connection closes it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -296,7 +302,7 @@ class _Connection:
     outbox: _Outbox
     caller_of: CallerOf
     taken: int = 0
-    """Messages that came."""
+    """Number of messages received."""
     stopping: bool = False
     grace: float = 0.0
     """Seconds that calls in flight may take to end once no message is taken."""
@@ -312,7 +318,7 @@ class _Connection:
     async def serve(self, server: HostedServer, bounds: Bounds) -> None:
         try:
             await self._close(await self._converse(server, bounds))
-        except Exception:  # the boundary: an HTTP answer, as other faults have, cannot be given any more
+        except Exception:  # the boundary: an HTTP answer is no longer possible after the upgrade
             log.exception("A WebSocket broke", extra=self._fields())
             await self._close(WSCloseCode.INTERNAL_ERROR)
         finally:
@@ -320,23 +326,22 @@ class _Connection:
             if transport is not None and transport.get_write_buffer_size():
                 hang_up(transport)
             if transport is None:
-                # The peer has left, which cancels the handler: without this a timer of the heartbeat would
-                # hold all that belongs to the connection until it next asks whether the peer is there.
+                # The peer has left, which cancels the handler. Without this call a timer of the heartbeat
+                # would keep all objects of the connection alive until the next ping.
                 await self.socket.close()
             log.info("A WebSocket ended", extra=self._fields())
 
     async def _converse(self, server: HostedServer, bounds: Bounds) -> int:
-        """Serve until there is no more to read; the code to close with.
+        """Serve until there is no more to read; return the code to close with.
 
-        The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
-        none itself.
+        The headers of the upgrade apply to all calls: its correlation id is used for each call without one.
         """
         caller, outbox = self.http[CALLER], self.outbox
         async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write) as client:
             try:
                 code = await self._read(client)
             except anyio.BrokenResourceError:
-                code = WSCloseCode.OK  # nobody is there to be answered
+                code = WSCloseCode.OK  # the peer is gone
             await client.settled(self.grace)
         return code
 
@@ -350,7 +355,7 @@ class _Connection:
                 case WSMsgType.TEXT:
                     try:
                         client.recognise(await self.caller_of(self.http))
-                    except Refusal:  # its token was good when it came, and is no longer
+                    except Refusal:  # its token was valid at the upgrade, and is no longer
                         return WSCloseCode.POLICY_VIOLATION
                     self.taken += 1
                     await client.take(message.data.encode())
@@ -361,13 +366,13 @@ class _Connection:
                 case WSMsgType.PONG:
                     pass
                 case _:
-                    return WSCloseCode.OK  # closed by the peer, or refused by the reader
+                    return WSCloseCode.OK  # closed by the peer, or after an invalid frame
         return WSCloseCode.GOING_AWAY
 
     async def _close(self, code: int) -> None:
         self.code = self.socket.refused or self.socket.close_code or code
         if self.socket.refused is not None:
-            await asyncio.sleep(CLOSE_SECONDS)  # cut short, as all of this, where the peer hangs up
+            await asyncio.sleep(CLOSE_SECONDS)  # cut short, like the whole method, if the peer hangs up
             if self.http.transport is not None:
                 self.http.transport.close()
         await self.socket.close(code=code)

@@ -1,4 +1,4 @@
-"""The collections that a base has, and what is said where a name is none of them."""
+"""The collections of a base, and the message for an unknown name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_NAMED = 50
 
 
 class Collections(msgspec.Struct, frozen=True):
-    """The first `MOST_NAMED` names in alphabetical order, and how many collections there are."""
+    """The first `MOST_NAMED` names in alphabetical order, and the number of collections."""
 
     names: list[str]
     total: int
 
 
 async def collections_of(engine: Engine) -> Collections | None:
-    """Those that the caller reaches; None where the engine cannot list them."""
+    """Return the collections within the caller's access scope, or None if the engine cannot list them."""
     try:
         listed = await engine.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=MOST_NAMED))
     except EngineFault:
@@ -30,7 +30,7 @@ async def collections_of(engine: Engine) -> Collections | None:
 
 
 async def unknown_collection(engine: Engine, collection: str) -> str:
-    """What to say of a collection without documents, with those that there are; empty where it has some."""
+    """Return a message for a collection without documents, with the existing ones; "" if it has documents."""
     try:
         found = await engine.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX + collection, limit=1))
     except EngineFault:

@@ -1,4 +1,4 @@
-"""What completes collections, tags, and the paths and ids of documents, from what the base holds."""
+"""Completion of collections, tags, and the paths and ids of documents, from the content of the base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_COMPLETIONS = 100
 
 _LOOKED_AT = 1_000
 _LONGEST_TAG, _LONGEST_PATH = 200, 1_000
-"""That the engine takes as the beginning of one."""
+"""Maximum prefix lengths that the engine accepts."""
 
 
 class BaseCompleter:
@@ -24,7 +24,7 @@ class BaseCompleter:
         self._services = services
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str]) -> Completion:
-        """As `Completer` has it; paths and ids are those of the collection in `given`, where one is."""
+        """Complete an argument; paths and ids are limited to the collection in `given`, if there is one."""
         match argument:
             case "collection":
                 return await self._collections(value)
@@ -53,12 +53,12 @@ class BaseCompleter:
         return _completion(tags, seen_all=listed.total <= len(listed.tags))
 
     async def _paths(self, value: str, given: Mapping[str, str]) -> Completion:
-        """The newest first. A document that has several is known by one of them."""
+        """Complete a path, the newest first. A document with several paths is listed by one of them."""
         if len(value) > _LONGEST_PATH:
             return Completion()
         try:
             tag = tag_of(given["collection"]) if given.get("collection") else None
-        except ToolError:  # no name of a collection: there is none
+        except ToolError:  # not a valid name: there is no such collection
             return Completion()
         query = DocumentsQuery(
             source_path_prefix=value or None, tag=tag, sort_by="updated_at", limit=_LOOKED_AT

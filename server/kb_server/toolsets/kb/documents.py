@@ -1,4 +1,4 @@
-"""Documents as tools show them, and `kb_get`, which reads one with its text or lists those from a source."""
+"""Documents in the results of tools, and `kb_get`, which reads one document or lists those of a source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_LINKS = 10
 
 
 class DocumentView(msgspec.Struct, kw_only=True):
-    """A document. `version` is for `expected_version`; `collection` is null where it is in none."""
+    """A document. `version` is for `expected_version`; `collection` is null if it has no collection."""
 
     id: int
     uid: str
@@ -80,14 +80,14 @@ class ChunkView(m.Chunk, kw_only=True):
 
 
 def document_members(document: m.Document) -> dict[str, Any]:
-    """The members of a document as tools show them: with the collection taken out of the tags."""
+    """Return the members of a document for tools: with the collection separated from the tags."""
     split = collection_tags.split_tags(document.tags)
     members = {**msgspec.structs.asdict(document), "collection": split.collection, "tags": split.tags}
     return {name: members[name] for name in DocumentView.__struct_fields__}
 
 
 def fitting(entries: Sequence[S], max_bytes: int) -> Sequence[S]:
-    """The first entries whose JSON stays within `max_bytes` together, one at least where there is any."""
+    """Return the first entries whose JSON stays within `max_bytes` together; at least one, if any."""
     return longest_prefix(entries, lambda entry: len(msgspec.json.encode(entry)), max_bytes) or entries[:1]
 
 
@@ -118,10 +118,11 @@ _OptionalDocument: Any = msgspec.defstruct(
 
 
 class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, misc]
-    """By `document_id` the document's members and `chunks`; by `source_path` or `collection` `documents` and
-    `total`; by `citation` what has become of the quote, its `text`, and the citation to use from now on.
+    """The result depends on the arguments.
 
-    `next_chunk_offset` and `next_offset` are there where there is more.
+    By `document_id` the document's members and `chunks`; by `source_path` or `collection` `documents` and
+    `total`; by `citation` the state of the quote, its `text`, and the citation to use from now on.
+    `next_chunk_offset` and `next_offset` are present if there is more.
     """
 
     chunks: list[ChunkView] | UnsetType = UNSET
@@ -176,7 +177,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
         )
 
     def links(self, result: KbGetResult) -> Sequence[ResourceLink]:
-        """The document; of those from a source the first few."""
+        """Return a link to the document, or to the first few of a list."""
         if not self.services.settings.resource_links:
             return []
         if result.documents is not UNSET:

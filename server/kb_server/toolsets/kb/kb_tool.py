@@ -32,7 +32,7 @@ ENGINE_WORDS = EngineWords(
 
 
 class KbTool(ServiceTool[A, R]):
-    """Stands in the list that most agents read first, and that stays under 16 KB."""
+    """A tool in the list that most agents read first, and that stays under 16 KB."""
 
     lean_result = True
     engine_words = ENGINE_WORDS
@@ -41,7 +41,7 @@ class KbTool(ServiceTool[A, R]):
 # --- parameters that several tools take, described once for the agents that read them ----------------
 
 MAX_WAIT_SECONDS = 50
-"""Under the 60 seconds after which common clients give a call up."""
+"""Under the 60 seconds after which common clients abandon a call."""
 
 Collection = Annotated[
     str,

@@ -1,6 +1,6 @@
 """Documents as resources: `kb://documents/{id}{?from,to}`, and `kb://sources/{collection}/{path}`.
 
-A path is percent-encoded, as the template has clients do; what is not is taken as it stands.
+A path is percent-encoded, as the template requires of clients; unencoded characters are accepted too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kb_server.tool import ToolError
 TEMPLATE = "kb://documents/{id}{?from,to}"
 SOURCE_TEMPLATE = "kb://sources/{collection}/{path}"
 MOST_CHARS = 200_000
-"""Of a document that is read at once; the answer names what follows."""
+"""Maximum number of characters of a document that are read at once; the answer names the remainder."""
 _PAGE = 100
 _CHUNKS = 500
 _SOURCES = "kb://sources/"
@@ -65,7 +65,7 @@ class DocumentResources:
         self._completer = completer
 
     async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
-        """As `Resources` has it; a document that is added meanwhile moves the others on."""
+        """Return one page; a document that is added meanwhile shifts later entries."""
         offset = offset_of(cursor)
         query = DocumentsQuery(sort_by="updated_at", offset=offset, limit=_PAGE)
         listed = await self._services.engine.call(LIST_DOCUMENTS, query=query)
@@ -73,7 +73,7 @@ class DocumentResources:
         return [_resource(each) for each in listed.documents], following
 
     async def read(self, uri: str) -> ResourceText:
-        """As `Resources` has it: at the most `MOST_CHARS` characters of a document."""
+        """Read a document, at most `MOST_CHARS` characters."""
         key, start, end = await self._place(uri)
         last = start + MOST_CHARS if end is None else min(end, start + MOST_CHARS)
         parts: list[str] = []
@@ -90,7 +90,7 @@ class DocumentResources:
                     if chunk.end <= place:
                         continue
                     if parts and chunk.start > place:
-                        parts.append(_BREAK)  # what was left out between two passages is white space
+                        parts.append(_BREAK)  # the gap between two passages is white space
                     parts.append(chunk.text[max(0, place - chunk.start) : last - chunk.start])
                     place = min(chunk.end, last)
                 offset += len(document.chunks)
@@ -106,12 +106,12 @@ class DocumentResources:
         return ResourceText(uri, _mime_type(document.doc_type), "".join(parts), following if cut else None)
 
     async def state(self) -> Hashable:
-        """As `Resources` has it."""
+        """Return a value that differs whenever any document may have changed."""
         status = await self._services.engine.call(GET_STATUS)
         return status.last_updated, status.documents.total, status.chunks
 
     async def version(self, uri: str) -> Hashable | None:
-        """As `Resources` has it: which document it is, and its version."""
+        """Return the document's identity and its version, or None if it does not exist."""
         try:
             key, _, _ = await self._place(uri)
             document = await self._services.engine.call(
@@ -128,7 +128,7 @@ class DocumentResources:
     async def complete(
         self, template: str, argument: str, value: str, given: Mapping[str, str]
     ) -> Completion:
-        """As `Resources` has it."""
+        """Complete an argument of a template."""
         if argument not in _COMPLETED.get(template, ()):
             return Completion()
         return await self._completer.complete(argument, value, given)
@@ -137,7 +137,7 @@ class DocumentResources:
         return (await self._key_of_source(uri), 0, None) if uri.startswith(_SOURCES) else _place(uri)
 
     async def _key_of_source(self, uri: str) -> str:
-        """The key of the document that came from a source."""
+        """Return the key of the document that came from a source."""
         collection, _, path = uri.removeprefix(_SOURCES).partition("/")
         try:
             source_path, tag = unquote(path, errors="strict"), tag_of(unquote(collection))
@@ -171,21 +171,21 @@ def uri_of(document_id: int) -> str:
 def link_to(
     document_id: int, *, name: str | None = None, title: str | None = None, doc_type: str | None = None
 ) -> ResourceLink:
-    """A document that belongs to the result of a tool."""
+    """Return a link to a document in the result of a tool."""
     kind = None if doc_type is None else _mime_type(doc_type)
     return ResourceLink(uri_of(document_id), name or f"document {document_id}", title, kind)
 
 
 def _mime_type(doc_type: str) -> str:
-    """Of the text that is read, which readers write as Markdown."""
+    """Return the media type of a document's text, which readers write as Markdown."""
     return "text/plain" if doc_type in _AS_WRITTEN else "text/markdown"
 
 
 def _place(uri: str) -> tuple[str, int, int | None]:
-    """The document's key, from which character, and to which one.
+    """Return the document's key, the first character, and the last one.
 
     Raises:
-        ToolError: it is no URI of the template.
+        ToolError: it does not match the template.
     """
     try:
         parts = urlsplit(uri)

@@ -36,7 +36,7 @@ _NARROWING = (
     "source_path_prefix",
     "fts_only",
 )
-"""The parameters that leave something out."""
+"""The parameters that restrict the results."""
 
 Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
 
@@ -102,13 +102,13 @@ class Passage(msgspec.Struct, kw_only=True):
 
 
 class SearchHit(msgspec.Struct, omit_defaults=True):
-    """A passage that answers. A member without a value is left out.
+    """A matching passage. A member without a value is left out.
 
-    Title, source_path, filename, metadata and dates of a document stand with the first of its passages; the
-    title only where the text does not begin with it, `created_at` only where it is not `updated_at`.
+    Title, source_path, filename, metadata and dates of a document are given with the first of its passages;
+    the title only if the text does not begin with it, `created_at` only if it differs from `updated_at`.
     `metadata_omitted`: too long here, kb_get has it. With `detail` `locations` `text` is empty, and any
-    metadata is too long. `duplicates` are where nearly the same stands too; neighbours that answer too stand
-    in `before` and `after`.
+    metadata is too long. `duplicates` are places of nearly the same text; neighbours that match too are in
+    `before` and `after`.
     """
 
     text: str
@@ -139,9 +139,11 @@ class SearchHit(msgspec.Struct, omit_defaults=True):
 
 
 class KbSearchResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars or
-    max_tokens left out here. Where fewer match than `top`, the nearest of the others follow. `mode` is there
-    where it is not hybrid.
+    """Best first.
+
+    `total` counts all matching chunks, regardless of `top`; `omitted` is the number left out for max_chars or
+    max_tokens. If fewer than `top` match, the nearest other chunks follow. `mode` is present if it is not
+    hybrid.
     """
 
     results: list[SearchHit]
@@ -168,12 +170,13 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
             if place.is_conflicting
         }
         if conflicting:
-            # Documents in several collections come from engines that merge tags; a search meets them.
+            # Documents in several collections come from engines that merge tags; a search finds and repairs
+            # them.
             for result in list(conflicting.values())[:_REPAIRS]:
                 document = result.document
                 await collection_moves.repair(self.engine, document.id, result.tags, document.version)
         call.log["results"] = len(response.results)
-        # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
+        # The engine was given the same limit. An engine that ignores it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
         described: set[int] = set()
         hits = [
@@ -190,7 +193,7 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         )
 
     async def _on_nothing(self, response: m.SearchResponse, arguments: KbSearchArguments) -> list[str]:
-        """What to say where nothing was found: of the collection, and of what is still on its way."""
+        """Return hints for an empty result: about the collection, and about pending jobs."""
         if response.results:
             return []
         hints = []
@@ -207,7 +210,7 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
 
 
 def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
-    """What is asked of the engine.
+    """Return the request to the engine.
 
     Raises:
         ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
@@ -247,7 +250,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
 
 
 def explained(explanation: m.Explanation) -> dict[str, float | None]:
-    """The parts of a score by their names, those of a final score with their weights."""
+    """Return the parts of a score by name; for a final score also their weights."""
     parts = {
         name: value
         for name in m.Explanation.__struct_fields__
@@ -262,7 +265,7 @@ def explained(explanation: m.Explanation) -> dict[str, float | None]:
 def _hit(
     result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments, described: set[int]
 ) -> SearchHit:
-    """A hit; `described` are the documents of the hits before it, whose members are not repeated."""
+    """Return a hit; `described` are the documents of earlier hits, whose members are not repeated."""
     chunk, document = result.chunk, result.document
     hit = SearchHit(  # by position: by name takes five times as long
         chunk.text,

@@ -1,6 +1,6 @@
-"""`kb_status` and `kb_jobs`: how the base is, and what is still on its way into it.
+"""`kb_status` and `kb_jobs`: the state of the base, and of pending additions.
 
-A completed job says nothing about what was found in a file: of that its document tells.
+A completed job does not say if text was found in a file: its document does.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from kb_server.toolsets.kb.documents import fitting
 from kb_server.toolsets.kb.kb_tool import JobId, KbTool, WaitSeconds
 
 _PAGE, _PAGE_BYTES = 10, 1_500
-"""Of a list whose length nobody asked for: how many jobs, and how much of JSON. An answer holds it twice, as
-text and as structure, and stays under 4 KB."""
+"""Limits of a list without a requested length: number of jobs, and bytes of JSON.
+
+An answer holds it twice, as text and as structure, and stays under 4 KB.
+"""
 
 MAX_ENTRY_TITLE, MAX_ENTRY_MESSAGE, MAX_ENTRY_TAGS = 60, 120, 100
-"""Characters of a job's title, of why it failed, and of its tags together, in a list."""
+"""Characters of a job's title, of its error message, and of its tags together, in a list."""
 
 
 class StorageView(msgspec.Struct, kw_only=True):
-    """Where the data lies; what is wrong with it is among the issues."""
+    """The location of the data; its problems are among the issues."""
 
     path: str
     bytes: int
@@ -46,10 +48,10 @@ class StorageView(msgspec.Struct, kw_only=True):
 
 
 class KbStatusResult(msgspec.Struct, kw_only=True):
-    """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well.
+    """`version` is the engine's. Sizes are bytes; `issues` is empty if there are no problems.
 
-    `storage` is left out for a caller who may not know of it. `collections` are the first fifty of
-    `collection_count`, in alphabetical order; both are left out where the engine cannot list them.
+    `storage` is left out for a caller without permission. `collections` are the first fifty of
+    `collection_count`, in alphabetical order; both are left out if the engine cannot list them.
     """
 
     version: str
@@ -105,18 +107,18 @@ State of the base: collections, version, model, documents, queue, storage, issue
 
 
 class JobFailure(msgspec.Struct, kw_only=True):
-    """Why a job failed, and what to do."""
+    """The reason of a failed job, and the remedy."""
 
     code: str
     message: str
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
+    """A job; `id` is the `job_id` of other tools. `progress` runs from 0 to 1.
 
-    In a list a job has what tells it from others; the rest comes with the job alone.
-    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet.
-    `retryable`: it failed, and kb_retry_job queues it again.
+    In a list a job has only its distinguishing members; the rest is given for a single job.
+    `estimated_seconds`: until it will have ended; null if it has ended or is not known yet. `retryable`: it
+    failed, and kb_retry_job queues it again.
     """
 
     id: str
@@ -145,7 +147,7 @@ class JobView(msgspec.Struct, kw_only=True):
 
 
 def job_view(job: m.Job) -> JobView:
-    """A job by itself, with all that is known of it."""
+    """Return a single job, with all its members."""
     place = split_tags(job.tags)
     members = msgspec.structs.asdict(job)
     members |= {"error": failure_of(job), "collection": place.collection, "tags": place.tags}
@@ -153,7 +155,7 @@ def job_view(job: m.Job) -> JobView:
 
 
 def job_entry(job: m.Job) -> JobView:
-    """A job as lists show it: what may be long is cut or left out, for the job alone has it whole."""
+    """Return a job for a list: long members are cut or left out, and given in full for a single job."""
     error, place = failure_of(job), split_tags(job.tags)
     if error is not None:
         error.message = _cut(error.message, MAX_ENTRY_MESSAGE)
@@ -177,14 +179,14 @@ def _cut(text: str, length: int) -> str:
 
 
 def failure_of(job: m.Job) -> JobFailure | None:
-    """Why a job failed, None where it did not."""
+    """Return the reason of a failed job, or None."""
     return None if job.error is None else JobFailure(code=job.error.code, message=job.error.message)
 
 
 async def document_of(
     engine: Engine, job: m.Job, query: DocumentQuery = WITHOUT_CHUNKS
 ) -> m.DocumentDetail | None:
-    """The document of a completed job, or None if there is none yet or it cannot be read."""
+    """Return the document of a completed job, or None if there is none yet or it cannot be read."""
     if job.document_id is None:
         return None
     try:
@@ -194,7 +196,7 @@ async def document_of(
 
 
 def why_empty(document: m.Document) -> str:
-    """What to say of a document that no search finds."""
+    """Return the message about a document that no search finds."""
     return f"No search finds document {document.id}: {document.status_reason or 'no text was found in it.'}"
 
 
@@ -207,7 +209,7 @@ class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class KbJobsResult(msgspec.Struct, kw_only=True):
-    """Newest first; `total` counts all that match. One that was named by its id is there in full."""
+    """Newest first; `total` counts all matches. A job named by its id is given in full."""
 
     jobs: list[JobView]
     total: int

@@ -1,6 +1,6 @@
-"""What adds to the base: `kb_addnote`, the three tools of an upload, and `kb_update_note`.
+"""Additions to the base: `kb_addnote`, the three tools of an upload, and `kb_update_note`.
 
-What is added is a job first, followed for a while where the caller wants to.
+An addition starts as a job, which is followed for a while if the caller requests it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload
 
 SHORT_NOTE_CHARS = 4_000
 SHORT_NOTE_WAIT_SECONDS = 5.0
-"""How long a short note is waited for, where its caller does not say."""
+"""Default wait for a short note, in seconds."""
 
 MOST_SIMILAR = 3
 """Maximum number of similar notes that are named with a new one."""
@@ -71,8 +71,8 @@ NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 class Submission(msgspec.Struct, kw_only=True):
     """An accepted submission. `document_id` is known when `status` is completed.
 
-    `document_status` is `searchable` or `empty` (no text was found), null where it is not known. `outcome`
-    is that of the job; `hint` says what was not taken.
+    `document_status` is `searchable` or `empty` (no text was found), null if unknown. `outcome` is that of
+    the job; `hint` names omitted parts.
     """
 
     job_id: str
@@ -147,8 +147,8 @@ class _SubmittingTool(KbTool[A, S]):
     ) -> _Followed:
         """Wait up to `wait` seconds for the end of the job, and read its document with `query`.
 
-        A wait that `is_short` is no reason for a task, where the client takes one in place of waiting. A job
-        that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
+        A wait that `is_short` is no reason for a task, if the client accepts one instead of waiting. A job
+        that cannot be followed is still accepted: its id is reported despite any later fault.
         """
         waits = wait > 0 and not is_short and job.status not in m.FINAL_STATUSES
         call.defer(task_of(job), waits=waits)
@@ -162,7 +162,7 @@ class _SubmittingTool(KbTool[A, S]):
 
 
 def submission_tasks(services: Services) -> JobTasks:
-    """The jobs of what was submitted, as tasks."""
+    """Return the jobs of submissions, as tasks."""
     adding = KbAddnoteTool(services)
 
     async def result(job: m.Job) -> Submission:
@@ -173,7 +173,7 @@ def submission_tasks(services: Services) -> JobTasks:
 
 
 def _check_reach(grant: Grant, tag: str) -> None:
-    """Whether the caller may add to the collection of this tag; the engine says the same, of tags.
+    """Check that the caller may add to the collection of this tag; the engine makes the same check on tags.
 
     Raises:
         ToolError: `forbidden`.
@@ -278,7 +278,7 @@ class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class KbUploadStartResult(msgspec.Struct, kw_only=True):
-    """A begun upload. `chunk_bytes` is the most that a chunk may have before base64."""
+    """A started upload. `chunk_bytes` is the maximum size of a chunk before base64."""
 
     upload_id: str
     upload_url: str | UnsetType = UNSET
@@ -314,7 +314,8 @@ expires_at."""
         grant = call.grant
         _check_reach(grant, tags[0])
         grant.check_room(1, arguments.total_size or 1)
-        # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
+        # A shared key does not identify the caller, and without a key a token can be invented: quotas go by
+        # address.
         caller = grant.name if grant.is_one_caller else call.address or call.credential
         started = await self.services.uploads.start(
             new, caller, owner=grant.name, most_open=grant.quotas.uploads_in_flight
@@ -346,7 +347,7 @@ class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class KbUploadChunkResult(msgspec.Struct, kw_only=True):
-    """What has arrived of the upload so far. `complete`: as many bytes as announced, if they were."""
+    """The state of the upload. `complete`: the announced number of bytes has arrived, if it was announced."""
 
     upload_id: str
     chunk_index: int
@@ -433,7 +434,7 @@ class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 
 
 class KbUpdateNoteResult(DocumentView, kw_only=True):
-    """The note. `job_id` is null where it is updated, else the job that goes on with it; `hint` says more."""
+    """The note. `job_id` is null if it is updated, otherwise the job that continues; `hint` has details."""
 
     job_id: str | None
     hint: str
@@ -450,11 +451,11 @@ has changed meanwhile. Notes only."""
 
     async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> KbUpdateNoteResult:
         if arguments.collection is not None:
-            tag_of(arguments.collection)  # refused before anything is changed
+            tag_of(arguments.collection)  # raises before any change
         patch = m.NotePatch(
             text=arguments.text, title=arguments.title, expected_version=arguments.expected_version
         )
-        # An update that takes longer than the engine waits is joined by the same call made again.
+        # An update that takes longer than the engine waits is joined when the same call is repeated.
         document = await self.engine.call(
             PATCH_NOTE,
             path={"document_id": arguments.document_id},
@@ -483,7 +484,7 @@ has changed meanwhile. Notes only."""
             ) from fault
 
     async def _going_on(self, job: m.Job, arguments: KbUpdateNoteArguments) -> KbUpdateNoteResult:
-        """The note as it is meanwhile. The job's id is never lost to what goes wrong from here on."""
+        """Return the current note. The job's id is reported despite any later fault."""
         if job.status == "cancelled":
             raise ToolError(
                 "task_cancelled",

@@ -26,7 +26,7 @@ from kb_server.toolsets.knowledge.knowledge_tool import ENGINE_WORDS, KnowledgeT
 from kb_server.toolsets.knowledge.status import CANCELLED, document_of, seconds_between
 
 SYNC_SECONDS = 600.0
-"""How long a synchronous call waits for its job; then it answers with the task, which goes on."""
+"""Maximum wait of a synchronous call for its job, in seconds; then it answers with the task."""
 
 QUEUED = "Document queued for processing"
 
@@ -34,7 +34,10 @@ _CANCEL_SECONDS = 5.0
 _MAX_SOURCE_CHARS = 1_000
 _MAX_TITLE_CHARS = 500
 _BYTES_A_SECOND = 10_000
-"""About what is extracted and embedded of a file on two cores; a guess until the engine has measured."""
+"""Assumed speed of extraction and embedding until the engine has measured, in bytes of a file per second.
+
+About that of two cores.
+"""
 
 
 class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -71,7 +74,7 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 
 
 class KnowledgeAddResult(Success, kw_only=True):
-    """Queued: `task_id`, `message` and the estimate. Processed: `document_id` and what follows it."""
+    """Queued: `task_id`, `message` and the estimate. Processed: `document_id` and the later members."""
 
     task_id: Annotated[str, Meta(description="for knowledge-task-status and tools/cancel")] | UnsetType = (
         UNSET
@@ -120,7 +123,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             dedup_scope=tags[0],
             force_ocr=arguments.force_ocr and can_force,
         )
-        if not call.grant.may_give(tags[0]):  # before it is known whether there is such a file
+        if not call.grant.may_give(tags[0]):  # before it is known if there is such a file
             collection = tags[0].removeprefix(PREFIX)
             words = f"This key may not add to the collection {collection!r}, where this tool puts all files."
             raise ToolError("forbidden", words)
@@ -133,7 +136,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         call.log["job_id"] = job.id
         call.defer(task_of(job), waits=not arguments.async_ and job.status not in m.FINAL_STATUSES)
         if arguments.async_:
-            # Once the call is answered its token is spent: this is what can be reported of it.
+            # After the answer the progress token is invalid: report the progress now.
             await call.progress(job.progress, 1.0, step_of(job))
             answer = _queued(job, sent.size, QUEUED)
         else:
@@ -145,14 +148,14 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         return answer
 
     async def _followed(self, job: m.Job, size: int, call: Call) -> KnowledgeAddResult:
-        """The document; the task where it takes too long, or where the engine cannot be asked any more."""
+        """Return the document; the task if it takes too long, or if the engine can no longer be asked."""
         try:
             job = await followed(self.engine, self.services.clock, job, SYNC_SECONDS, call.progress)
         except EngineFault as fault:
             why = self.error_of(fault, task_id=job.id).message
             return _queued(job, size, f"{QUEUED}; it cannot be followed: {why}")
         except asyncio.CancelledError:
-            # Nobody waits for it any more: whoever gave up this call gave up the document.
+            # The call was cancelled: cancel the addition too.
             with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(EngineFault):
                 await self.engine.call(CANCEL_JOB, path={"job_id": job.id})
             raise
@@ -161,7 +164,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         return await self.added(job)
 
     async def added(self, job: m.Job) -> KnowledgeAddResult:
-        """What has become of a job that has ended. Raises `ToolError` where nothing was added."""
+        """Return the result of a job that has ended. Raises `ToolError` if no document was added."""
         if job.status == "cancelled":
             raise ToolError("task_cancelled", CANCELLED, task_id=job.id)
         if job.error is not None:
@@ -179,7 +182,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
 
 
 def adding_tasks(services: Services) -> JobTasks:
-    """The jobs of files that are added, as tasks."""
+    """Return the jobs of added files, as tasks."""
     adding = KnowledgeAddTool(services)
     return JobTasks(
         services, (adding.name,), adding.added, ENGINE_WORDS, adding.error_members, adding.document_mark

@@ -49,7 +49,7 @@ _SORTED_BY: dict[SortField, m.SortBy] = {
 
 
 class DateRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Both ends belong to it; each is a whole day in UTC."""
+    """Both ends are included; each is a whole day in UTC."""
 
     start: Annotated[date, Meta(description="the first day, as 2025-01-01")] | None = None
     end: Annotated[date, Meta(description="the last day, all of it")] | None = None
@@ -90,7 +90,7 @@ class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
 
 
 class ResultMetadata(msgspec.Struct, kw_only=True):
-    """Where a passage stands: `page_num` from 1, null where the format has no pages."""
+    """The position of a passage: `page_num` from 1, null if the format has no pages."""
 
     format: str
     page_num: int | None
@@ -98,7 +98,7 @@ class ResultMetadata(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeHit(msgspec.Struct, kw_only=True):
-    """A passage that answers. `chunk_index` is its place in the document, from 0."""
+    """A matching passage. `chunk_index` is its place in the document, from 0."""
 
     document_id: str
     chunk_id: str
@@ -112,7 +112,7 @@ class KnowledgeHit(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeSearchResult(Success, kw_only=True):
-    """Best first. `total_results` counts those that are here, `search_time_ms` is rounded up."""
+    """Best first. `total_results` counts the results given here, `search_time_ms` is rounded up."""
 
     query: str
     results: list[KnowledgeHit]
@@ -209,7 +209,7 @@ class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
 
 
 class KnowledgeRemoveResult(Success, kw_only=True):
-    """What is gone."""
+    """The removed document."""
 
     document_id: str
     filename: str
@@ -232,7 +232,7 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
 
     async def run(self, arguments: KnowledgeRemoveArguments, call: Call) -> KnowledgeRemoveResult:
         document_id = arguments.document_id
-        if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
+        if not is_uuid(document_id):  # the engine also accepts its own number, which is not an id here
             message = DOCUMENT_NOT_FOUND.format(id=document_id)
             raise ToolError("document_not_found", message, document_id=document_id)
         document = await self.engine.call(
@@ -260,7 +260,7 @@ class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class ListedDocument(msgspec.Struct, kw_only=True):
-    """A document. `processing_status` is `empty` where no text was found in it."""
+    """A document. `processing_status` is `empty` if no text was found in it."""
 
     id: str
     filename: str
@@ -330,7 +330,7 @@ class KnowledgeClearArguments(msgspec.Struct, forbid_unknown_fields=True, kw_onl
 
 
 class KnowledgeClearResult(Success, kw_only=True):
-    """What is gone. `storage_freed_mb` is the size of the files and notes, in units of 1048576 bytes."""
+    """The removed data. `storage_freed_mb` is the size of the files and notes, in units of 1048576 bytes."""
 
     documents_removed: int
     embeddings_removed: int
@@ -366,7 +366,7 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
         )
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
-        """A confirmation that is left out is one that is not given."""
+        """Return the error; a missing confirmation counts as one that is not given."""
         return await self._unconfirmed() if error.code == MISSING else error
 
     async def _unconfirmed(self) -> ToolError:

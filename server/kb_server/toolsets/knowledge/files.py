@@ -1,8 +1,8 @@
-"""Files of this machine, opened by a path that an agent names: below the allowed folders, and nowhere else.
+"""Files of this machine, opened by a path that an agent names, only below the allowed folders.
 
-The path is resolved first, symbolic links included, and refused where it leads out of the folders. Then the
-file is opened from the folder downwards, name by name, without following any link: what is put in the way
-between the two steps is an error, never a way out. What is checked and read afterwards is the opened file.
+The path is resolved first, symbolic links included, and refused if it leads out of the folders. Then the file
+is opened from the folder downwards, name by name, without following any link: a link created between the two
+steps is an error, never a way out. Later checks and reads use the opened file.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kb_server.waiting import to_its_end
 FORMATS = ("pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg")
 
 TAKE_OCR = tuple(name for name in FORMATS if formats.FORMATS[name].takes_ocr)
-"""Those that have pages or pixels to look at."""
+"""The formats with pages or pixels for OCR."""
 
 _NAMES = {extension[1:]: each.name for each in formats.FORMATS.values() for extension in each.extensions}
 
 # Without O_NONBLOCK the open of a pipe waits for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# A folder that may be entered need not be listed: with O_PATH, where there is one, it is only passed through.
+# A folder with search permission need not be readable: with O_PATH, if available, it is only passed through.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = MEBIBYTE
 
 
 def format_of(path: str) -> str:
-    """The format of the file at `path`, one of `FORMATS`; nothing is looked at but the name.
+    """Return the format of the file at `path`, one of `FORMATS`, by its name only.
 
     Raises:
         ToolError: `unsupported_format`.
@@ -55,12 +55,12 @@ def format_of(path: str) -> str:
 
 
 def known(name: str) -> str:
-    """The one name of a format that goes by several."""
+    """Return the canonical name of a format with several names."""
     return _NAMES.get(name, name)
 
 
 def open_below(roots: Sequence[str], path: str) -> BinaryIO:
-    """The regular file at `path`, open for reading; a relative path begins at the working folder. Blocks.
+    """Open the regular file at `path`; a relative path begins at the working folder. Blocks.
 
     Raises:
         ToolError: `path_not_allowed`, `file_not_found`, `file_not_readable` or `invalid_parameter`.
@@ -79,13 +79,13 @@ def open_below(roots: Sequence[str], path: str) -> BinaryIO:
 
 
 def unreadable(path: str, error: OSError) -> ToolError:
-    """The file is there and cannot be read, or not to its end."""
+    """Return the error for a file that exists and cannot be read, or not to its end."""
     why = error.strerror or str(error)
     return ToolError("file_not_readable", f"The file {path} cannot be read: {why}", file_path=path)
 
 
 def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
-    """The open file as the engine client sends it; `filename` is its name for the engine.
+    """Return the open file as the engine client sends it; `filename` is its name for the engine.
 
     Raises:
         ToolError: `file_too_large`.
@@ -93,7 +93,7 @@ def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
     size = os.fstat(file.fileno()).st_size
     if size > max_bytes:
         limit = megabytes(max_bytes)
-        # Rounded up to a tenth: what is over the limit must not look like the limit.
+        # Rounded up to a tenth: a size over the limit must not look like the limit.
         tenths = math.ceil(size * 10 / MEBIBYTE)
         raise ToolError(
             "file_too_large",
@@ -102,7 +102,7 @@ def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
         )
 
     async def blocks() -> AsyncIterator[bytes]:
-        # Read by position: each attempt begins anew, and none reads on in what has been appended meanwhile.
+        # Read by position: each attempt begins anew, and later appended data is not read.
         sent = 0
         while block := await _read(file, min(_BLOCK_BYTES, size - sent), sent):
             sent += len(block)
@@ -112,7 +112,7 @@ def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
 
 
 def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
-    """The allowed folder above `path`, and the way from there, with nothing left in it to resolve."""
+    """Return the allowed folder above `path`, and the names below it, fully resolved."""
     try:
         real = Path(os.path.realpath(path))
     except ValueError as error:
@@ -133,7 +133,7 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _opened(root: Path, names: tuple[str, ...]) -> int:
-    """The descriptor of what is there. Raises OSError: among others where a name is a symbolic link."""
+    """Return the descriptor of the file. Raises OSError: also if a name is a symbolic link."""
     folder = os.open(root, _FOLDER)
     try:
         for name in names[:-1]:

@@ -39,7 +39,7 @@ class Success(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeTool(ServiceTool[A, R]):
-    """A tool whose errors say `success: false`."""
+    """A tool whose errors have `success: false`."""
 
     document_mark: ClassVar[DocumentMark] = "meta"
     engine_words = ENGINE_WORDS
@@ -47,20 +47,20 @@ class KnowledgeTool(ServiceTool[A, R]):
 
 
 def is_uuid(text: str) -> bool:
-    """Whether it is a UUID, written as ids are written."""
+    """True for a UUID in the form of the ids."""
     return _UUID.fullmatch(text) is not None
 
 
 def name_of(document: m.Document | m.DocumentSummary) -> str:
-    """The document's file name; a note's title, for it has none."""
+    """Return the document's file name; for a note, its title."""
     return document.filename or document.title
 
 
 def document_format(document: m.Document | m.DocumentSummary) -> str:
-    """The document's file format; `note` where it is no file."""
+    """Return the document's file format, or `note`."""
     return document.format or document.doc_type
 
 
 def megabytes(size: int) -> float:
-    """Bytes as MB, which are 1048576 bytes; two decimals."""
+    """Return bytes as MB of 1048576 bytes, with two decimals."""
     return round(size / MEBIBYTE, 2)

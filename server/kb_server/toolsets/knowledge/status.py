@@ -33,8 +33,7 @@ CANCELLED = "The task was cancelled; nothing was added"
 
 
 class KnowledgeBase(msgspec.Struct, kw_only=True):
-    """What the base holds. Sizes are those of the files and notes; null: the engine could not be asked, or
-    this key may not know."""
+    """The content of the base. Sizes count files and notes; null: unknown, or hidden from this key."""
 
     name: str = NAME
     document_count: int | None = None
@@ -47,7 +46,7 @@ class KnowledgeBase(msgspec.Struct, kw_only=True):
 
 
 class BaseHealth(msgspec.Struct, kw_only=True):
-    """How the base is; `issues` says what is wrong, and is absent where nothing is."""
+    """The health of the base; `issues` describes the problems, and is absent without problems."""
 
     status: Literal["healthy", "degraded"]
     vector_db_connected: bool
@@ -65,7 +64,7 @@ class BaseConfiguration(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeStatusResult(Success, kw_only=True):
-    """An unhealthy base is told of with `success` true: the status itself could be told."""
+    """An unhealthy base is reported with `success` true: the status itself was available."""
 
     knowledge_base: KnowledgeBase
     health: BaseHealth
@@ -91,7 +90,7 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
         except EngineFault as fault:
             error = self.error_of(fault)
             call.log |= {"engine_error": error.code, "reason": error.message}
-            # Nothing of an engine that says nothing can be used.
+            # No part of an engine that does not answer can be used.
             return KnowledgeStatusResult(
                 knowledge_base=KnowledgeBase(),
                 health=BaseHealth(
@@ -129,7 +128,7 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
                 chunk_size=status.model.max_tokens,
                 max_file_size_mb=limit,
             ),
-            # A base that nobody has changed yet is as the engine found it when it started.
+            # A base without changes has the state from the start of the engine.
             last_updated=status.last_updated or status.started_at,
         )
 
@@ -139,7 +138,7 @@ class KnowledgeTaskStatusArguments(msgspec.Struct, forbid_unknown_fields=True, k
 
 
 class TaskResult(msgspec.Struct, kw_only=True):
-    """What a completed task has made."""
+    """The result of a completed task."""
 
     document_id: str
     filename: str
@@ -147,9 +146,9 @@ class TaskResult(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeTaskStatusResult(Success, kw_only=True):
-    """`success` is false where the task failed, which `error` and `message` then tell of.
+    """`success` is false if the task failed, which `error` and `message` then describe.
 
-    What a client that polls reads is always there, whatever became of the task.
+    The members read by a polling client are always present, for every state of the task.
     """
 
     task_id: str
@@ -186,7 +185,7 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     async def run(self, arguments: KnowledgeTaskStatusArguments, _call: Call) -> KnowledgeTaskStatusResult:
         job = await self.engine.call(GET_JOB, path={"job_id": str(arguments.task_id)})
         elapsed = job.elapsed_seconds
-        if elapsed is None:  # by our clock only where the engine does not say, whose the job's times are
+        if elapsed is None:  # by our clock only as a fallback, because the job's times are the engine's
             now = self.services.clock.now().isoformat()
             elapsed = seconds_between(job.started_at or job.created_at, job.finished_at or now)
         remaining = job.estimated_seconds
@@ -195,7 +194,7 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
         elif remaining is None and job.progress:
             remaining = round(elapsed * (1 - job.progress) / job.progress, 3)
         status = KnowledgeTaskStatusResult(
-            success=job.status != "failed",  # a state of the task, and no error of this call
+            success=job.status != "failed",  # a state of the task, not an error of this call
             task_id=job.id,
             status=job.status,
             progress=job.progress,
@@ -219,7 +218,7 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             except ToolError as error:
                 if error.code != "document_not_found":
                     raise
-                # Removed since, which takes nothing from the task.
+                # Removed since, which does not change the state of the task.
                 status.result = TaskResult(
                     document_id=job.document_uid or "",
                     filename=job.filename or job.title,
@@ -231,7 +230,7 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
 
 
 def canceller(services: Services) -> CancelTask:
-    """What `tools/cancel` does here: `DELETE /jobs/{id}`.
+    """Return the handler of `tools/cancel`: `DELETE /jobs/{id}`.
 
     It raises `task_not_found`, `task_finished` and `invalid_parameter`.
     """
@@ -248,7 +247,7 @@ def canceller(services: Services) -> CancelTask:
 
 
 async def document_of(engine: Engine, job: m.Job) -> m.Document:
-    """The document of a completed job, without its chunks; raises `document_not_found` where it is gone."""
+    """Return the document of a completed job, without its chunks; raises `document_not_found`."""
     document_id = job.document_uid or ""
     try:
         return await engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
@@ -257,9 +256,9 @@ async def document_of(engine: Engine, job: m.Job) -> m.Document:
 
 
 def seconds_between(start: str, end: str | None) -> float:
-    """The seconds from one time of the engine's to another, three decimals; never less than none.
+    """Return the seconds between two times of the engine, three decimals; never negative.
 
-    The clocks of two machines may disagree, which must not show as a span that runs backwards.
+    The clocks of two machines may differ, which must not result in a negative duration.
     """
     if end is None:
         return 0.0

@@ -143,8 +143,8 @@ class Uploads:
     ) -> Started:
         """Begin an upload; refused if there is no room for its bytes now, though no room is reserved.
 
-        Only `owner` may continue it; without keys, an idle upload gives way to the new one. `most_open` is the
-        maximum number of open uploads of that caller, if it is lower than the general one.
+        Only `owner` may continue it; without keys, an idle upload gives way to the new one. `most_open` is
+        the maximum number of open uploads of that caller, if it is lower than the general one.
         """
         if new.total_size is not None:
             check_size(new.total_size, self._limits.file_bytes)

@@ -37,7 +37,7 @@ def job_with(
     started_at: str | None = None,
     finished_at: str | None = None,
 ) -> m.Job:
-    """A job, by default one that waits."""
+    """A job, by default a waiting one."""
     return m.Job(
         id=id,
         status=status,

@@ -1,4 +1,4 @@
-"""A disk that is really full: a small file system of its own."""
+"""A small file system of its own, so that a test can fill a real disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str, *, owner: Path | None = None) -> Iterator[Path]:
-    """A new folder on a disk of this size (`8m`), of the owner of another folder where one is named."""
+    """Mount a tmpfs of `size` (such as `8m`) at the new folder `folder`, owned by the owner of `owner` if
+    given.
+    """
     folder.mkdir()
     stat = (owner or folder).stat()
     options = f"size={size},mode=700,uid={stat.st_uid},gid={stat.st_gid}"
@@ -26,7 +28,7 @@ def small_disk(folder: Path, size: str, *, owner: Path | None = None) -> Iterato
 
 
 def fill(disk: Path) -> None:
-    """Leave not a byte, as another program does."""
+    """Fill the disk to the last byte, as another program would."""
     with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(os.urandom(4096))

@@ -1,4 +1,4 @@
-"""A toolset that does nothing useful, and shows each way in which a call can go."""
+"""A toolset that does nothing useful, and shows each outcome that a call can have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kb_server.tool import Annotations, Call, NoArguments, Tool, ToolError, Tool
 
 
 class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What `echo` takes."""
+    """Arguments of `echo`."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=500, description="what to say")]
     times: Annotated[int, msgspec.Meta(ge=1, le=10, description="how often")] = 1
@@ -23,18 +23,18 @@ class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EchoResult(msgspec.Struct):
-    """What `echo` says."""
+    """Result of `echo`."""
 
     said: str
     note: Annotated[str, msgspec.Meta(description="a remark")] | None = None
 
 
 class Empty(msgspec.Struct):
-    """Nothing."""
+    """A result without members."""
 
 
 class EchoTool(Tool[EchoArguments, EchoResult]):
-    """Says what it is told."""
+    """Repeats its argument."""
 
     name = "echo"
     title = "Echo"
@@ -55,7 +55,7 @@ class EchoTool(Tool[EchoArguments, EchoResult]):
 
 
 class SlowTool(Tool[NoArguments, Empty]):
-    """Waits until it is let go or cancelled."""
+    """Waits until it is released or cancelled."""
 
     name = "slow"
     title = "Slow"
@@ -100,7 +100,7 @@ class StepsTool(Tool[NoArguments, Empty]):
 
 
 class RefusingTool(Tool[NoArguments, Empty]):
-    """Fails in a way that the caller can act on."""
+    """Fails with an error that the caller can act on."""
 
     name = "refusing"
     title = "Refusing"
@@ -116,7 +116,7 @@ class RefusingTool(Tool[NoArguments, Empty]):
 
 
 class BrokenTool(Tool[NoArguments, Empty]):
-    """Fails in a way that is our fault."""
+    """Fails with an internal error."""
 
     name = "broken"
     title = "Broken"
@@ -132,7 +132,7 @@ class BrokenTool(Tool[NoArguments, Empty]):
 
 @dataclass
 class Fake:
-    """The toolset with its tools at hand, and whether its lifespan is entered."""
+    """The toolset, access to its tools, and counts of how often its lifespan was entered and left."""
 
     name: str = "fake"
     tools_list_changed: bool = False
@@ -144,7 +144,7 @@ class Fake:
 
     @property
     def toolset(self) -> Toolset:
-        """The toolset as hosting takes it; the same one each time."""
+        """The toolset, created once."""
         if self._toolset is None:
             tools: tuple[Tool[Any, Any], ...] = (
                 self.echo,

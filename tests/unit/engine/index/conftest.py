@@ -1,8 +1,8 @@
-"""The contract of an index: its tests run on those in a base, PostgreSQL's in each of the ways in which it
-finds chunks, and on those far away.
+"""Tests of the index contract, run on the embedded index, on PostgreSQL's with each of its ways to find
+chunks, and on remote ones.
 
-Rows that only search share a base: they are subtests of one test. Rows of the analyser and of the parser of
-queries, which all indexes share, run on the embedded index.
+Rows that only search share a base: they are subtests of one test. Rows of the analyser and of the query
+parser, which all indexes share, run on the embedded index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
 async def base(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Base]:
-    """An empty base whose searches one of the indexes answers."""
+    """An empty base with one of the indexes."""
     store, _, way = request.param.partition(" ")
     place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
     if way:

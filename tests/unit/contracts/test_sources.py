@@ -1,4 +1,4 @@
-"""What becomes of a submission, of the documents that its source points to, and what it did not bring."""
+"""Outcomes of submissions, of documents with the same source path, and of missing parts."""
 
 from __future__ import annotations
 

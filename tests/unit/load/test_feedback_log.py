@@ -1,4 +1,4 @@
-"""The simulated log of feedback: it helps, and one hostile voice does next to nothing."""
+"""The simulated log of feedback: it improves the order, and one hostile voice has almost no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kb_load.bench.feedback import HOSTILE_REPEATS, Question, World, log, ndcg, 
 
 @pytest.fixture(scope="module")
 def learned() -> tuple[World, list[Question], float]:
-    """A world after a short log, questions nobody has asked, and their nDCG@10 before it."""
+    """A world after a short log, unused questions, and their nDCG@10 before the log."""
     world = World.of(7, topics=5)
     questions = [world.question() for _ in range(60)]
     before = ndcg(world, questions, DEFAULT_WEIGHTS)

@@ -1,4 +1,4 @@
-"""What the page on scaling says of a base follows from its constants, and each says where it is from."""
+"""The figures of the page on scaling follow from constants, each of which states its source."""
 
 from __future__ import annotations
 

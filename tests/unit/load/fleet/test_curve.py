@@ -1,4 +1,4 @@
-"""The curve of a fleet: what its nodes hold, and that the rest of the fleet is large enough for them."""
+"""The curve of a fleet: the capacity of its nodes, and sufficient capacity of the other parts."""
 
 from __future__ import annotations
 

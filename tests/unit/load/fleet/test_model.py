@@ -1,4 +1,4 @@
-"""The model of a fleet against what queueing theory says of it."""
+"""The model of a fleet against results of queueing theory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 from kb_load.fleet.model import Load, Outcome, Service, Services, Topology, simulate
 
 MEAN = 0.01
-"""Seconds of work of one call in these tests."""
+"""Mean service time of one call, in seconds."""
 CONSTANT, VARYING = Service(MEAN), Service(MEAN, 0.8)
 SEEDS = range(3)
 MANY = 10_000
-"""Threads that are never all busy, so that only the cores are shared."""
+"""Number of threads that is never exhausted, so that only the cores are shared."""
 
 
 def mean(topology: Topology, services: Services, load: Load) -> float:
-    """Seconds of a call, the mean of three seeds."""
+    """Return the response time in seconds, as the mean of several seeds."""
     return fmean(simulate(topology, services, load, seed=seed).mean for seed in SEEDS) / 1000
 
 
 def queue(service: Service, *, load: float, cores: int = 1, threads: int = MANY) -> float:
-    """Seconds of a call of one engine at `load` of what its cores can do."""
+    """Return the response time of one engine in seconds, at a utilisation of `load`."""
     topology = Topology(servers=0, engine_threads=threads, cores=cores)
     return mean(topology, Services(engine=service), Load(calls=2_500, rate=load * cores / service.mean))
 
 
 def erlang_mean(cores: int, load: float) -> float:
-    """Mean seconds in an M/M/c queue, by Erlang's C formula."""
+    """Mean response time of an M/M/c queue in seconds, by Erlang's C formula."""
     offered = cores * load
     waiting = offered**cores / factorial(cores) / (1 - load)
     waits = waiting / (sum(offered**n / factorial(n) for n in range(cores)) + waiting)
@@ -41,7 +41,7 @@ def erlang_mean(cores: int, load: float) -> float:
 def test_shared_cores_take_erlangs_time_whatever_the_work_is_like(
     cores: int, load: float, service: Service
 ) -> None:
-    """Processor sharing is insensitive: of the work only the mean counts. M/G/1-PS is MEAN / (1 - load)."""
+    """Processor sharing depends only on the mean of the service time. M/G/1-PS is MEAN / (1 - load)."""
     assert queue(service, load=load, cores=cores) == pytest.approx(erlang_mean(cores, load), rel=0.1)
 
 
@@ -66,7 +66,7 @@ def by_mean_values(demands: list[float], clients: int, pause: float) -> float:
 
 @pytest.mark.parametrize("clients", [1, 4, 12])
 def test_clients_who_pause_get_the_rate_of_mean_value_analysis(clients: int) -> None:
-    """Engine and index node, a core each; uniform pauses, of which also only the mean counts."""
+    """Engine and index node have a core each; of the uniform pauses, too, only the mean counts."""
     pause, demands = 0.05, [0.01, 0.006]
     topology = Topology(servers=0, engine_threads=MANY, shards=1, cores=1)
     services = Services(engine=Service(demands[0], 0.3), shard=Service(demands[1], 0.3))
@@ -76,7 +76,7 @@ def test_clients_who_pause_get_the_rate_of_mean_value_analysis(clients: int) -> 
 
 
 def test_the_slowest_of_many_shards_decides() -> None:
-    """Without load none waits: by the median all k have ended, each with the chance 0.5 ** (1 / k)."""
+    """Without load no call waits: at the median all k have ended, each with probability 0.5 ** (1 / k)."""
     shards = 16
     topology = Topology(servers=0, shards=shards)
     outcome = simulate(topology, Services(shard=VARYING), Load(calls=1_000, rate=0.5), seed=1)
@@ -105,7 +105,7 @@ def test_as_many_calls_are_under_way_as_there_are_clients_without_pauses(one_mac
 
 
 def test_one_machine_does_as_much_as_its_cores_can() -> None:
-    """All components together: two cores, however many processes there are."""
+    """All components share two cores, for any number of processes."""
 
     def saturated(processes: int) -> Outcome:
         topology = Topology(servers=processes, engines=processes, cores=2, one_machine=True)

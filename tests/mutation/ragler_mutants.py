@@ -407,7 +407,7 @@ RAGLER_MUTANTS: list[Mutant] = [
             broken=around(id_, unknown),
         )
         for id_ in _SUCCESSES
-        if id_ not in {"vectorSearch", "putCollection"}  # these refuse the probe's body earlier
+        if id_ not in {"vectorSearch", "putCollection"}  # they refuse the body before the handler
     ),
     *(
         mutant(f"{code} has another status", module=module, test=test, broken=status_of_code(code))

@@ -1,8 +1,7 @@
-"""A mutant for each test of the suite that `mutants.py` does not cover, and a list of tests that need no
-mutant.
+"""A mutant for each test of the suite that `mutants.py` does not cover, and a list of the exempt tests.
 
-A refusal or a success has another status, or a response another member: the least change that the test
-must notice.
+A refusal or a success has another status, or a response another member: the least change that the test must
+notice.
 """
 
 from __future__ import annotations

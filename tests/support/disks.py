@@ -13,9 +13,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str, *, owner: Path | None = None) -> Iterator[Path]:
-    """Mount a tmpfs of `size` (such as `8m`) at the new folder `folder`, owned by the owner of `owner` if
-    given.
-    """
+    """Mount a tmpfs of `size` (such as `8m`) at the new folder `folder`, with the owner of `owner` if set."""
     folder.mkdir()
     stat = (owner or folder).stat()
     options = f"size={size},mode=700,uid={stat.st_uid},gid={stat.st_gid}"

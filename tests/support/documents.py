@@ -1,8 +1,7 @@
-"""Documents generated for tests: PDFs with known words on each page, DOCX files, and Office files with
-changed members or with parts that no program writes.
+"""Documents generated for tests: PDFs with known words on each page, DOCX files, and Office packages.
 
-This module does not import the engine, so that tests of other parts can use it. The same arguments always
-give the same bytes.
+Members of a package can be changed or added, also with content that no program writes. This module does not
+import the engine, so that tests of other parts can use it. The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def sentence_of_page(number: int, seed: int = 7) -> str:
 
 
 def large_pdf(pages: int, *, filler_bytes: int = 0, seed: int = 7) -> bytes:
-    """A valid PDF 1.4 of `pages` pages of varied English text in Helvetica; each starts with its known
-    sentence.
+    """A valid PDF 1.4 of `pages` pages of varied English text; each starts with its known sentence.
 
     `filler_bytes` adds a stream of that many incompressible bytes that no page shows, for a larger file
     without more text. `sentence_of_page(n, seed)` is on page n only.

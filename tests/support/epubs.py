@@ -22,9 +22,7 @@ PAGE = '<?xml version="1.0"?><!DOCTYPE html><html xmlns="http://www.w3.org/1999/
 
 
 def book(path: str = "OEBPS/book.opf", package: str = PACKAGE.format(more=""), **parts: str | bytes) -> bytes:
-    """An EPUB of two documents. `parts` adds or replaces members, with `__` for a slash; an empty part is
-    left out.
-    """
+    """An EPUB of two documents. `parts` adds or replaces members, `__` being a slash; "" removes one."""
     content: dict[str, str | bytes] = {
         "mimetype": "application/epub+zip",
         "META-INF/container.xml": CONTAINER.format(path=path),

@@ -1,7 +1,8 @@
 """The indexes with data outside the store's database, each with its server side, which a test can disturb.
 
-Qdrant runs over HTTP on two cores, and on a real server if `QDRANT_URL` is set. The many tests here need it
-in their own process; the quick ones in `tests/unit/engine/index/qdrant` do not.
+Qdrant runs over HTTP on two cores, and on a real server if `QDRANT_URL` is set. The tests of Qdrant's index
+itself, in `tests/unit/engine/index/qdrant`, are quick and need no other process; the tests with these
+parameters are many.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A reader that a hostile file has taken over: it tries all that a program may try, and reports the
-successes.
+"""A reader that a hostile file has taken over: it tries all that a program may try, and reports successes.
 
 Its input names the targets, all of which belong to the test. The signal it sends has no effect, and the
 process it starts ends at once.

@@ -32,10 +32,10 @@ HELD = "held"
 
 
 class TestEmbedder(HashEmbedder):
-    """A hashing embedder. Texts with the word `held` wait until `release`; calls fail while `failures` is
-    above 0.
+    """A hashing embedder that a test can hold or break.
 
-    Calls with a text that contains `poison` always fail.
+    Texts with the word `held` wait until `release`. Calls fail while `failures` is above 0, and calls with a
+    text that contains `poison` always fail.
     """
 
     __test__ = False

@@ -60,9 +60,7 @@ class Knowledge(ToolCaller):
         return str(path)
 
     async def added(self, name: str, content: str | bytes = "", **arguments: Any) -> str:
-        """Add a file with this content (HTML by default), wait for its document, and return the document's
-        id.
-        """
+        """Add a file with this content (HTML by default), and return the id of its finished document."""
         path = self.file(name, content or f"<p>{name}</p>")
         result = await self.ok("knowledge-add", file_path=path, async_=False, **arguments)
         return str(result["document_id"])

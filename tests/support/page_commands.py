@@ -28,9 +28,7 @@ class Block:
     body: str
 
     def commands(self) -> Iterator[str]:
-        """Yield the block's commands, without comments and indentation; lines joined by a backslash are one
-        command.
-        """
+        """Yield the commands without comments and indentation; lines joined by a backslash are one."""
         for line in self.body.replace("\\\n", " ").splitlines():
             if command := " ".join(_COMMENT.sub("", line).split()):
                 yield command

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 PASSWORD = "pass-word-of-the-tests"
 """Not needed for access; tests check that it stays out of logs and responses."""
-# Durability is off: tests do not survive a crash of the machine.
+# Durability is off, because the data need not survive a crash of the machine.
 _QUICK = {
     "fsync": "off",
     "full_page_writes": "off",

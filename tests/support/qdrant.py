@@ -205,7 +205,7 @@ def qdrant(core: EdgeCore | None = None) -> Iterator[QdrantSettings]:
     """Yield the settings of a server: the real one that `QDRANT_URL` names, or a small one around `core`."""
     if not REAL_URL:
         with served(core or EdgeCore()) as server:
-            yield server.settings(timeout=QdrantSettings().timeout)  # a stopped server costs this long
+            yield server.settings(timeout=QdrantSettings().timeout)  # the wait for a stopped server
         return
     settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")
     try:

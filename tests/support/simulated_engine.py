@@ -56,9 +56,7 @@ class Journal:
         return [(each.method, each.path) for each in self.requests() if each.method != "GET"]
 
     def expect(self, *, exactly: int, **match: str) -> None:
-        """Raise AssertionError, naming the nearest request, unless `exactly` requests match; `match` as in
-        `Match`.
-        """
+        """Raise AssertionError, naming the nearest request, unless `exactly` requests match `match`."""
         wanted = Verification(expectations=(Expectation(match=Match(**match), exactly=exactly),))
         assert not (failures := verify(self.namespace.journal, wanted).failures), failures
 
@@ -78,8 +76,8 @@ class SimulatedEngine:
     def arm(
         self, name: str, operation: str, effect: AnyEffect | None = None, *, times: int | None = 1
     ) -> None:
-        """Arm a fault of the catalogue, or one with this effect, for the next `times` calls; None means for
-        all.
+        """Arm a fault of the catalogue, or one with this effect, for the next `times` calls, or for all
+        (None).
         """
         match, when = Match(operation=operation), When(times=times)
         self.namespace.faults.arm(Fault(name=name, effect=effect, match=match, when=when))

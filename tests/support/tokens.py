@@ -1,6 +1,4 @@
-"""Keys and tokens of an authorization server, valid ones and each kind of invalid one, and a publisher of
-keys.
-"""
+"""Keys and tokens of an authorization server, valid and invalid in each way, and a publisher of keys."""
 
 from __future__ import annotations
 

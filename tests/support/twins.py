@@ -184,9 +184,7 @@ class Side:
         return self.has_others or not label.startswith("h")
 
     def others(self) -> list[Any]:
-        """Return all that the administrator sees of documents outside the access scope, or in a hidden
-        collection.
-        """
+        """Return the administrator's view of documents outside the access scope or in a hidden collection."""
         everything = {"limit": 1000}
         listed = self.admin.call(ops.LIST_DOCUMENTS, params={**everything, "sort_order": "asc"}).documents
         theirs = [each for each in listed if self._is_others(each.tags)]
@@ -209,7 +207,7 @@ class Side:
     def _is_others(self, tags: Sequence[str]) -> bool:
         return not (self.reach.admits(tags) and all(map(self.reach.may_change, tags)))
 
-    # what is answered
+    # the responses
 
     def comparable(self, response: httpx.Response) -> Any:
         """The status, and the body without generated values."""

@@ -77,9 +77,7 @@ def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
 def test_what_is_derived_is_made_again(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
 ) -> None:
-    """The damage is reported without `--repair` and repaired with it; searches then return the same as
-    before.
-    """
+    """Damage is reported without `--repair` and repaired with it; searches then return the same as before."""
     queries = [("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid")]
     before = [sorted(find(kb, home, monkeypatch, *query)) for query in queries]
     hurt(home, statement)

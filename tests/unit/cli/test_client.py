@@ -49,9 +49,7 @@ def job(status: m.JobStatus) -> httpx.Response:
 
 @pytest.mark.parametrize("code", sorted(ERRORS))
 def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
-    """The status is 4 for "not found" and 1 for other refusals; the line is the engine's message or the
-    client's own.
-    """
+    """The status is 4 for "not found" and 1 for other refusals, with the engine's or the client's text."""
     kind = {"queue_full": QueueFull, "unsupported_format": UnsupportedFormat}.get(code, CliError)
     with answering(lambda _: problem(code)) as client, pytest.raises(CliError) as refused:
         client.send_file("a.txt", io.BytesIO(b""), m.FileFields())

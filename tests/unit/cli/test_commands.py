@@ -369,9 +369,7 @@ def test_what_a_key_may_not_know_of_the_engine_is_not_called_nothing(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two documents, a duplicate, two files of unknown formats, a hidden file, and a link to the parent
-    folder.
-    """
+    """Two documents, a duplicate, two unknown formats, a hidden file, and a link to the parent folder."""
     folder = tmp_path / "docs"
     (folder / "deep").mkdir(parents=True)
     (folder / "a.md").write_text("# Alpha\n\nThe first document of the folder.")

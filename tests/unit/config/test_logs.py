@@ -73,7 +73,7 @@ def test_a_secret_too_short_to_be_one_does_not_eat_the_log() -> None:
 def _raised(error: Exception) -> Exception:
     try:
         raise error
-    except Exception as caught:  # noqa: BLE001 - the test wants it with its traceback
+    except Exception as caught:  # noqa: BLE001 - the test needs its traceback
         return caught
 
 

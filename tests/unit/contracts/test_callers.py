@@ -104,9 +104,7 @@ async def test_a_right_that_is_missing_is_refused_on_every_route(client: Client)
 
 
 def test_the_rights_that_operations_need() -> None:
-    """Reading is a GET or a search; removing needs more than writing; clearing the base needs an
-    administrator.
-    """
+    """Reading is a GET or a search; removing is a right of its own; clearing needs an administrator."""
     others = {each.id: each.right for each in OPERATIONS if each.right not in ("read", "write")}
     assert others == {
         "deleteDocument": "delete",

@@ -118,7 +118,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path) -> None:
     certificate = Certificate(place / "certificate.pem", place / "key.pem", clock=clock)
     before = certificate.context()
     (tmp_path / "next").symlink_to("two")
-    os.replace(tmp_path / "next", place)  # noqa: PTH105 - a link, and not what it leads to
+    os.replace(tmp_path / "next", place)  # noqa: PTH105 - replaces the link, not its target
     clock.now = 1.0
     assert certificate.context() is not before
 

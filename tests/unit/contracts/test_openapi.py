@@ -143,9 +143,7 @@ async def test_a_file_goes_as_multipart(client: Client) -> None:
 
 
 def test_the_form_has_the_file_and_each_field_of_its_model() -> None:
-    """`tags` and `metadata` are JSON texts with a content schema, a boolean is its word, the rest is plain
-    text.
-    """
+    """`tags` and `metadata` are JSON texts with a content schema, booleans are words, the rest is text."""
     content = DOCUMENT["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
     fields = content["schema"]["properties"]
     assert content["schema"]["required"] == ["file"]

@@ -1,4 +1,4 @@
-"""Outcomes of submissions, of documents with the same source path, and of missing parts."""
+"""Plans of a submission: its outcome, other documents of its source, scopes, and merged tags."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def page_of(megabytes: float) -> bytes:
         (partial(page_of, 128), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (partial(page_of, 128), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (nested_pdf, "pdf", Limits(least_memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
-        # A small file has a smaller limit of processor time.
+        # The limit of processor time depends on the file's size.
         (
             nested_pdf,
             "pdf",

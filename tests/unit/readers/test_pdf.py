@@ -55,7 +55,7 @@ def test_the_known_sentences_are_unique_and_repeat_with_the_seed() -> None:
 
 
 def test_a_page_without_text_is_empty_and_no_error() -> None:
-    """A scan is stored as an empty document, with a remark."""
+    """A scan, for example; the ingestion reports it."""
     assert [page.text for page in read_pdf(pdf_of([[], [], []])).pages] == ["", "", ""]
 
 

@@ -1,6 +1,4 @@
-"""Rules for the reader of every format: it runs in the child, and no file makes it fail with an unknown
-error.
-"""
+"""Rules for the reader of every format: it runs in the child, and no file causes an unknown error."""
 
 from __future__ import annotations
 

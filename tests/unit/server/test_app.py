@@ -61,7 +61,7 @@ async def warnings() -> AsyncIterator[Warnings]:
 async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unready(
     tmp_path: Path, warnings: Warnings
 ) -> None:
-    """Readiness needs no key, so it does not show that the engine's key is wrong."""
+    """The engine's readiness needs no key, so it says nothing about the server's key."""
     async with simulated_engine("secret") as engine, aiohttp.ClientSession() as http:
         async with (
             started(tmp_path, engine_url=engine.url, engine_api_key="secret") as base,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpcore  # noqa: F401 - a run of pytest inside takes out of memory the modules that it imports first
+import httpcore  # noqa: F401 - an inner run of pytest unloads the modules that it was the first to import
 import pytest
 
 pytestmark = pytest.mark.process

@@ -154,7 +154,7 @@ async def load(port: int, bodies: list[bytes]) -> None:
 
 
 def rate(port: int, process: psutil.Process, bodies: list[bytes]) -> float:
-    """Return the searches of one turn for each second of the server's processor time."""
+    """Return the searches of one turn per second of the server's processor time."""
     before = sum(process.cpu_times()[:2])
     asyncio.run(load(port, bodies))
     return ANSWERS / (sum(process.cpu_times()[:2]) - before)

@@ -1,4 +1,4 @@
-"""Problems reported by `/status`, and the feature list of an engine."""
+"""`/status`: reported problems, and the requests that count as a use of the engine."""
 
 from __future__ import annotations
 

@@ -200,9 +200,7 @@ def test_threads_may_share_it(served: EmbeddingEndpoint) -> None:
 def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture, status: int, words: str
 ) -> None:
-    """Some models truncate by themselves; here the other texts of the batch stay whole, and a warning is
-    logged.
-    """
+    """Some models truncate by themselves; here the batch's other texts stay whole, with a log warning."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = longer_than(300, status, words)

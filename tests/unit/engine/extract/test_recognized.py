@@ -43,8 +43,9 @@ def test_a_picture_that_is_read_well_is_read_once() -> None:
 
 
 def test_a_picture_is_turned_as_its_lines_lie() -> None:
-    """Lines that are vertical and clear mean a left turn, vertical and unclear a right turn, else 180
-    degrees.
+    """Clear vertical lines mean a left turn, unclear ones a right turn.
+
+    Unclear level lines mean a turn by 180 degrees.
     """
     for first, turned in ((STANDING, 1), (GUESSED_STANDING, 3), (GUESSED, 2)):
         recognize = Recognizer(first, LEVEL)

@@ -204,9 +204,7 @@ async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
-    """If at least half of the pages have text, it is kept, and the missing pages are reported with the
-    reason.
-    """
+    """Text on at least half of the pages is kept, and the missing pages are reported with the reason."""
     data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"]), Sheet(words(LONG))])
     kept = await read(tmp_path / "x", data, Limits(ocr_pages=1))
     assert kept.method == "text_extraction"

@@ -1,8 +1,7 @@
-"""Tests of the index contract, run on the embedded index, on PostgreSQL's with each of its ways to find
-chunks, and on remote ones.
+"""Tests of the index contract, run on the embedded index, PostgreSQL's and remote ones.
 
-Rows that only search share a base: they are subtests of one test. Rows of the analyser and of the query
-parser, which all indexes share, run on the embedded index.
+PostgreSQL's runs in each of its ways to find chunks. Rows that only search share a base: they are subtests of
+one test. Rows of the analyser and of the query parser, which all indexes share, run on the embedded index.
 """
 
 from __future__ import annotations

@@ -108,8 +108,9 @@ async def test_a_phrase_is_found_under_filters(deep: Base) -> None:
 
 
 async def test_words_are_required_in_the_form_that_they_have_in_their_language(base: Base) -> None:
-    """German stems, pairs of Chinese characters, and an identifier with another separator, among enough
-    chunks that the index has to narrow the search.
+    """German stems, pairs of Chinese characters, and an identifier with another separator.
+
+    There are enough other chunks that the index has to narrow the search.
     """
     texts = [f"Häuser und Gärten {number} 学习机器 chars max" for number in range(FIRST + 50)]
     await german(base, *texts, title="preferred", vectors=near(len(texts)))

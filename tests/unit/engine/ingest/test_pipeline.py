@@ -1,4 +1,4 @@
-"""From a text to its vectors: on every thread, in order, and only as many as are in use."""
+"""From a text to its vectors: on every thread, in order, and no further than requested."""
 
 from __future__ import annotations
 

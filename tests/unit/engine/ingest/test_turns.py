@@ -37,7 +37,7 @@ def test_who_comes_late_stands_behind_one_piece_of_the_others() -> None:
 
 
 def test_who_brings_one_piece_after_the_other_gets_every_second_turn() -> None:
-    """Although it has no job queued at the moment it was served, and other callers have two."""
+    """Its queue is empty whenever its job has just been served; the other caller has two jobs queued."""
     turns: Turns[str] = Turns()
     for job in ("a-one", "b", "a-two"):
         turns.add(job[0], job)

@@ -149,7 +149,7 @@ async def test_a_moved_document_stays_where_it_is(base: Base) -> None:
 
 
 async def test_an_older_version_comes_back_to_where_the_document_was_removed(base: Base) -> None:
-    """It has the tags, metadata and sources of its removal, and is visible in that collection only."""
+    """It has the tags, metadata and sources of its removal, and that collection's deduplication scope."""
     shared, own = "collection:shared", "collection:own"
     note = await base.note(
         "granite", tags=[shared], dedup_scope=shared, metadata={"n": 1}, source_path="/a.md"

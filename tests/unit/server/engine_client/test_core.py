@@ -1,6 +1,4 @@
-"""The engine client's pure parts: circuit breaker, retries, versions, responses, headers, and texts of
-faults.
-"""
+"""The engine client's pure parts: circuit breaker, retries, versions, responses, headers, error texts."""
 
 from __future__ import annotations
 

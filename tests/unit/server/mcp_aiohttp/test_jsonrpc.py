@@ -122,7 +122,7 @@ def test_the_data_of_an_error_names_its_type(code: int, data: Any, told: dict[st
 
 
 LONG = b" " * 100_000
-"""Padding before a body that selects the fast reader, without changing the value or a cut."""
+"""Padding that makes a body long enough for the fast reader; it changes neither value nor error."""
 
 
 def read(body: bytes) -> str:

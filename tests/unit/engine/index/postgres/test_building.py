@@ -65,7 +65,7 @@ async def nearest(base: Base) -> list[int]:
 
 @asynccontextmanager
 async def half_built(database: Database, base: Base) -> AsyncIterator[asyncio.Future[bool]]:
-    """Yield while the index is being built; like every transaction in flight, an open commit delays it."""
+    """Yield while the index is being built: the build waits for an open transaction."""
     leased = await base.lease(new_note("in flight"))
     async with (
         in_flight(base, documents.commit, leased, prepared("in flight", vectors=[axis(5)])),

@@ -112,7 +112,7 @@ async def test_a_collection_that_is_gone_has_no_generation(index: QdrantIndex, s
 async def test_a_broken_write_is_marked_only_when_it_was_repeated(
     index: QdrantIndex, server: QdrantServer
 ) -> None:
-    server.breaks_after = 1  # the index's lease is held by then
+    server.breaks_after = 1  # the mark is held by then
     with pytest.raises(IndexUnavailable):
         await index.apply(Changes(deletes=[1]), 6)
     assert await index.generation() == 5

@@ -42,7 +42,7 @@ def respond(
     total_exact: bool | UnsetType = UNSET,
     incomplete: str | UnsetType = UNSET,
 ) -> None:
-    """Make searches return these results; `total` is the number of matches, by default of the results."""
+    """Make searches return these results; `total` is by default their number."""
 
     async def searches(_search: MakeCall) -> m.SearchResponse:
         return response_with(found, total=total, weak=weak, total_exact=total_exact, incomplete=incomplete)

@@ -22,8 +22,6 @@ SERVER = 2
 
 @dataclass(frozen=True)
 class SeenSpan:
-    """One received span."""
-
     name: str
     trace_id: str
     span_id: str

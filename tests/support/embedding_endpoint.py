@@ -160,7 +160,6 @@ def endpoint() -> Iterator[EmbeddingEndpoint]:
 
 @contextmanager
 def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
-    """Yield an embedder that uses this endpoint."""
     chosen = {
         "embedding_url": served.url,
         "embedding_model": MODEL,

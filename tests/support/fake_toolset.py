@@ -14,8 +14,6 @@ from kb_server.tool import Annotations, Call, NoArguments, Tool, ToolError, Tool
 
 
 class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Arguments of `echo`."""
-
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=500, description="what to say")]
     times: Annotated[int, msgspec.Meta(ge=1, le=10, description="how often")] = 1
     tone: Annotated[Literal["low", "high"], msgspec.Meta(description="how")] = "low"
@@ -23,8 +21,6 @@ class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EchoResult(msgspec.Struct):
-    """Result of `echo`."""
-
     said: str
     note: Annotated[str, msgspec.Meta(description="a remark")] | None = None
 
@@ -34,8 +30,6 @@ class Empty(msgspec.Struct):
 
 
 class EchoTool(Tool[EchoArguments, EchoResult]):
-    """Repeats its argument."""
-
     name = "echo"
     title = "Echo"
     description = "Says what it is told, as often as it is told to."
@@ -55,8 +49,6 @@ class EchoTool(Tool[EchoArguments, EchoResult]):
 
 
 class SlowTool(Tool[NoArguments, Empty]):
-    """Waits until it is released or cancelled."""
-
     name = "slow"
     title = "Slow"
     description = "Waits until it is let go."
@@ -83,8 +75,6 @@ class SlowTool(Tool[NoArguments, Empty]):
 
 
 class StepsTool(Tool[NoArguments, Empty]):
-    """Reports progress."""
-
     name = "steps"
     title = "Steps"
     description = "Reports two steps of progress."
@@ -100,8 +90,6 @@ class StepsTool(Tool[NoArguments, Empty]):
 
 
 class RefusingTool(Tool[NoArguments, Empty]):
-    """Fails with an error that the caller can act on."""
-
     name = "refusing"
     title = "Refusing"
     description = "Always refuses."
@@ -116,8 +104,6 @@ class RefusingTool(Tool[NoArguments, Empty]):
 
 
 class BrokenTool(Tool[NoArguments, Empty]):
-    """Fails with an internal error."""
-
     name = "broken"
     title = "Broken"
     description = "Breaks."

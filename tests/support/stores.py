@@ -280,7 +280,6 @@ def direct(path: Path) -> Iterator[apsw.Connection]:
 
 
 async def visit(place: Place, **options: Any) -> None:
-    """Open the base and close it."""
     async with opened(place, **options):
         pass
 

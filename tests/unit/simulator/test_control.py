@@ -35,8 +35,6 @@ async def ask(running: Running, method: str, path: str, body: Any = None, **more
 
 
 class Tags(HTMLParser):
-    """The tags and attributes of a page."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []

@@ -29,7 +29,6 @@ KINDS = (
 
 @pytest.fixture
 async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
-    """An empty base with the embedded index."""
     async with opened(tmp_path / "kb.db") as base:
         yield base
 

@@ -48,7 +48,6 @@ class Clock:
 async def asking(
     served: RerankEndpoint, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[EndpointReranker]:
-    """Yield a reranker that uses this endpoint."""
     reranker = EndpointReranker(
         RerankSettings(**{"url": served.url, "timeout": 60.0, **settings}), clock=clock or Clock()
     )

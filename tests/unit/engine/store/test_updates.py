@@ -21,7 +21,6 @@ from tests.support.stores import Base, Place, died, key, new_file, new_note, ope
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    """A base with the note 1."""
     async with opened(place) as base:
         await base.note("old", tags=["collection:memory"])
         yield base

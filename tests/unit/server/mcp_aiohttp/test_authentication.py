@@ -28,7 +28,6 @@ KEY = "a-secret-key"
 
 
 def request(*authorization: str, peer: str = "10.0.0.1", **headers: str) -> web.Request:
-    """A request with these `Authorization` headers from `peer`."""
     pairs = [("Authorization", value) for value in authorization]
     pairs += [(name.replace("_", "-"), value) for name, value in headers.items()]
     return make_mocked_request("POST", "/mcp", headers=CIMultiDict(pairs)).clone(remote=peer)

@@ -15,7 +15,6 @@ LONG = "\n\n".join(f"# Part {part}\n\n" + f"word{part} " * 200 for part in range
 
 
 def texts(engine: SimulatedEngine) -> list[str]:
-    """Return the chunks of the document."""
     return [chunk.text for chunk in engine.state.documents.by_id[1].chunks]
 
 

@@ -27,7 +27,6 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, path: Path | str) -> str:
-    """Return the content of the file."""
     with open_below([str(root)], str(path)) as file:
         return file.read().decode()
 

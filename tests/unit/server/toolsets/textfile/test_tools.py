@@ -45,7 +45,6 @@ class Counted:
     reads: int = field(default=0)
 
     def read(self) -> Text:
-        """Return the text, or raise the exception."""
         self.reads += 1
         if isinstance(self.outcome, Exception):
             raise self.outcome

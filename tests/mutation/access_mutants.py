@@ -1,4 +1,4 @@
-"""The mutants of who may do what, and with which documents: one promise each."""
+"""Mutants of authorization and access scopes, one promise each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _a = partial(mutant, module="test_access")
 
 
 def everything(operation_id: str) -> Break:
-    """The handler knows nothing of a reach."""
+    """The handler ignores the access scope."""
     return asked(operation_id, lambda incoming: {"access": Access(incoming.access.name)})
 
 
@@ -46,7 +46,7 @@ def unkept(whole: Any, _reach: Reach) -> Any:
 
 
 async def later_pages_of_everything(incoming: Incoming, inner: Handler) -> Any:
-    """Who sends a cursor is given what it names, from wherever that is."""
+    """A cursor gives access to documents outside the scope."""
     if incoming.body.cursor is None:
         return await inner(incoming)
     with patch.object(state.State, "seen", lambda self, _: self.documents):
@@ -136,7 +136,7 @@ ACCESS_MUTANTS: list[Mutant] = [
     _a("a citation leads anywhere", test="a_citation_out_of_reach_is_gone",
        broken=everything("checkCitation")),
 ]  # fmt: skip
-"""Every mutant, each with the test that should notice."""
+"""Every mutant, each with the test that should notice it."""
 
 
 def _digest_of_request(whole: Any, request: Any, _reach: Any) -> str:

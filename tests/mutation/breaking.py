@@ -1,6 +1,6 @@
-"""Ways to break a simulator: what its handlers are asked, what they answer, and the adapter around them.
+"""Ways to break a simulator: the requests to its handlers, their results, and the adapter around them.
 
-Each gives a context manager; a simulator that is made inside is broken.
+Each function returns a context manager; a simulator that is created inside it is broken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Around = Callable[[Incoming, Handler], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A simulator that breaks one promise. `test`, as `module::name`, is who should notice."""
+    """A simulator that breaks one promise. `test` is the test that should notice, as `module::name`."""
 
     name: str
     test: str
@@ -34,12 +34,12 @@ class Mutant:
 
 
 def mutant(name: str, *, module: str, test: str, broken: Break) -> Mutant:
-    """One that `test`, without its `test_`, of a module of the suite should notice."""
+    """A mutant for `test` (without its prefix `test_`) of a module of the suite."""
     return Mutant(name, f"{module}::test_{test}", broken)
 
 
 def around(operation_id: str, act: Around) -> Break:
-    """`act` stands between the adapter and the handler of one operation."""
+    """Put `act` between the adapter and the handler of one operation."""
 
     def begin() -> AbstractContextManager[Any]:
         whole: Callable[[], dict[str, Handler]] = vars(app)["handlers"]
@@ -60,7 +60,7 @@ def around(operation_id: str, act: Around) -> Break:
 
 
 def asked(operation_id: str, change: Callable[[Incoming], dict[str, Any]]) -> Break:
-    """The handler is asked something else: `change` gives other parts of the request."""
+    """Change the request before the handler gets it: `change` returns the replaced parts."""
 
     async def act(incoming: Incoming, inner: Handler) -> Any:
         return await inner(dataclasses.replace(incoming, **change(incoming)))
@@ -69,12 +69,12 @@ def asked(operation_id: str, change: Callable[[Incoming], dict[str, Any]]) -> Br
 
 
 def query(operation_id: str, **other: Any) -> Break:
-    """Query parameters are not what was sent."""
+    """Replace query parameters."""
     return asked(operation_id, lambda incoming: {"query": msgspec.structs.replace(incoming.query, **other)})
 
 
 def body(operation_id: str, **other: Any) -> Break:
-    """Members of the JSON body are not what was sent; a multipart body has none."""
+    """Replace members of the JSON body; a multipart body is left as it is."""
     return asked(
         operation_id,
         lambda incoming: {"body": incoming.body and msgspec.structs.replace(incoming.body, **other)},
@@ -82,7 +82,7 @@ def body(operation_id: str, **other: Any) -> Break:
 
 
 def filters(*, operation_id: str = "search", **other: Any) -> Break:
-    """Members of a search's `filters` are not what was sent."""
+    """Replace members of a search's `filters`."""
 
     def change(incoming: Incoming) -> dict[str, Any]:
         sent = incoming.body.filters
@@ -93,7 +93,7 @@ def filters(*, operation_id: str = "search", **other: Any) -> Break:
 
 
 def answers(operation_id: str, change: Callable[[Any], dict[str, Any]]) -> Break:
-    """The answer is another one: `change` gives other members."""
+    """Change the result of a handler: `change` returns the replaced members."""
 
     async def act(incoming: Incoming, inner: Handler) -> Any:
         answer = await inner(incoming)
@@ -103,12 +103,12 @@ def answers(operation_id: str, change: Callable[[Any], dict[str, Any]]) -> Break
 
 
 def says(operation_id: str, **members: Any) -> Break:
-    """These members are answered, whatever is so."""
+    """Replace members of the result with constants."""
     return answers(operation_id, lambda _: members)
 
 
 def results(change: Callable[[Any], dict[str, Any]]) -> Break:
-    """Every result of a search is another one."""
+    """Change every result of a search."""
 
     def changed(answer: Any) -> dict[str, Any]:
         return {"results": [msgspec.structs.replace(each, **change(each)) for each in answer.results]}
@@ -117,7 +117,7 @@ def results(change: Callable[[Any], dict[str, Any]]) -> Break:
 
 
 def forgives(operation_id: str, code: str, instead: Around) -> Break:
-    """What is to be refused with `code` is done, or answered by `instead`."""
+    """Use the result of `instead` where the handler would refuse the request with `code`."""
 
     async def act(incoming: Incoming, inner: Handler) -> Any:
         try:
@@ -131,7 +131,7 @@ def forgives(operation_id: str, code: str, instead: Around) -> Break:
 
 
 def replaced(where: Any, name: str, other: Any) -> Break:
-    """Something of the simulator or the adapter is another thing."""
+    """Replace an attribute of the simulator or the adapter."""
     return lambda: patch.object(where, name, other)
 
 

@@ -52,7 +52,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str, str, str, str, int]:
-        """Its location. The line number is for people: it moves with unrelated changes."""
+        """The location. The line number is for people only: it moves with unrelated changes."""
         return self.file, self.function, self.kind, self.original, self.source, self.nth
 
     def __str__(self) -> str:
@@ -61,10 +61,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Site(NamedTuple):
-    """A fault in one version of its file: the bytes it replaces.
+    """A fault in one version of its file, with the byte range that it replaces.
 
     A default and a module's constant are evaluated at import, so calls of their `readers` count instead: one
-    function, or all that name the constant.
+    function, or every function that names the constant.
     """
 
     fault: Fault
@@ -82,7 +82,7 @@ class _Change(NamedTuple):
 
 
 class Module:
-    """A parsed file of the source."""
+    """A parsed source file."""
 
     def __init__(self, file: str, source: bytes) -> None:
         self.file, self.source, self.tree = file, source, ast.parse(source)
@@ -91,7 +91,7 @@ class Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def sites(self) -> Iterator[Site]:
-        """Every fault that this file can have."""
+        """Yield every fault that this file can have."""
         seen: Counter[tuple[str, str, str, str]] = Counter()
         for change in _changes(self.tree, "", inside=False):
             node = change.node
@@ -107,7 +107,7 @@ class Module:
             yield Site(fault, start, end, change.readers)
 
     def probes(self, readers: Function | str) -> Iterator[int]:
-        """Offsets of the first statements of these readers; a body on the line of its `def` has none."""
+        """Yield the offsets of the readers' first statements; a body on the line of its `def` is left out."""
         for function in (each for each in ast.walk(self.tree) if isinstance(each, Function)):
             if function is readers or (isinstance(readers, str) and readers in _names(function)):
                 documented = ast.get_docstring(function) is not None and len(function.body) > 1
@@ -202,7 +202,7 @@ def modules(root: Path, folders: Iterable[str]) -> list[Module]:
 
 
 def drawn(sites: Iterable[Site], number: int, chance: random.Random) -> list[Site]:
-    """Return sites in a random order, each kind as likely as another, none within another."""
+    """Return sites in random order, with all kinds equally likely and no nested sites."""
     kinds: dict[str, list[Site]] = defaultdict(list)
     for site in sites:
         kinds[site.fault.kind].append(site)
@@ -224,13 +224,13 @@ def _overlap(one: Site, other: Site) -> bool:
 
 
 def located(faults: Iterable[Fault], sites: Iterable[Site]) -> list[Site | None]:
-    """Find each fault in this source; None if its text is gone."""
+    """Return the site of each fault in this source, or None if its text is gone."""
     by_place = {site.fault.place: site for site in sites}
     return [by_place.get(fault.place) for fault in faults]
 
 
 def instrumented(source: Sequence[Module], sites: Sequence[Site | None]) -> dict[str, bytes]:
-    """Return the files that change if every fault is put in, switched by its number in `sites`."""
+    """Return the changed files with every fault inserted, each enabled by its number in `sites`."""
     edits: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for number, site in enumerate(sites):
         for module in source if site is not None else ():

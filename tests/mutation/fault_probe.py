@@ -1,7 +1,7 @@
 """A pytest plugin that records the tests that reach each fault, and activates one fault.
 
 `faults.py` copies this module as `kb_fault` into a scratch tree, in which the changed source calls `at`. It
-imports neither pytest nor kb, for the process of a reader imports it too.
+imports neither pytest nor kb, because the process of a reader imports it too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ACTIVE = int((HERE / "kb_fault.txt").read_text())
-"""The number of the active fault; -1 for none."""
+"""Number of the active fault, or -1 if all are off."""
 ADDED = frozenset((HERE / "kb_fault_added.txt").read_text().splitlines())
 """Tests, or files of tests, that run although they are marked `process`."""
 
@@ -26,7 +26,7 @@ _began = 0.0
 
 
 def at(number: int) -> bool:
-    """True if this fault is the active one; the running test has reached it."""
+    """Record that the running test reached this fault; return True if the fault is active."""
     reached[number].add(_place)
     return number == ACTIVE
 
@@ -71,6 +71,6 @@ def pytest_sessionfinish(session: Any, exitstatus: int) -> None:
 
 
 def pytest_unconfigure(config: Any) -> None:
-    """End at once in a run of one fault: a thread that the fault has stuck would hold the process."""
+    """Exit at once in a run of one fault: a thread that the fault blocks would keep the process alive."""
     if ACTIVE >= 0:
         os._exit(0)

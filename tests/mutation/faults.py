@@ -1,4 +1,4 @@
-"""Change a hundred places of the source, one at a time, and see that the tests that reach each place notice.
+"""Change a hundred places of the source, one at a time, and check that a test fails for each.
 
     python -m tests.mutation.faults OUT.json                 the faults of `faults.json` on this checkout
     python -m tests.mutation.faults OUT.json --root DIR      the same on another checkout
@@ -7,9 +7,10 @@
 
 A scratch copy of the tree has all faults at once, each as `((changed) if at(7) else (original))`. One run of
 the tests of `make test` and of the promises, without an active fault, records which tests reach which fault.
-Then each fault is active in turn for its tests: the nearest and cheapest files first, the promises last. No
-clock decides: a fault's tests are chosen up to `--seconds` of processor time (the row counts the tests left
-out), a run that takes many times that much is a kill, and a test kills if it fails again on its own.
+Then each fault is active in turn for its tests: the nearest and cheapest files first, the promises last. The
+result does not depend on the wall clock: a fault's tests are chosen up to `--seconds` of processor time (the
+row counts the tests left out), a run that takes many times that much is a kill, and a test kills only if it
+fails again on its own.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ PARTS = (
     ("engine/kb_readers",),
 )
 PART_SIZE = 25
-"""Faults of each part."""
+"""Number of faults of each part."""
 SPARE = 3
-"""Faults drawn for each that is kept: no test reaches some of them."""
+"""Number of faults drawn for each one that is kept, because some are reached by no test."""
 RUNAWAY = 5
-"""A run that takes this many times the processor time of its tests is a kill."""
+"""A run that takes this many times the processor time of its tests counts as a kill."""
 SHADOWED = ("contracts", "server", "engine", "cli", "simulator", "load")
 PROMISES = "tests/contract/test_promises.py"
 
@@ -99,7 +100,10 @@ class Tree:
         self._probe.with_name("kb_fault_added.txt").write_text("\n".join((PROMISES, *added)))
 
     def pytest(self, *arguments: str, active: int = -1, limit: float | None = None) -> tuple[Probed, float]:
-        """Results and processor seconds. The status is that of the process if the probe wrote nothing."""
+        """Run pytest; return the results and processor seconds.
+
+        If the probe wrote no results, the status is that of the process.
+        """
         scratch, written = self.path / "tmp", self._probe.with_name("kb_fault")
         for each in (scratch, written):
             shutil.rmtree(each, ignore_errors=True)
@@ -107,7 +111,7 @@ class Tree:
         self._probe.with_suffix(".txt").write_text(str(active))
         environment = {
             **os.environ,
-            "CI": "true",  # the same generated examples in every run
+            "CI": "true",  # makes generated examples the same in every run
             "TMPDIR": str(scratch),
             "PYTHONPATH": os.pathsep.join(str(self.path / each) for each in SHADOWED),
         }
@@ -127,7 +131,7 @@ class Tree:
 
 
 def merged(results: Sequence[Probed]) -> Probed:
-    """The results of several processes as one."""
+    """Merge the results of several processes."""
     whole = Probed(max((each.status for each in results), key=abs))
     for each in results:
         whole.costs |= each.costs
@@ -138,9 +142,9 @@ def merged(results: Sequence[Probed]) -> Probed:
 
 
 def selected(file: str, reached: set[str], probed: Probed, seconds: float) -> tuple[list[str], int]:
-    """The tests to run for a fault, in order, and the number of tests left out.
+    """Return the tests to run for a fault, in order, and the number of tests left out.
 
-    Of a file that stands in `reached`, every test is wanted: a fixture reaches the fault.
+    If `reached` names a file, a fixture of it reaches the fault, and all its tests are chosen.
     """
     broken = {each.partition("[")[0] for each in probed.failed}
     files: dict[str, list[str]] = defaultdict(list)
@@ -166,7 +170,7 @@ def _words(path: str) -> set[str]:
 
 
 def row_of(tree: Tree, number: int, fault: Fault, probed: Probed, seconds: float) -> Row:
-    """Run the tests of a fault until one fails, and that one again."""
+    """Run the tests of a fault until one fails, and repeat that test."""
     reached = probed.reached.get(number)
     if not reached:
         return Row(fault, "unreached")
@@ -199,7 +203,7 @@ def row_of(tree: Tree, number: int, fault: Fault, probed: Probed, seconds: float
 
 
 def kept(probed: Probed) -> list[int]:
-    """The numbers of the first faults of each part that a test reaches."""
+    """Return, for each part, the numbers of its first faults that a test reaches."""
     numbers: list[int] = []
     for part in range(len(PARTS)):
         candidates = range(part * PART_SIZE * SPARE, (part + 1) * PART_SIZE * SPARE)
@@ -208,7 +212,7 @@ def kept(probed: Probed) -> list[int]:
 
 
 def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> list[Row]:
-    """Run each fault on a checkout."""
+    """Run the tests of each fault on a checkout."""
     groups = [modules(root, folders) for folders in PARTS]
     source = [module for group in groups for module in group]
     sites: Sequence[Site | None]
@@ -260,7 +264,7 @@ def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> l
 
 
 def new_survivors(before: Sequence[Row], after: Sequence[Row]) -> list[Row]:
-    """The faults that were killed before and are not killed any more."""
+    """Return the faults that were killed before and survive now."""
     killed = {row.fault.place for row in before if row.outcome == "killed"}
     return [row for row in after if row.outcome != "killed" and row.fault.place in killed]
 

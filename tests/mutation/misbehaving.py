@@ -1,4 +1,4 @@
-"""What the mutants do instead of what they should."""
+"""The wrong behaviour of the mutants."""
 
 from __future__ import annotations
 
@@ -168,19 +168,19 @@ def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
 
 
 def ranked_anew(documents: Documents, request: m.SearchRequest, _reach: Reach | None) -> m.SearchResponse:
-    """The second of the pages that the documents of now make."""
+    """The second page, computed from the current documents."""
     answer = search._search(documents, request, query_of(request.query), 0)
     answer.results = answer.results[request.top :]
     return answer
 
 
 def tests_of_first_pages(request: m.SearchRequest) -> list[search.Test]:
-    """None for the pages after a cursor."""
+    """An empty list for the pages after a cursor."""
     return [] if request.cursor else _TESTS(request)
 
 
 def places_behind_the_page(results: Sequence[m.SearchResult]) -> list[list[Place]]:
-    """As if all that was cut to its bounds had been on the page."""
+    """Return no places, for a page that pretends to be complete."""
     return []
 
 
@@ -226,7 +226,7 @@ def similar_to_itself(
 
 
 async def dropped_from_one_side(incoming: Incoming, inner: Handler) -> Any:
-    """The end of a range stands for the moment before it."""
+    """The end of a date range excludes its own moment."""
     answer = await inner(incoming)
     assert isinstance(answer, m.SearchResponse)
     until = incoming.body.filters and incoming.body.filters.date_to
@@ -259,7 +259,7 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
 
 
 whole_query, whole_body = decoding.convert_query, decoding.decode_body
-"""Bound before a mutant takes their places."""
+"""The original functions, saved before a mutant replaces them."""
 
 
 def ranked_as_usual(query: str, _ranking: m.Ranking, defaults: RankingDefaults) -> RankingPlan:
@@ -420,7 +420,7 @@ def replaced_by_what_stands(base: Documents, number: int, patch: m.NotePatch, no
 
 
 def with_title_of_now(answer: m.PastVersionList) -> dict[str, Any]:
-    """As if only the number of a version were kept."""
+    """Pretend that the history kept only the version numbers."""
     return {"versions": [msgspec.structs.replace(each, title="basalt columns") for each in answer.versions]}
 
 
@@ -430,7 +430,7 @@ async def said_to_be_restored(incoming: Incoming, _inner: Handler) -> m.Document
 
 
 def kept_once(self: History, stored: Any, now: int, *, removed: bool = False) -> None:
-    """Nothing more is kept of a document of which something is."""
+    """Keep only the first past version of a document."""
     self.by_id.setdefault(stored.document.id, (Past(stored, now, removed),))
 
 
@@ -449,5 +449,5 @@ async def purged_with_its_source(incoming: Incoming, inner: Handler) -> Any:
 
 
 def history_that_stays() -> History:
-    """That of the base which is cleared."""
+    """Return the history of the base that is being cleared."""
     return CURRENT.get().namespace.state.documents.history

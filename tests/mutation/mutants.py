@@ -891,4 +891,4 @@ MUTANTS: list[Mutant] = [
     *ACCESS_MUTANTS,
     *WHOLE_SUITE_MUTANTS,
 ]
-"""Every mutant, each with the test that should notice."""
+"""Every mutant, each with the test that should notice it."""

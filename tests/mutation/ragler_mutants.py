@@ -49,7 +49,7 @@ _v, _c = partial(mutant, module=VECTOR), partial(mutant, module=COLLECTIONS)
 
 
 def results(**members: Any) -> Break:
-    """Every result of a search has these members instead; a function is asked for each."""
+    """Replace members of every result of a search; a function is called with each result."""
 
     def changed(answer: r.VectorSearchResponse) -> dict[str, Any]:
         return {"results": [_with(result, members) for result in answer.results]}
@@ -191,7 +191,7 @@ whole_count = RateWindows.count
 
 
 def counted_as_one(self: RateWindows, _operation: str, user: str | None, credential: str) -> None:
-    """All operations in one window, of the smallest limit."""
+    """Count all operations in one window, with the smallest limit."""
     whole_count(self, "listCollections", user, credential)
 
 
@@ -407,7 +407,7 @@ RAGLER_MUTANTS: list[Mutant] = [
             broken=around(id_, unknown),
         )
         for id_ in _SUCCESSES
-        if id_ not in {"vectorSearch", "putCollection"}  # these refuse the look's body before they are asked
+        if id_ not in {"vectorSearch", "putCollection"}  # they refuse the body before the handler
     ),
     *(
         mutant(f"{code} has another status", module=module, test=test, broken=status_of_code(code))
@@ -418,4 +418,4 @@ RAGLER_MUTANTS: list[Mutant] = [
         for id_, (module, test) in _SUCCESSES.items()
     ),
 ]
-"""Every one, with the test that should notice."""
+"""Every mutant, each with the test that should notice it."""

@@ -1,11 +1,12 @@
-"""Break the simulator one promise at a time, and see that the suite notices.
+"""Break the simulator one promise at a time, and check that the suite notices.
 
     python -m tests.mutation.run            every mutant
     python -m tests.mutation.run patch      those with "patch" in their name
 
-Exit status 1 where a mutant is not caught by its own test, or falls over instead of misbehaving. One that its
-own test lets pass is shown to the whole suite, generated requests and all. Each mutant has two processes, one
-with the broken simulator and one with the suite, forked from this one once it has run the suite itself.
+The exit status is 1 if a mutant is not caught by its own test, or crashes instead of misbehaving. A mutant
+that passes its own test is then run against the whole suite, with generated requests. Each mutant has two
+processes, one with the broken simulator and one with the suite, both forked from this one after it has run
+the suite itself.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _BRIEF = ("-x", "--tb=no")
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a mutant. `expected`: it was caught by its own test.
+    """The outcome of a mutant. `expected`: it was caught by its own test.
 
-    `crashes` are faults of the mutant itself: it was to misbehave, not to fall over.
+    `crashes` are faults of the mutant itself, which was to misbehave and not to crash.
     """
 
     name: str
@@ -49,12 +50,12 @@ class Fate:
 
     @property
     def well(self) -> bool:
-        """Whether its own test caught what it was made to do."""
+        """True if its own test caught the intended misbehaviour."""
         return self.expected and not self.crashes
 
 
 class Crashes(logging.Handler):
-    """What handlers raise that is no answer."""
+    """Collects exceptions of handlers that are not HTTP errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Crashes(logging.Handler):
 
 
 def fate_of(mutant: Mutant) -> Fate:
-    """Break a simulator, and run the test that is to notice, then the whole suite if it does not."""
+    """Break a simulator, and run the test that should notice, then the whole suite if the test passes."""
     started = time.monotonic()
     module, _, test = mutant.test.partition("::")
     with suite_process() as verify, _crashes() as crashes, mutant.broken(), simulator() as url:
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
     started = time.monotonic()
     _check_whole()
-    gc.freeze()  # a collection in a forked process would copy all that was imported
+    gc.freeze()  # a garbage collection in a forked process would copy all imported pages
     fates = []
     for fate in fates_of(chosen):
         print(f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def fates_of(mutants: Sequence[Mutant]) -> Iterator[Fate]:
-    """The fates in the order in which they are known, of as many mutants at a time as there are cores."""
+    """Yield the outcomes as they become known, with one mutant per core at a time."""
     waiting, running = deque(mutants), dict[Connection, Mutant]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
@@ -145,7 +146,7 @@ def _trouble(fate: Fate) -> str:
 
 
 def _check_whole() -> None:
-    """Run the tests that are to notice on a simulator of which nothing is broken, in this process."""
+    """Run the mutants' tests on an unbroken simulator, in this process."""
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=_serve_whole, args=(theirs,))
     process.start()

@@ -1,6 +1,6 @@
-"""The suite in a process forked from one that has imported it: no interpreter starts for a mutant.
+"""The suite in a process forked from one that has imported it, so that no interpreter starts for a mutant.
 
-The process is another one than the simulator's: a mutant breaks the contract that both of them import.
+The simulator has another process, because a mutant breaks the contract that both import.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Run:
 
 @contextmanager
 def suite_process() -> Iterator[Callable[[Run], Results]]:
-    """A process that runs the suite on request; to be started while this one has a single thread."""
+    """A process that runs the suite on request; it must be forked while this process has a single thread."""
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=_serve, args=(ours, theirs))
     process.start()
@@ -58,14 +58,14 @@ def suite_process() -> Iterator[Callable[[Run], Results]]:
 
 
 def _serve(theirs: Connection, ours: Connection) -> None:
-    theirs.close()  # the end of the process that asks: else its closing would not be seen
+    theirs.close()  # the requester's end: this copy would hide that the requester has closed it
     with contextlib.suppress(EOFError):
         while True:
             ours.send(run_here(ours.recv()))
 
 
 def run_here(wanted: Run) -> Results | str:
-    """The results of a run in this process, or the reason why there are none."""
+    """Run in this process; return the results, or the reason if there are no results."""
     os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: wanted.target.api_key}
     with TemporaryDirectory(prefix="kb-verify-") as folder, Path(os.devnull).open("w") as nowhere:
         home = Path(folder)

@@ -1,4 +1,4 @@
-"""Faults are drawn, located and applied as their list says."""
+"""Drawing, location and application of faults."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A mutant for each test of the suite that none of `mutants.py` is for, and the tests that need none.
+"""A mutant for each test of the suite that `mutants.py` does not cover, and a list of the exempt tests.
 
-A refusal or a success has another status, or an answer another member: the least change that the test has to
+A refusal or a success has another status, or a response another member: the least change that the test must
 notice.
 """
 

@@ -1,6 +1,7 @@
-"""A headless Chromium, driven over the DevTools protocol by aiohttp's own WebSocket client.
+"""A headless Chromium, driven over the DevTools protocol by aiohttp's WebSocket client.
 
-Nothing is needed but Chromium itself, so that a test sees what a person sees, and under which policy.
+Chromium is the only dependency, so that a test sees the same pages as a person, under the same content
+policy.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _NEVER_LOADED = "about:blank"
 
 
 _LEFT = -32000
-"""The code of DevTools where the page that was asked is left before it has answered."""
+"""DevTools error code of a call that was pending when the page was left."""
 
 
 class PageLeftError(Exception):
-    """The page was left while it was asked."""
+    """The page was left before it answered a call."""
 
 
 class Browser:
-    """One tab. `problems` are what its console said went wrong, such as what a page's policy refused."""
+    """One tab. `problems` holds errors of its console, such as a resource refused by the page's policy."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -55,7 +56,7 @@ class Browser:
                 return message["result"]
 
     async def value(self, expression: str) -> Any:
-        """What an expression gives, a promise too."""
+        """Return the value of an expression; a promise is awaited."""
         result = await self.send(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -71,17 +72,17 @@ class Browser:
         raise AssertionError(f"{expression} never held; the page says: {text}")
 
     async def open(self, url: str) -> None:
-        """Go there and wait until it is loaded."""
+        """Open `url` and wait until it is loaded."""
         await self.value("window.left = true")
         await self.send("Page.navigate", url=url)
         await self.loaded()
 
     async def loaded(self) -> None:
-        """Wait until another document than the one marked by `leaving` is loaded."""
+        """Wait until a document other than the one marked by `window.left` is loaded."""
         await self.until("!window.left && document.readyState === 'complete'")
 
     async def press(self, selector: str) -> None:
-        """Click what leads to another page, and wait for that."""
+        """Click an element that leads to another page, and wait for that page."""
         await self.value("window.left = true")
         clicked = await self.value(f"!!document.querySelector({json.dumps(selector)})")
         assert clicked, f"there is no {selector}: {await self.value('document.body.innerText')}"
@@ -96,7 +97,7 @@ class Browser:
         return str(await self.value("document.body.innerText"))
 
     async def look(self, *, width: int = 1200, dark: bool = False) -> None:
-        """Be so wide, in pixels, and prefer dark pages, or light ones."""
+        """Set the viewport's width in pixels, and the colour scheme."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=800, deviceScaleFactor=1, mobile=False,
@@ -105,13 +106,13 @@ class Browser:
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self) -> bytes:
-        """What the tab shows, as PNG."""
+        """A screenshot of the tab, as PNG."""
         return base64.b64decode((await self.send("Page.captureScreenshot", format="png"))["data"])
 
 
 @asynccontextmanager
 async def opened(folder: Path, url: str = _NEVER_LOADED) -> AsyncIterator[Browser]:
-    """A tab at `url`, of a browser that keeps what it must in `folder` and ends with the block."""
+    """Yield a tab at `url`. The browser keeps its profile in `folder` and ends with the block."""
     assert CHROMIUM is not None
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -132,7 +133,7 @@ async def opened(folder: Path, url: str = _NEVER_LOADED) -> AsyncIterator[Browse
 
 
 async def _tab(session: aiohttp.ClientSession, folder: Path) -> str:
-    """Where the protocol speaks for the tab, once the browser has written down its port."""
+    """Return the WebSocket URL of the tab, once the browser has written its port to a file."""
     for _ in range(_LOOKS):
         written = folder / "DevToolsActivePort"
         lines = written.read_text().splitlines() if written.exists() else []

@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def self_signed(host: str | None = None) -> bytes:
-    """A private key and a certificate of 127.0.0.1, or of a host, that nobody vouches for, in PEM."""
+    """Return a private key and a self-signed certificate of `host` (by default 127.0.0.1), in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOOPBACK)])
     start = datetime(2020, 1, 1, tzinfo=UTC)
@@ -38,14 +38,14 @@ def self_signed(host: str | None = None) -> bytes:
 
 
 class Pair(NamedTuple):
-    """Files in PEM."""
+    """Paths of two PEM files."""
 
     certificate: Path
     key: Path
 
 
 def write_pair(folder: Path) -> Pair:
-    """A new key in `key.pem`, and `certificate.pem` of 127.0.0.1, in a folder that is made."""
+    """Write a new `key.pem` and `certificate.pem` of 127.0.0.1 to `folder`, which is created if missing."""
     folder.mkdir(exist_ok=True)
     pair = Pair(folder / "certificate.pem", folder / "key.pem")
     key, mark, certificate = self_signed().partition(b"-----BEGIN CERTIFICATE-----")

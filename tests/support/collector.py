@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector on loopback that keeps the spans it is sent, and fails on command."""
+"""An OpenTelemetry collector on loopback that keeps the received spans, and fails on command."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ SERVER = 2
 
 @dataclass(frozen=True)
 class SeenSpan:
-    """One span as it came over the wire."""
-
     name: str
     trace_id: str
     span_id: str
@@ -37,7 +35,7 @@ class SeenSpan:
 
 @dataclass
 class Collector:
-    """What was collected; `bodies` are the raw requests. While `hangs` is set no request is answered."""
+    """The received spans; `bodies` holds the raw requests. While `hangs` is set, requests get no response."""
 
     url: str = ""
     spans: list[SeenSpan] = field(default_factory=list)

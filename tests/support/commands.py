@@ -1,4 +1,4 @@
-"""Commands of kb in this process: for what ends by itself, where the process is not what is tested."""
+"""`kb` commands run in this process, for tests of commands that end by themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kb_load.processes import clean_environment
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and what it printed."""
+    """Exit status and output of a command."""
 
     returncode: int
     stdout: str
@@ -32,10 +32,10 @@ def ended(*arguments: str, **environment: str) -> Ended:
 
 
 def entry_ended(entry: Callable[[], int], /, *arguments: str, **environment: str) -> Ended:
-    """Run a command whose only settings are those of `environment`; the state of this process is restored.
+    """Run a command with only the settings of `environment`; the state of this process is restored.
 
-    `entry` reads `arguments` from the command line. Output of processes that it starts is not caught; `capfd`
-    has it.
+    `entry` reads `arguments` from the command line. Output of subprocesses is not captured here; `capfd` has
+    it.
     """
     out, err = StringIO(), StringIO()
     wanted = clean_environment(**environment)
@@ -54,7 +54,7 @@ def entry_ended(entry: Callable[[], int], /, *arguments: str, **environment: str
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """Give back what servers and engines set for a whole process: logging, and the collection of garbage."""
+    """Restore process-wide state that servers and engines change: logging, and garbage collection."""
     named = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     handlers, thresholds = logging.root.handlers[:], gc.get_threshold()
     levels = {each: each.level for each in (logging.root, *named)}

@@ -37,7 +37,7 @@ def job_with(
     started_at: str | None = None,
     finished_at: str | None = None,
 ) -> m.Job:
-    """A job, by default one that waits."""
+    """A job, by default a waiting one."""
     return m.Job(
         id=id,
         status=status,
@@ -88,7 +88,6 @@ def document_with(
 
 
 def detail_of(document: m.Document, chunks: Sequence[m.Chunk] = ()) -> m.DocumentDetail:
-    """A document with these chunks."""
     members = msgspec.structs.asdict(document)
     return m.DocumentDetail(**members, chunks=list(chunks), chunk_offset=0, chunk_limit=200)
 

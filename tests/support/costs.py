@@ -21,7 +21,7 @@ BUDGET_SECONDS = 0.15
 """Processor time allowed for one test of `make test`, in seconds."""
 
 FILE_VARIABLE = "KB_TEST_COSTS"
-"""Environment variable: the file that receives a JSON object of test IDs and seconds."""
+"""Environment variable: path of the output file, a JSON object of test IDs and seconds."""
 
 _PROPERTY = "processor seconds"
 
@@ -33,7 +33,7 @@ def processor_seconds() -> float:
 
 
 class Costs:
-    """Pytest plugin: every process measures its tests, and the one that prints the results adds up."""
+    """Pytest plugin: every process measures its tests, and the process that reports adds the results up."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""A disk that is really full: a small file system of its own."""
+"""A small file system of its own, so that a test can fill a real disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str, *, owner: Path | None = None, inodes: int = 0) -> Iterator[Path]:
-    """A new folder on a disk of this size (`8m`), with so many inodes (0: no bound), of the owner of another
-    folder where one is named."""
+    """Mount a tmpfs of `size` (such as `8m`) and of `inodes` (0: unbounded) at the new folder `folder`, with the
+    owner of `owner` if set.
+    """
     folder.mkdir()
     stat = (owner or folder).stat()
     options = f"size={size},nr_inodes={inodes},mode=700,uid={stat.st_uid},gid={stat.st_gid}"
@@ -29,7 +30,7 @@ def small_disk(folder: Path, size: str, *, owner: Path | None = None, inodes: in
 
 
 def fill(disk: Path) -> None:
-    """Leave not a byte, as another program does."""
+    """Fill the disk to the last byte, as another program would."""
     with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(os.urandom(4096))

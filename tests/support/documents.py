@@ -1,8 +1,7 @@
-"""Documents made on the spot for tests: PDFs whose words are known page by page, DOCX, and Office files that
-are changed member by member or made with parts that no program writes.
+"""Documents generated for tests: PDFs with known words on each page, DOCX files, and Office packages.
 
-Without the engine's packages, so that a test of another part can make one. The same arguments always give the
-same bytes.
+Members of a package can be changed or added, also with content that no program writes. This module does not
+import the engine, so that tests of other parts can use it. The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ _STYLES = (
 
 
 LOCKED_OFFICE = b"\xd0\xcf\x11\xe0" + bytes(600) + "EncryptedPackage".encode("utf-16-le") + bytes(90)
-"""How Office locks a file: the package lies encrypted in a container of the older kind."""
+"""A locked Office file: the package is encrypted inside an older container format (OLE)."""
 
 
 LOCKED_TRAILER = b"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b> >> /ID [<00> <00>]" % (
     b"41" * 32,
     b"42" * 32,
 )
-"""In the last dictionary of a PDF: it only opens with a password."""
+"""Trailer entries of a PDF that needs a password."""
 
 
 def sentence_of_page(number: int, seed: int = 7) -> str:
-    """The one sentence on page `number` (1-based) of `large_pdf(..., seed=seed)`, and on no other page.
+    """The one sentence that only page `number` (from 1) of `large_pdf(..., seed=seed)` has.
 
     It fits on one line of the page, so extraction gives it back unbroken.
     """
@@ -60,15 +59,15 @@ def sentence_of_page(number: int, seed: int = 7) -> str:
         raise ValueError(f"pages count from 1, got {number}")
     faker = faker_of(f"{seed}:{number}:sentence")
     weighed = f"weighed {faker.random_int(100, 9000)} grams"
-    # The number of the page makes it unique whatever the dice say.
+    # The page number makes the sentence unique for every seed.
     return f"The {faker.word()} of {faker.city()} was entered as item {number} and {weighed}."
 
 
 def large_pdf(pages: int, *, filler_bytes: int = 0, seed: int = 7) -> bytes:
-    """A valid PDF 1.4 of `pages` pages of varied English text in Helvetica, the known sentence first.
+    """A valid PDF 1.4 of `pages` pages of varied English text; each starts with its known sentence.
 
-    `filler_bytes` adds one stream of that many incompressible bytes that no page shows, to reach a
-    size of file without more text. `sentence_of_page(n, seed)` stands on page n and nowhere else.
+    `filler_bytes` adds a stream of that many incompressible bytes that no page shows, for a larger file
+    without more text. `sentence_of_page(n, seed)` is on page n only.
     """
     if pages < 1:
         raise ValueError(f"a PDF has at least one page, got {pages}")
@@ -91,7 +90,7 @@ def docx_of(paragraphs: list[tuple[str, str]]) -> bytes:
 
 
 def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
-    """A DOCX package around any main part, with further members by name."""
+    """A DOCX package around any main document part; `more` holds further members by name."""
     members: dict[str, str | bytes] = {
         "[Content_Types].xml": _CONTENT_TYPES,
         "_rels/.rels": _RELATIONSHIPS,
@@ -107,14 +106,14 @@ def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})
 
 
 def bushy_pdf(levels: int = 40) -> bytes:
-    """A small PDF whose page tree holds no node within itself, and yet 2 to the power of `levels` pages."""
+    """A small PDF whose page tree has no cycle but 2 to the power of `levels` pages."""
     nodes = [b"<< /Type /Pages /Kids [%d 0 R %d 0 R] /Count 1000 >>" % (n, n) for n in range(3, levels + 3)]
     page = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] >>" % (levels + 1)
     return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", *nodes, page])
 
 
 def nested_pdf(levels: int = 9) -> bytes:
-    """A small PDF whose page shows a form that shows another ten times, and so on for so many levels."""
+    """A small PDF whose page draws a form XObject that draws another ten times, and so on, `levels` deep."""
     form = b"/Type /XObject /Subtype /Form /BBox [0 0 595 842] /Resources << /XObject << /F %d 0 R >> >>"
     page = (
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
@@ -136,7 +135,7 @@ def rewritten(
     changes: Mapping[str, Change | None],
     added: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """The package with these members changed, left out where the change is None, or added."""
+    """The package with some members changed (removed if the change is None) and `added` members."""
     packed = BytesIO()
     with zipfile.ZipFile(BytesIO(data)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
@@ -158,12 +157,12 @@ def with_entities(xml: bytes, declaration: bytes) -> bytes:
 
 
 def outside(xml: bytes) -> bytes:
-    """An XML file with an entity that wants a file of this machine."""
+    """An XML file with an external entity that names a local file."""
     return with_entities(xml, b'<!ENTITY e SYSTEM "file:///etc/passwd">')
 
 
 def laughs(xml: bytes) -> bytes:
-    """An XML file that defines a billion of them, by entities that hold entities."""
+    """An XML file with nested entities that expand to a billion values ("billion laughs")."""
     values = [b"ha", *(b"&e%d;" % number * 10 for number in range(9))]
     return with_entities(xml, b"".join(b'<!ENTITY e%d "%b">' % each for each in enumerate(values)))
 
@@ -173,6 +172,6 @@ def encrypted(data: bytes, member: str) -> bytes:
     name = member.encode()
     with zipfile.ZipFile(BytesIO(data)) as archive:
         changed[archive.getinfo(member).header_offset + 6] |= 1
-    # In the directory at the end the flags lie 38 bytes before the name.
+    # In the central directory the flags are 38 bytes before the name.
     changed[data.rindex(name) - 38] |= 1
     return bytes(changed)

@@ -1,4 +1,4 @@
-"""Documents as an index is given them."""
+"""Documents in the form that an index receives."""
 
 from __future__ import annotations
 

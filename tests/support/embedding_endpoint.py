@@ -1,6 +1,6 @@
-"""An embedding endpoint on loopback that fails on command: OpenAI's API before an embedder of ours.
+"""An embedding endpoint on loopback that fails on command, with OpenAI's API.
 
-It serves from a thread of its own, so that tests with and without an event loop can ask it.
+It serves from its own thread, so that tests with and without an event loop can use it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request, Json], Awaitable[web.StreamResponse | None]]
-"""What an endpoint does instead of answering; None: it answers after all."""
+"""Replaces the response of an endpoint; if it returns None, the endpoint answers as usual."""
 
 MODEL = "hashing"
 
 
 class EmbeddingEndpoint:
-    """Serves vectors of `embed` under `url`; what it was asked is in `requests`.
+    """Serves vectors of `embed` under `url`; `requests` holds the bodies received.
 
-    `key`: the bearer key it wants. `fault`: what it does instead. `shape` changes an answer before it goes.
-    It can `stop` and `start` again on the same port.
+    `key`: the required bearer key. `fault`: replaces the response. `shape` changes a response before it is
+    sent. It can `stop` and `start` again on the same port.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class EmbeddingEndpoint:
         self._do(self._start())
 
     def stop(self) -> None:
-        """Listen no more, and cut off whoever waits."""
+        """Stop listening, and close open connections."""
         self._do(self._stop())
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         self.stop()
         self._do(_drop_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -106,7 +106,7 @@ class EmbeddingEndpoint:
 
 
 async def _drop_all() -> None:
-    """End what still hangs although its caller has gone."""
+    """Cancel handlers that still run although their client has gone."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -134,7 +134,7 @@ def longer_than(most: int, status: int = 400, words: str = "maximum context leng
 
 
 def containing(word: str, status: int) -> Fault:
-    """Requests with a text that holds the word get an error which quotes it."""
+    """A fault: a request with a text that contains `word` gets an error which quotes the text."""
 
     async def fault(_request: web.Request, asked: Json) -> web.StreamResponse | None:
         found = [text for text in asked["input"] if word in text]
@@ -160,7 +160,6 @@ def endpoint() -> Iterator[EmbeddingEndpoint]:
 
 @contextmanager
 def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
-    """An embedder that asks this endpoint, with its settings."""
     chosen = {
         "embedding_url": served.url,
         "embedding_model": MODEL,

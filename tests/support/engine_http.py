@@ -1,4 +1,4 @@
-"""A caller of the engine API for behaviour tests: short names for what tests do all the time."""
+"""A client of the engine API for behaviour tests, with short names for frequent requests."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Json = dict[str, Any]
 _LOOKS = 2_000
 
 LONG = " ".join(f"long{number}" for number in range(40_000))
-"""A note that keeps a worker busy for a second or more."""
+"""Text of a note that keeps a worker busy for a second or more."""
 
 
 class Caller:
-    """Speaks HTTP and nothing else, so that any engine can stand behind it."""
+    """Uses HTTP only, so that any implementation of the API can be tested."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     async def submit(self, text: str, **body: Any) -> Json:
-        """Submit a note; the job as it was accepted."""
+        """Submit a note; return the accepted job."""
         return answered(await self.http.post("/api/v1/jobs", json={"text": text, **body}), 202)
 
     async def send(
         self, name: str, data: bytes, headers: dict[str, str] | None = None, **fields: str
     ) -> Json:
-        """Submit a file; the job as it was accepted."""
+        """Submit a file; return the accepted job."""
         response = await self.http.post(
             "/api/v1/jobs", files={"file": (name, data)}, data=fields, headers=headers
         )
@@ -57,22 +57,22 @@ class Caller:
         raise AssertionError(f"job {job['id']} does not start")
 
     async def hold(self) -> list[Json]:
-        """Long notes that take all the places which one caller may have among long work."""
+        """Submit long notes that take all the places of one caller in the lane of long jobs."""
         return [await self.submit(f"{number} {LONG}") for number in range(2)]
 
     async def note(self, text: str, **body: Any) -> int:
-        """Take in a note; its document's id."""
+        """Ingest a note; return the id of its document."""
         return await self.completed(await self.submit(text, **body))
 
     async def file(self, name: str, data: bytes, **fields: str) -> int:
-        """Take in a file; its document's id."""
+        """Ingest a file; return the id of its document."""
         return await self.completed(await self.send(name, data, None, **fields))
 
     async def search(self, query: str, **body: Any) -> Json:
         return answered(await self.http.post("/api/v1/search", json={"query": query, **body}))
 
     async def found(self, query: str, **body: Any) -> list[int]:
-        """The ids of the documents that a search by words finds, best first."""
+        """Return the ids of the documents that a keyword search finds, best first."""
         answer = await self.search(query, **{"mode": "fts", **body})
         return [result["document"]["id"] for result in answer["results"]]
 
@@ -95,7 +95,7 @@ def answered(response: httpx.Response, status: int = 200) -> Json:
 
 
 def problem(response: httpx.Response, code: str) -> Json:
-    """The problem document of a response that must be this error, in the form the contract gives it."""
+    """Return the problem document of a response, which must be this error in the contract's form."""
     body = dict(response.json())
     assert body["code"] == code, body
     assert response.headers["Content-Type"].split(";")[0] == PROBLEM_JSON

@@ -1,4 +1,4 @@
-"""The two that keep the contract, each in a thread of its own: the engine and the simulator."""
+"""The two implementations of the contract, engine and simulator, each in its own thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ API_KEY = "the-key-of-the-contract-tests"
 
 @contextmanager
 def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **settings: Any) -> Iterator[str]:
-    """An engine with an embedder that needs no model; its base URL. `middlewares` stand around it."""
+    """Yield the base URL of an engine with an embedder without a model. `middlewares` are added around it."""
     chosen = {
         "home": home,
         "embedder": "hash",
@@ -76,7 +76,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
 
 @contextmanager
 def simulator() -> Iterator[str]:
-    """A simulator whose jobs take virtual time, so that they can be cancelled; its base URL."""
+    """Yield the base URL of a simulator whose jobs take virtual time, so that they can be cancelled."""
     with in_thread(
         SimulatorSettings(port=0, jobs="seconds:5", api_key=API_KEY, keep_originals=True)
     ) as running:

@@ -22,7 +22,7 @@ PAGE = '<?xml version="1.0"?><!DOCTYPE html><html xmlns="http://www.w3.org/1999/
 
 
 def book(path: str = "OEBPS/book.opf", package: str = PACKAGE.format(more=""), **parts: str | bytes) -> bytes:
-    """An EPUB of two documents. `parts` are others by their paths, `__` for a slash; empty ones are none."""
+    """An EPUB of two documents. `parts` adds or replaces members, `__` being a slash; "" removes one."""
     content: dict[str, str | bytes] = {
         "mimetype": "application/epub+zip",
         "META-INF/container.xml": CONTAINER.format(path=path),

@@ -1,7 +1,7 @@
-"""Waiting for what happens elsewhere, in another task, thread or process: a condition and a bound.
+"""Waiting with a time limit for a condition that another task, thread or process makes true.
 
-`eventually` is for tests without a loop, `eventually_async` for the others. Both look, pause, and look again,
-so that whoever is waited for has the processor meanwhile; a loop that only spins takes it from them.
+`eventually` is for tests without an event loop, `eventually_async` for tests with one. Both sleep between two
+polls, because a busy loop would take the processor from the awaited task.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def eventually(
     seconds: float = UNTIL_SECONDS,
     what: str = "it",
 ) -> T:
-    """Look again and again until `holds` of what was seen, and return that.
+    """Poll `look` until `holds` of its result is true, and return the result.
 
     Raises:
-        AssertionError: it did not hold within `seconds`; the message says what was last seen.
+        AssertionError: the condition was not true within `seconds`; the message has the last result.
     """
     deadline = time.monotonic() + seconds
     while not holds(seen := look()):
@@ -57,7 +57,7 @@ async def eventually_async(
     seconds: float = UNTIL_SECONDS,
     what: str = "it",
 ) -> T:
-    """As `eventually`, and the loop is free between two looks; `look` may be a coroutine function."""
+    """Like `eventually`, but the event loop runs between two polls; `look` may be a coroutine function."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()

@@ -1,4 +1,4 @@
-"""A toolset that does nothing useful, and shows each way in which a call can go."""
+"""A toolset that does nothing useful, and shows each outcome that a call can have."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from kb_server.tool import Annotations, Call, NoArguments, Tool, ToolError, Tool
 
 
 class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What `echo` takes."""
-
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=500, description="what to say")]
     times: Annotated[int, msgspec.Meta(ge=1, le=10, description="how often")] = 1
     tone: Annotated[Literal["low", "high"], msgspec.Meta(description="how")] = "low"
@@ -23,19 +21,15 @@ class EchoArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EchoResult(msgspec.Struct):
-    """What `echo` says."""
-
     said: str
     note: Annotated[str, msgspec.Meta(description="a remark")] | None = None
 
 
 class Empty(msgspec.Struct):
-    """Nothing."""
+    """A result without members."""
 
 
 class EchoTool(Tool[EchoArguments, EchoResult]):
-    """Says what it is told."""
-
     name = "echo"
     title = "Echo"
     description = "Says what it is told, as often as it is told to."
@@ -55,8 +49,6 @@ class EchoTool(Tool[EchoArguments, EchoResult]):
 
 
 class SlowTool(Tool[NoArguments, Empty]):
-    """Waits until it is let go or cancelled."""
-
     name = "slow"
     title = "Slow"
     description = "Waits until it is let go."
@@ -83,8 +75,6 @@ class SlowTool(Tool[NoArguments, Empty]):
 
 
 class StepsTool(Tool[NoArguments, Empty]):
-    """Reports progress."""
-
     name = "steps"
     title = "Steps"
     description = "Reports two steps of progress."
@@ -100,8 +90,6 @@ class StepsTool(Tool[NoArguments, Empty]):
 
 
 class RefusingTool(Tool[NoArguments, Empty]):
-    """Fails in a way that the caller can act on."""
-
     name = "refusing"
     title = "Refusing"
     description = "Always refuses."
@@ -116,8 +104,6 @@ class RefusingTool(Tool[NoArguments, Empty]):
 
 
 class BrokenTool(Tool[NoArguments, Empty]):
-    """Fails in a way that is our fault."""
-
     name = "broken"
     title = "Broken"
     description = "Breaks."
@@ -132,7 +118,7 @@ class BrokenTool(Tool[NoArguments, Empty]):
 
 @dataclass
 class Fake:
-    """The toolset with its tools at hand, and whether its lifespan is entered."""
+    """The toolset, access to its tools, and counts of how often its lifespan was entered and left."""
 
     name: str = "fake"
     tools_list_changed: bool = False
@@ -144,7 +130,7 @@ class Fake:
 
     @property
     def toolset(self) -> Toolset:
-        """The toolset as hosting takes it; the same one each time."""
+        """The toolset, created once."""
         if self._toolset is None:
             tools: tuple[Tool[Any, Any], ...] = (
                 self.echo,

@@ -1,7 +1,8 @@
-"""The indexes that keep their data for themselves, each with the other side, which can be disturbed.
+"""The indexes with data outside the store's database, each with its server side, which a test can disturb.
 
-Qdrant's runs over HTTP on two cores, and on a real server where `QDRANT_URL` names one. Its own tests, in
-`tests/unit/engine/index/qdrant`, need no process of their own and are quick; these are many.
+Qdrant runs over HTTP on two cores, and on a real server if `QDRANT_URL` is set. The tests of Qdrant's index
+itself, in `tests/unit/engine/index/qdrant`, are quick and need no other process; the tests with these
+parameters are many.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ QDRANT = tuple(
     pytest.param(kind, marks=pytest.mark.process)
     for kind in (*rows("edge", whole=["local"]), *(["real"] if REAL_URL else []))
 )
-"""Qdrant's core; in a whole run also the model in Python that its client has of it."""
+"""Qdrant's core; in a whole run also the Python model of it in qdrant-client."""
 FAR = ("remote", *QDRANT)
 """Parameters of a fixture."""
 
 
 @asynccontextmanager
 async def far_away(kind: str) -> AsyncIterator[FarServer]:
-    """What is on the other side of an index."""
+    """The server side of an index."""
     if kind == "remote":
         yield Server()
         return
@@ -39,7 +40,7 @@ async def far_away(kind: str) -> AsyncIterator[FarServer]:
 
 
 async def stats_of(server: FarServer) -> IndexStats:
-    """What it holds."""
+    """The statistics of the index on this server."""
     index = server.index()
     try:
         return await index.stats()

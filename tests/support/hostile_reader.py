@@ -1,7 +1,7 @@
-"""A reader that a hostile file has taken over: it tries all that a program may try, and reports what worked.
+"""A reader that a hostile file has taken over: it tries all that a program may try, and reports successes.
 
-Its input names what it may aim at, all of which belongs to the test. The signal is one that does nothing,
-and a process that it starts ends at once.
+Its input names the targets, all of which belong to the test. The signal it sends has no effect, and the
+process it starts ends at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.support.patience import ANSWER_SECONDS
 
 
 class Targets(msgspec.Struct):
-    """What to aim at; all of it belongs to the test. `folder` holds the base and the keys.
+    """Targets of the attempts; all belong to the test. `folder` holds the base and the keys.
 
-    `process` is one of the engine's user: what is traced may be stopped.
+    `process` runs as the engine's user; it may be stopped, because a traced process stops.
     """
 
     folder: str
@@ -43,9 +43,9 @@ class Targets(msgspec.Struct):
 
 Attempt = Callable[[Targets], object]
 ATTEMPTS: dict[str, Attempt] = {}
-"""By what is tried, in the words of the documentation."""
+"""Attempts by name, in the words of the documentation."""
 
-_NUMBERS = {  # of system calls without a function in Python: x86_64, aarch64
+_NUMBERS = {  # numbers of system calls without a function in Python: x86_64, aarch64
     "bpf": (321, 280),
     "io_uring_setup": (425, 425),
     "keyctl": (250, 219),
@@ -60,7 +60,7 @@ _PTRACE_SEIZE, _CLONE_NEWUSER, _CLONE_NEWNET, _NEW_SEGMENT = 0x4206, 0x10000000,
 
 
 def read_hostile(data: bytes, _context: Context) -> Extraction:
-    """What worked, as JSON: each attempt with the error that ended it, or nothing."""
+    """Return JSON: the error of each attempt by name, or an empty string if it succeeded."""
     targets = msgspec.json.decode(data, type=Targets)
     outcomes: dict[str, str] = {}
     for name, attempt in ATTEMPTS.items():
@@ -248,7 +248,7 @@ def _(targets: Targets) -> None:
 
 @_attempt("become another program")
 def _(targets: Targets) -> None:
-    with suppress(FileNotFoundError):  # it was looked for, so it would have been run
+    with suppress(FileNotFoundError):  # the lookup happened, so the program would have been run
         os.execv("/does/not/exist", ["x"])
 
 
@@ -308,7 +308,7 @@ def _(targets: Targets) -> None:
         raise OSError("refused")
 
 
-# --- what it has to be able to do -----------------------------------------------------------------
+# --- operations that a reader needs -----------------------------------------------------------------
 
 
 @_attempt("start a thread")

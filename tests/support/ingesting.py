@@ -1,4 +1,4 @@
-"""What surrounds a worker: the real store and spool, and an embedder that a test can hold or break."""
+"""The environment of a worker: the real store and spool, and an embedder that a test can hold or break."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ HELD = "held"
 
 
 class TestEmbedder(HashEmbedder):
-    """Hashing; texts with the word `held` wait until `release`, and calls fail while `failures` lasts.
+    """A hashing embedder that a test can hold or break.
 
-    Calls with a text that holds `poison` always fail.
+    Texts with the word `held` wait until `release`. Calls fail while `failures` is above 0, and calls with a
+    text that contains `poison` always fail.
     """
 
     __test__ = False
@@ -68,7 +69,7 @@ class TestEmbedder(HashEmbedder):
 
 @dataclass
 class Parts:
-    """Everything around the workers."""
+    """Workers and everything that they use."""
 
     store: SqliteStore
     spool: FolderSpool
@@ -79,11 +80,11 @@ class Parts:
     pauses: list[float]
 
     async def accept(self, text: str, **changes: Any) -> str:
-        """Queue a note and wake the workers; the job's id."""
+        """Queue a note and wake the workers; return the job's id."""
         return await self._queue(note(text, **changes))
 
     async def accept_file(self, name: str, data: bytes, *, caller: str = "") -> str:
-        """Queue a file and wake the workers; the job's id."""
+        """Queue a file and wake the workers; return the job's id."""
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
@@ -101,7 +102,7 @@ class Parts:
         return await self._queue(job)
 
     async def hold(self) -> str:
-        """Queue a note that is held at its embedding, and wait until it is; the job's id."""
+        """Queue a note that is held during its embedding, and wait for that; return the job's id."""
         job_id = await self.accept(HELD)
         await self.embedding()
         return job_id
@@ -116,7 +117,7 @@ class Parts:
         await self.workers.cancel(job_id)
 
     async def done(self, text: str) -> m.Job:
-        """Queue a note; the job once it has ended."""
+        """Queue a note; return its job after the end."""
         return await self.ended(await self.accept(text))
 
     async def job(self, job_id: str) -> m.Job:
@@ -145,12 +146,12 @@ async def parts_in(
     bounds: Bounds = DEFAULT_BOUNDS,
     store: Callable[[SqliteStore], SqliteStore] = lambda store: store,
 ) -> AsyncIterator[Parts]:
-    """The parts, working on `count` jobs of one caller in each lane; all is stopped afterwards."""
+    """Yield the parts, with `count` jobs of one caller in each lane; all is stopped afterwards."""
     embedder = TestEmbedder()
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
-        pauses.append(seconds)  # and the clock of the encoder is that much later
+        pauses.append(seconds)  # and the encoder's clock advances by the same time
 
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
     base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity, bounds=bounds))

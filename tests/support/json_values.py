@@ -1,10 +1,10 @@
-"""JSON values to generate."""
+"""Strategies that generate JSON values."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-# Text without half surrogate pairs and integers of 64 bits: what a strict reader takes.
+# Text without lone surrogates, and 64-bit integers: the values that a strict parser accepts.
 scalars = (
     st.none()
     | st.booleans()

@@ -1,4 +1,4 @@
-"""The toolset `knowledge` as hosting calls it, in front of a simulated engine on a real port."""
+"""The toolset `knowledge` called as hosting calls it, with a simulated engine on a real port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEVEN = (
 
 
 class Knowledge(ToolCaller):
-    """The seven tools; `root` is the one folder whose files may be added, `engine` steers the engine.
+    """The seven tools. Files may be added from the folder `root` only; `engine` controls the engine.
 
     `told` is the progress that the calls reported; once there is any (`reported`), their job is accepted.
     """
@@ -54,13 +54,13 @@ class Knowledge(ToolCaller):
     def file(
         self, name: str, content: str | bytes = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
     ) -> str:
-        """A file in the folder; its path."""
+        """Write a file to the folder; return its path."""
         path = self.root / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(path)
 
     async def added(self, name: str, content: str | bytes = "", **arguments: Any) -> str:
-        """The id of a document made of a file with this content (HTML by default), once it is there."""
+        """Add a file with this content (HTML by default), and return the id of its finished document."""
         path = self.file(name, content or f"<p>{name}</p>")
         result = await self.ok("knowledge-add", file_path=path, async_=False, **arguments)
         return str(result["document_id"])
@@ -70,7 +70,7 @@ class Knowledge(ToolCaller):
 async def knowledge_before(
     url: str, key: str, engine: ControlClient, folder: Path, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[Knowledge]:
-    """The toolset in front of the engine at `url`, by the engine's clock or by another."""
+    """Yield the toolset for the engine at `url`, with the engine's clock or with `clock`."""
     root = folder / "files"
     root.mkdir()
     configured = ServerSettings(
@@ -111,7 +111,7 @@ def simulated(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[
 async def knowledge_with(
     simulator: Simulator, simulated: tuple[str, ControlClient], tmp_path: Path
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Makes the toolset with other settings: `await knowledge_with(max_upload_bytes=10)`."""
+    """Return a factory of the toolset with other settings: `await knowledge_with(max_upload_bytes=10)`."""
     async with AsyncExitStack() as stack:
 
         async def make(**settings: Any) -> Knowledge:

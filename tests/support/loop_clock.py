@@ -1,4 +1,4 @@
-"""The clock of the running loop, moved on by a test, so that a time-out passes without being waited for."""
+"""The clock of the running loop, advanced by a test, so that a time-out passes without waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def advance_loop(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """What moves the clock of the running loop on by so many seconds; it goes on as it did in between."""
+    """Return a function that advances the running loop's clock by some seconds; it runs on in between."""
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, 0.0
 
@@ -22,7 +22,7 @@ def advance_loop(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def advance_new_loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that moves on the clocks of all loops made from now on; any thread may call it."""
+    """Return a function that advances the clocks of all loops created from now on; any thread may call it."""
     make, ahead = asyncio.new_event_loop, 0.0
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -38,13 +38,13 @@ def advance_new_loops(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
         ahead += seconds
         for loop in loops:
             if loop.is_running():
-                loop.call_soon_threadsafe(int)  # it wakes and looks at its timers
+                loop.call_soon_threadsafe(int)  # wakes the loop, which then looks at its timers
 
     monkeypatch.setattr(asyncio, "new_event_loop", made)
     return advance
 
 
 async def turns(count: int = 100) -> None:
-    """Let the running loop go round, so that everything in this process that can go on does."""
+    """Run `count` iterations of the loop, so that everything in this process that is ready makes progress."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A bare MCP caller over HTTP for tests that must send what no proper client would."""
+"""A bare MCP client over HTTP, for tests of requests that no correct client sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ids = count(1)
 
 
 class Caller:
-    """Posts JSON-RPC to one endpoint and keeps every status it was answered with."""
+    """Posts JSON-RPC to one endpoint and keeps every response status."""
 
     def __init__(self, url: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -24,7 +24,7 @@ class Caller:
         self.statuses: list[int] = []
 
     def post(self, content: bytes, **headers: str) -> httpx.Response:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         response = self.http.post(
             self.url, content=content, headers={"Content-Type": "application/json", **headers}
         )
@@ -42,13 +42,13 @@ class Caller:
         return dict(answer["result"])
 
     def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured content of a call that must succeed."""
+        """Return the structured content of a call that must succeed."""
         result = self.call(tool, **arguments)
         assert not result.get("isError"), result
         return dict(result["structuredContent"])
 
     def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The error object of a call that must be refused."""
+        """Return the error object of a call that must be refused."""
         result = self.call(tool, **arguments)
         assert result.get("isError") is True, result
         assert "structuredContent" not in result

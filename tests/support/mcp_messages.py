@@ -1,4 +1,4 @@
-"""Messages as a client of either era puts them on the wire."""
+"""Messages as clients of both protocol eras send them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def call(
 
 
 def modern(message: dict[str, Any], **meta: Any) -> dict[str, Any]:
-    """`message` with the envelope of 2026-07-28."""
+    """`message` with the `_meta` envelope of protocol version 2026-07-28."""
     params = message.get("params") or {}
     return {**message, "params": {**params, "_meta": {**ENVELOPE, **params.get("_meta", {}), **meta}}}
 
 
 def modern_headers(message: dict[str, Any], **more: str) -> dict[str, str]:
-    """The headers that go with `message` in 2026-07-28."""
+    """The HTTP headers that protocol version 2026-07-28 wants with `message`."""
     headers = {**BOTH, "MCP-Protocol-Version": MODERN, "Mcp-Method": message["method"]}
     params = message.get("params") or {}
     name = params.get("uri" if message["method"] == "resources/read" else "name")
@@ -55,6 +55,6 @@ def initialize(version: str) -> dict[str, Any]:
 
 
 def events(body: str) -> list[dict[str, Any]]:
-    """The messages of an event stream; comments are left out."""
+    """The messages of an event stream, without comments."""
     lines = [line for line in body.splitlines() if line.startswith("data: ")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]

@@ -1,4 +1,4 @@
-"""The commands of the pages: what their shell blocks say, and why some of it is not run by a test."""
+"""The shell commands of the documentation pages, with reasons for the commands that no test runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Block:
     body: str
 
     def commands(self) -> Iterator[str]:
-        """Its commands: a line each, or several that a backslash joins, without comments and indentation."""
+        """Yield the commands without comments and indentation; lines joined by a backslash are one."""
         for line in self.body.replace("\\\n", " ").splitlines():
             if command := " ".join(_COMMENT.sub("", line).split()):
                 yield command
@@ -42,7 +42,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(page: str) -> list[str]:
-    """What its shell blocks say, in order."""
+    """The commands of a page's shell blocks, in order."""
     return [command for block in blocks_of(page) if block.language == "sh" for command in block.commands()]
 
 
@@ -169,4 +169,4 @@ NOT_RUN: dict[str, dict[str, str]] = {
     ),
     "docs/verification.md": {"kb verify http://127.0.0.1:8900 --report out/verification": VERIFIED},
 }
-"""By page: commands that no test runs as they stand there, each with the reason."""
+"""By page: commands that no test runs as written, each with the reason."""

@@ -1,11 +1,12 @@
 """Every time limit of the tests, in seconds.
 
-A limit ends a test that hangs. None decides between pass and fail on a machine that works, however slowly:
-each suits a load of 30 on two cores, and the environment variable `KB_TEST_PATIENCE` multiplies them all.
-A test refuses numbers in their place elsewhere (`unit/test_patience.py`).
+A limit ends a test that hangs. On a working machine, however slow, no limit decides between pass and fail:
+each allows for a load of 30 on two cores, and the environment variable `KB_TEST_PATIENCE` multiplies them
+all. A test refuses literal numbers in other places (`unit/test_patience.py`).
 
-A test of a time-out moves the clock of the loop (`support/loop_clock.py`), or gives the product `SILENCE` and
-a peer that never answers. Proof that something did not happen is a later event that did, never a pause.
+A test of a time-out advances the clock of the loop (`support/loop_clock.py`), or gives the product `SILENCE`
+and a peer that never answers. To prove that something did not happen, a test waits for a later event, not for
+a time.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ PATIENCE = float(os.environ.get("KB_TEST_PATIENCE", "1"))
 """Factor of all limits."""
 
 ANSWER_SECONDS = 120.0 * PATIENCE
-"""One answer: an HTTP response, a message on a socket, a line of a process, a step of another task."""
+"""Limit for one answer: an HTTP response, a message on a socket, a line of a process, a step of another task.
+"""
 UNTIL_SECONDS = 180.0 * PATIENCE
-"""A condition that `eventually` waits for."""
+"""Limit for a condition that `eventually` waits for."""
 START_SECONDS = 300.0 * PATIENCE
-"""A process that becomes ready, or ends."""
+"""Limit for a process to become ready, or to end."""
 COMMAND_SECONDS = 600.0 * PATIENCE
-"""One command from start to end."""
+"""Limit for one command from start to end."""
 CONTAINER_SECONDS = 600.0 * PATIENCE
-"""A container, or a composition of them, that becomes ready or ends."""
+"""Limit for a container, or a composition of containers, to become ready or to end."""
 SUITE_SECONDS = 1_800.0 * PATIENCE
-"""A command that runs a whole suite, installs packages or builds an image."""
+"""Limit for a command that runs a whole suite, installs packages or builds an image."""
 TEST_SECONDS = 3_600.0 * PATIENCE
-"""One test with its fixtures (pytest-timeout)."""
+"""Limit for one test with its fixtures (pytest-timeout)."""
 
 JOB_SECONDS = 50
-"""The longest `wait_seconds` of a tool: for a job that completes."""
+"""The longest `wait_seconds` of a tool, for a job that completes."""
 
 SILENCE = 0.05
-"""A product's setting where a time-out has to happen, against a peer that never answers. Not multiplied."""
+"""Setting of the product in a test where a time-out has to happen, against a silent peer. Not multiplied."""

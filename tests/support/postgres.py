@@ -21,8 +21,8 @@ from kb_load.postgres import PostgresServer
 T = TypeVar("T")
 
 PASSWORD = "pass-word-of-the-tests"
-"""Asked for by nobody; there to be kept out of logs and answers."""
-# What is lost when the machine goes down is of no interest to a test.
+"""Not needed for access; tests check that it stays out of logs and responses."""
+# Durability is off, because the data need not survive a crash of the machine.
 _QUICK = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -35,7 +35,7 @@ _free: list[Database] = []
 
 
 class Server(PostgresServer):
-    """A running server; a password stands in its addresses."""
+    """A running server whose URLs contain a password."""
 
     def url(self, database: str, password: str = PASSWORD) -> str:
         return super().url(database, password)
@@ -79,14 +79,14 @@ class Database:
 
 @cache
 def server() -> Server:
-    """The server of this process; it ends with it."""
+    """The server of this process; it ends with the process."""
     made = new_server()
     asyncio.run(_make_template(made))
     return made
 
 
 def new_server() -> Server:
-    """A server of one's own, that is stopped with this process at the latest."""
+    """Start a separate server, which is stopped at the exit of this process at the latest."""
     made = Server(Path(tempfile.mkdtemp(prefix="kb-pg-")), _QUICK)
     atexit.register(made.remove)
     made.start()
@@ -100,12 +100,12 @@ async def _make_template(made: Server) -> None:
 
 
 async def new_database(*, empty: bool = False, like: Database | None = None) -> Database:
-    """A database of one's own; with `empty` as its administrator made it, else a copy of `like`."""
+    """Create a database: unmigrated with `empty`, otherwise a copy of `like` or of an empty base."""
     running = await asyncio.to_thread(server)
     if not empty and like is None and _free:
         return await _emptied(_free.pop())
     name = f"kb_{next(_numbers)}"
-    # Copying files takes a third of the time of writing them to the log first.
+    # Copying the files takes a third of the time of the default, which writes them to the log first.
     copied = f" TEMPLATE {'kb_template' if like is None else like.name} STRATEGY FILE_COPY"
     source = "" if empty else copied
     await running.run(f"CREATE DATABASE {name}{source}")
@@ -113,12 +113,12 @@ async def new_database(*, empty: bool = False, like: Database | None = None) -> 
 
 
 def give_back(database: Database) -> None:
-    """For another test: emptying a database takes a tenth of the time of making one."""
+    """Keep the database for another test: emptying it takes a tenth of the time of creating one."""
     _free.append(database)
 
 
 async def drop(database: Database) -> None:
-    """It is gone, whoever uses it: for one that is a copy, which no other test could take."""
+    """Drop a database in spite of open connections; for copies, which no other test can reuse."""
     await database.server.run(f"DROP DATABASE {database.name} WITH (FORCE)")
 
 

@@ -1,12 +1,10 @@
 """A small Qdrant server over HTTP: the REST routes that the index uses, around a core of `qdrant_cores.py`.
 
-`EdgeCore` is the core of Qdrant in process (qdrant-edge), several shards of it; `LocalCore` the model of it
-that comes with qdrant-client; `RealCore` a server elsewhere, to which requests go on.
-
-Requests are parsed by the client's models, which are generated from Qdrant's OpenAPI and refuse a member that
-is none of it; a write that does not wait, or is not ordered, is a failure.
-
-A fault can be switched on, for all requests or after so many writes.
+`EdgeCore` is Qdrant's core in this process (qdrant-edge), with several shards; `LocalCore` the Python model
+of it in qdrant-client; `RealCore` forwards requests to a server elsewhere. Requests are parsed with the
+client's models, which are generated from Qdrant's OpenAPI document and refuse unknown members; a write that
+does not wait, or is not ordered, fails. A fault can be switched on, for all requests or after a number of
+writes.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ API_KEY = "the-key-of-qdrant"
 
 @dataclass
 class QdrantServer:
-    """What is on the other side, and lives on when an engine dies."""
+    """The server side of the index, which outlives an engine."""
 
     core: Core
     url: str = ""
     fault: Fault | None = None
     breaks_after: int | None = None
-    """So many writes are done before the connection breaks, once."""
+    """Number of writes before the connection breaks, once."""
     created: int = 0
     requests: Counter[str] = field(default_factory=Counter)
-    """By route, to see what a search or a change costs."""
+    """Number of requests by route, the cost of a search or a change."""
     key: str = ""
 
     @property
@@ -60,7 +58,7 @@ class QdrantServer:
         self.fault = "unavailable" if broken else None
 
     def settings(self, **changes: Any) -> QdrantSettings:
-        """With the patience of tests, which share two cores with others."""
+        """Settings with a longer time-out, because tests share two cores."""
         return QdrantSettings(**{"url": self.url, "timeout": 30, "api_key": self.key, **changes})
 
     def index(self, **changes: Any) -> QdrantIndex:
@@ -168,7 +166,7 @@ class QdrantServer:
 
 @asynccontextmanager
 async def serving(core: Core, **options: Any) -> AsyncIterator[QdrantServer]:
-    """A server on a free port of loopback, in this loop."""
+    """Serve on a free port of loopback, in this loop."""
     server = QdrantServer(core, **options)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=SILENCE)
     await runner.setup()
@@ -183,7 +181,7 @@ async def serving(core: Core, **options: Any) -> AsyncIterator[QdrantServer]:
 
 @contextmanager
 def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
-    """As `serving`, in a thread of its own, for engines that run elsewhere."""
+    """Like `serving`, in a thread of its own, for engines in other processes."""
     started: Future[tuple[QdrantServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:
@@ -204,10 +202,10 @@ def served(core: Core, **options: Any) -> Iterator[QdrantServer]:
 
 @contextmanager
 def qdrant(core: EdgeCore | None = None) -> Iterator[QdrantSettings]:
-    """Where engines find one: a real one that `QDRANT_URL` names, else `core` behind this small one."""
+    """Yield the settings of a server: the real one that `QDRANT_URL` names, or a small one around `core`."""
     if not REAL_URL:
         with served(core or EdgeCore()) as server:
-            yield server.settings(timeout=QdrantSettings().timeout)  # whoever waits for a dead one waits two
+            yield server.settings(timeout=QdrantSettings().timeout)  # the wait for a stopped server
         return
     settings = QdrantSettings(url=REAL_URL, api_key=REAL_KEY, collection=f"test-{uuid4().hex}")
     try:
@@ -223,7 +221,7 @@ async def _drop(settings: QdrantSettings) -> None:
 
 
 def environment_of(settings: QdrantSettings) -> dict[str, str]:
-    """What makes an engine in a process of its own use it."""
+    """Environment variables that make an engine in another process use this server."""
     return {
         "VECTOR_DB_TYPE": "qdrant",
         "QDRANT_URL": settings.url,
@@ -234,7 +232,7 @@ def environment_of(settings: QdrantSettings) -> dict[str, str]:
 
 
 def _answering(result: Callable[[web.Request], Awaitable[object]]) -> Handler:
-    """A handler that responds with a result as Qdrant does, or with the error of a bad request."""
+    """A handler that returns a result as Qdrant does, or its error for a bad request."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         try:

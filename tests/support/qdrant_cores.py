@@ -1,4 +1,4 @@
-"""Behind the routes of the small Qdrant server: its own core, a model of that, or a server elsewhere."""
+"""Cores behind the routes of the small Qdrant server: Qdrant's own, a model of it, or a server elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kb_engine.index.qdrant.settings import QdrantSettings
 Hits = list[dict[str, Any]]
 
 REAL_URL = os.environ.get("QDRANT_URL", "")
-"""A real server, where there is one; the collections of tests have names of their own there."""
+"""URL of a real server, if there is one; tests use collections with names of their own on it."""
 REAL_KEY = os.environ.get("QDRANT_API_KEY", "")
 _IN_MEMORY = Path("/dev/shm")
 _MODES = {
@@ -33,7 +33,7 @@ _MODES = {
 
 
 class Core(Protocol):
-    """What is behind the routes. All methods raise KeyError where there is no such collection."""
+    """Implementation behind the routes. All methods raise KeyError if the collection does not exist."""
 
     async def create(self, name: str, wanted: rest.CreateCollection) -> None: ...
     async def delete(self, name: str) -> bool: ...
@@ -106,7 +106,7 @@ class LocalCore:
 
 
 class RealCore(LocalCore):
-    """A server elsewhere."""
+    """A server elsewhere; each instance prefixes its collections."""
 
     def __init__(self) -> None:
         self._client = client_for(QdrantSettings(url=REAL_URL, api_key=REAL_KEY))
@@ -136,10 +136,11 @@ class RealCore(LocalCore):
 
 
 class EdgeCore:
-    """Qdrant's own, with a number of shards to which points go by their ids."""
+    """Qdrant's core with several shards; the id of a point selects its shard."""
 
     def __init__(self, shards: int = 2) -> None:
-        # It syncs each index of a collection to the disk, which takes seconds and proves nothing here.
+        # In memory: the core syncs each index of a collection to disk, which takes seconds and proves nothing
+        # here.
         self._folder = Path(mkdtemp(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         self._shards = shards
         self._collections: dict[str, list[edge.EdgeShard]] = {}
@@ -221,7 +222,7 @@ class EdgeCore:
         return [{"id": record.id, "payload": record.payload} for record in found]
 
     def copy(self) -> EdgeCore:
-        """Another one that holds the same, of one that nobody uses meanwhile."""
+        """Return a copy of this core, which must not be in use meanwhile."""
         made = EdgeCore(self._shards)
         for name, shards in self._collections.items():
             for shard in shards:
@@ -237,7 +238,7 @@ class EdgeCore:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def optimize(self) -> None:
-        """What a server does in the background: build the indexes of segments that have grown."""
+        """Build the indexes of segments that have grown; a server does this in the background."""
         for shards in self._collections.values():
             for shard in shards:
                 shard.optimize()
@@ -248,7 +249,7 @@ class EdgeCore:
 
 
 def core_of(kind: str) -> Core:
-    """One of the three by its name: `edge`, `local`, `real`."""
+    """A core by its name: `edge`, `local` or `real`."""
     return {"edge": EdgeCore, "local": LocalCore, "real": RealCore}[kind]()
 
 

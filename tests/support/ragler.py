@@ -1,7 +1,7 @@
-"""The toolset `ragler` as hosting calls it, in front of a backend that is not kb's, on a real port.
+"""The toolset `ragler` called as hosting calls it, with a backend that is not kb's, on a real port.
 
-The backend is what RAGler's document shows and no more: it knows neither problem documents nor the fields
-that kb's engine adds. Tests put other answers in, and read what it was asked.
+The backend implements RAGler's document and nothing more: it has neither problem documents nor the fields
+that kb's engine adds. Tests replace its responses, and read the requests it received.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FOUND: dict[str, Any] = {"results": [PASSAGE], "total": 12, "executionTime": 41}
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it arrived; `body` is its JSON."""
+    """One received request; `body` is its JSON."""
 
     method: str
     path: str
@@ -82,7 +82,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Backend:
-    """Answers as the document shows, unless a test has put another answer in for a path."""
+    """Responds as in the document, unless a test has set a response for the path."""
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Backend:
     def answers(
         self, path: str, body: Any, status: int = 200, *, headers: dict[str, str] | None = None
     ) -> None:
-        """From now on; `body` is JSON, bytes as they are."""
+        """Set the response of a path from now on; `body` is sent as JSON, or unchanged if it is bytes."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
 
         async def answer(_request: web.Request) -> web.Response:
@@ -108,7 +108,7 @@ class Backend:
         self._answers[path] = answer
 
     def fails_once(self, path: str, status: int) -> None:
-        """The next request; those after it are answered as the document shows."""
+        """Fail the next request; later ones get the response of the document."""
 
         async def answer(_request: web.Request) -> web.Response:
             del self._answers[path]
@@ -145,7 +145,7 @@ async def backend_running() -> AsyncIterator[Backend]:
 
 
 class RaglerTools(ToolCaller):
-    """The three tools, and the time of their services."""
+    """The three tools, and the clock of their services."""
 
     def __init__(self, services: Services, time: JumpingClock) -> None:
         super().__init__(build_toolset("ragler", services))
@@ -154,7 +154,7 @@ class RaglerTools(ToolCaller):
 
 @asynccontextmanager
 async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[RaglerTools]:
-    """The toolset in front of the backend at `url`; no wait takes time, and the full jitter is drawn."""
+    """Yield the toolset for the backend at `url`; waits take no time, and the jitter is always full."""
     configured = ServerSettings(
         **{
             "ragler_api_url": url,

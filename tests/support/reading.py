@@ -1,4 +1,4 @@
-"""Files read as engine and simulator read them."""
+"""Reading of files as engine and simulator do it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits
 from kb_readers.readers import read_file
 
 Read = Callable[[bytes], Extraction]
-"""The reader of one format."""
+"""A reader of one format."""
 
 
 async def read_path(path: Path, fmt: Format, limits: Limits = DEFAULT_LIMITS) -> Extraction:
-    """The text of the file at a path, read in a child but for plain text."""
+    """The text of a file; it is read in a child process unless it is plain text."""
     with path.open("rb") as source:
         return await read_file(source, fmt, limits)
 
@@ -29,7 +29,7 @@ def only_text(read: Read, data: bytes) -> str:
 
 
 def refusal(read: Read, data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails; the message ends with what to do."""
+    """The error of reading these bytes; its message must end with a full sentence."""
     with pytest.raises(ExtractionFailed) as failed:
         read(data)
     assert failed.value.message.endswith(".")

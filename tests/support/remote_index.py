@@ -1,7 +1,7 @@
-"""An index far away: it knows nothing of the store but what is applied to it, and may be out of service.
+"""A remote index: it knows only the changes applied to it, and may be unavailable.
 
-It keeps documents in a dictionary and scores all of them with the textbook's BM25, so that its answers are
-those of the indexes in the stores' databases.
+It keeps documents in a dictionary and scores all of them with textbook BM25, so that its scores equal those
+of the indexes in the stores' databases.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ K1, B = 1.2, 0.75
 
 @dataclass
 class Server:
-    """What is on the other side, and lives on when an engine dies."""
+    """The server side of the index, which outlives an engine."""
 
     documents: dict[int, IndexedDocument] | None = None
-    """None: there is no index, or it was lost."""
+    """None if there is no index, or if it was lost."""
     generation: int = 0
     created: int = 0
     out_of_service: bool = False
     breaks_after: int | None = None
-    """So many documents of the next changes are taken before the connection breaks."""
+    """Number of documents of the next changes that are accepted before the connection breaks."""
 
     async def lose_everything(self) -> None:
         self.documents, self.generation = None, 0
@@ -54,7 +54,7 @@ class RemoteIndex:
         self._server = server
 
     async def _call(self) -> Server:
-        await asyncio.sleep(0)  # as over a network, others come in between
+        await asyncio.sleep(0)  # other tasks run in between, as with a network
         if self._server.out_of_service:
             raise IndexUnavailable("nobody answers")
         return self._server
@@ -114,13 +114,13 @@ class RemoteIndex:
         return IndexStats(len(documents), chunks, server.generation)
 
     async def close(self) -> None:
-        """The server stays."""
+        """Do nothing: the server stays."""
 
 
 def _bm25(
     documents: list[IndexedDocument], text: str, languages: Sequence[str]
 ) -> tuple[dict[int, float], float]:
-    """Of each chunk that holds a word; and the reach of the query."""
+    """Return the score of each chunk that contains a word, and the highest possible score of the query."""
     analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []

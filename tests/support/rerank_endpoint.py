@@ -15,20 +15,21 @@ from tests.support.patience import SILENCE
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
-"""What an endpoint does instead of answering."""
+"""Replaces the response of an endpoint."""
 
 
 def shared_words(query: str, text: str) -> float:
-    """The share of the query's words that stand in the text."""
+    """The share of the query's words that the text contains."""
     words = query.lower().split()
     return sum(word in text.lower() for word in words) / len(words)
 
 
 @dataclass
 class RerankEndpoint:
-    """Scores texts by `relevance` under `url`; what it was asked is in `requests`.
+    """Scores texts by `relevance` under `url`; `requests` holds the bodies received.
 
-    `key`: the bearer key it wants. `fault`: what it does instead. `shape` changes an answer before it goes.
+    `key`: the required bearer key. `fault`: replaces the response. `shape` changes a response before it is
+    sent.
     """
 
     url: str = ""
@@ -88,7 +89,7 @@ async def hanging(_request: web.Request) -> web.StreamResponse:
 
 
 async def dripping(request: web.Request) -> web.StreamResponse:
-    """A byte now and then, so that the connection is never silent for long."""
+    """Send single bytes without end, so that the connection is never silent for long."""
     response = web.StreamResponse()
     await response.prepare(request)
     while True:

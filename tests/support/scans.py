@@ -1,6 +1,6 @@
 """PDFs whose pages are pictures: scans in every encoding, and pages of any size and shape.
 
-They are made with Pillow, so that only tests which need OCR import this.
+They are made with Pillow, so that only tests which need OCR import this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEADING_PIXELS = 44
 
 @dataclass(frozen=True)
 class Sheet:
-    """A page: its content stream, the objects it names X0, X1 and so on, and entries of its dictionary."""
+    """A page: its content stream, the objects X0, X1 and so on named there, and dictionary entries."""
 
     content: bytes = b""
     named: Sequence[bytes] = ()
@@ -37,7 +37,7 @@ def drawn(lines: Sequence[str], size: tuple[int, int] = (1000, 1414)) -> Image.I
 
 
 def scan(lines: Sequence[str], text: str = "") -> Sheet:
-    """An A4 page that is the picture of these lines; `text`, where there is some, is text that lies above."""
+    """An A4 page that shows a picture of these lines, with `text` above it if given."""
     return Sheet(shown() + words(text), (picture(drawn(lines)),))
 
 
@@ -58,7 +58,7 @@ def picture(
     size: tuple[int, int] | None = None,
     entries: bytes = b"",
 ) -> bytes:
-    """A picture as an object; `data` are its pixels in that encoding, `size` is what it says of itself."""
+    """An image object; `data` are its encoded pixels, `size` is the size that its dictionary states."""
     width, height = size or pixels.size
     return pdf_stream(
         zlib.compress(pixels.tobytes()) if data is None else data,
@@ -87,7 +87,7 @@ def pdf_of_sheets(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
 
 def fax(pixels: Image.Image) -> bytes:
     file = BytesIO()
-    # Pillow writes white as 0, of which both formats make black.
+    # Pillow writes white as 0, which both formats read as black.
     ImageOps.invert(pixels).convert("1").save(file, "TIFF", compression="group4", strip_size=1 << 30)
     with Image.open(file) as saved:
         tags = saved.tag_v2  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def fax(pixels: Image.Image) -> bytes:
 
 
 def jbig2(pixels: Image.Image) -> bytes:
-    """The picture in two colours, as the segments of JBIG2 that a PDF holds: a page and one region in T.6."""
+    """The picture in two colours, as the JBIG2 segments that a PDF holds: a page and one region in T.6."""
     width, height = (side.to_bytes(4, "big") for side in pixels.size)
     nothing = bytes(4)
     page = width + height + nothing * 2 + b"\0" * 3
@@ -109,7 +109,6 @@ def _segment(number: int, kind: int, data: bytes) -> bytes:
 
 
 def jpeg2000(pixels: Image.Image) -> bytes:
-    """The picture as JPEG 2000."""
     file = BytesIO()
     pixels.save(file, "JPEG2000")
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Extent of a run of tests: the rows of every day, or all of them, as in `.ci/run --all`."""
+"""The extent of a test run: the daily rows of parametrised tests, or all of them, as in `.ci/run --all`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ALL_VARIABLE = "KB_TEST_ALL"
-"""Environment variable: set to anything but "" or "0", a run has all rows."""
+"""Environment variable: any value but "" or "0" selects all rows."""
 
 
 def is_whole() -> bool:
-    """True in a run of everything."""
+    """True in a run of all rows."""
     return os.environ.get(ALL_VARIABLE, "") not in ("", "0")
 
 
 ALL = is_whole()
-"""The same, as it was when the tests were collected."""
+"""The extent at the time when the tests were collected."""
 
 
 def rows(*daily: T, whole: Sequence[T] = ()) -> tuple[T, ...]:
-    """Parameters of a test: those of every day, and in a run of everything those of `whole` too."""
+    """Parameters of a test: the daily ones, and in a run of all rows those of `whole` too."""
     return (*daily, *whole) if ALL else daily

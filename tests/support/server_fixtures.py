@@ -1,4 +1,4 @@
-"""What the tests of the server share: clocks that are set by hand, and calls of the tools."""
+"""Shared parts of the server's tests: clocks that are set by hand, and calls of the tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
 
 
 class ManualClock:
-    """A clock that stands until a test moves it; who sleeps is woken when the moment comes."""
+    """A clock that stands still until a test advances it; a sleep ends when its moment comes."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -36,7 +36,7 @@ class ManualClock:
         return Clock(now=self.now, monotonic=lambda: self.seconds, sleep=self._sleep)
 
     def now(self) -> datetime:
-        """1 January 2026 and the seconds since."""
+        """Return 1 January 2026 plus the seconds that have passed."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds - 1_000.0)
 
     def advance(self, seconds: float) -> None:
@@ -53,7 +53,7 @@ class ManualClock:
 
 
 class JumpingClock:
-    """A clock on which every sleep is over at once, and counted."""
+    """A clock that ends every sleep at once and records it."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -68,8 +68,10 @@ class JumpingClock:
 
 
 class ToolCaller:
-    """Calls the tools of toolsets as hosting does. `last` is what came with the last call, its log fields
-    among it; `around` is that of the engine's client. The calls are made by `user`.
+    """Calls the tools of toolsets as hosting does.
+
+    `last` is the context of the last call, with its log fields; `around` is that of the engine's client.
+    `user` is the caller's name.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class ToolCaller:
         return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of a result that is no error, held against the published schema."""
+        """The JSON of a successful result, validated against the published schema."""
         result = await self.call(name, _named(arguments))
         assert result["isError"] is False, result
         answer = _json(result)
@@ -135,7 +137,7 @@ async def calling(
     clock: Clock = SYSTEM_CLOCK,
     **settings: Any,
 ) -> AsyncIterator[ToolCaller]:
-    """The tools of toolsets in front of `engine`; no wait of the engine's client takes time."""
+    """Yield the tools of toolsets for `engine`; waits of the engine's client take no time."""
     configured = ServerSettings(**{"engine_url": engine.url, "home": home, **settings})
     client = InterruptedEngine(configured.engine_url, clock=JumpingClock().clock())
     async with Services(configured, http_base=http_base, engine=client, clock=clock) as services:

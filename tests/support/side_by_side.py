@@ -1,4 +1,4 @@
-"""Work on a PostgreSQL base that is held where it meets other work."""
+"""Work on a PostgreSQL base that is held at the point where it meets other work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING = (
 async def in_flight(
     base: Base, operation: Callable[..., Coroutine[Any, Any, Any]], *args: Any
 ) -> AsyncIterator[asyncio.Future[Any]]:
-    """A change that has done its work and commits when the block ends."""
+    """Yield a change that has done its work and commits when the block ends."""
     done, end = asyncio.Event(), asyncio.Event()
 
     async def held(write: Write) -> Any:
@@ -43,7 +43,7 @@ async def in_flight(
 
 @asynccontextmanager
 async def waiting(database: Database, work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Future[Any]]:
-    """`work` has come to wait for somebody else's transaction."""
+    """Yield a task of `work` that waits for another transaction's lock."""
     task = asyncio.ensure_future(work)
     await eventually_async(lambda: database.value(_WAITING), lambda count: count == 1, what="the wait")
     assert not task.done()

@@ -1,9 +1,9 @@
 """An engine of the simulator in the test's own loop, on a real port, and a client that a test can interrupt.
 
-The simulator keeps the contract as the conformance suite proves it, so that a test of the server needs no
-engine of its own. Faults come from its registry, and one that never fired fails the test; what was called
-stands in its journal. What no fault can do (hold a call, change a document in between, replace a response)
-is done around `call` of the client.
+The simulator keeps the contract, as the conformance suite proves, so that a test of the server needs no
+engine. Faults come from the simulator's registry, and a fault that never fired fails the test; requests are
+in its journal. Interruptions that no fault provides (hold a call, change a document in between, replace a
+response) go around `call` of the client.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from kb_simulator.harness.namespaces import Namespace
 
 MakeCall = Callable[[], Awaitable[Any]]
 Around = Callable[[MakeCall], Awaitable[Any]]
-"""What stands around a call of the engine: it gets the call itself, and makes it, or not."""
+"""Wraps a call of the engine: it gets the call as a function, and decides whether to make it."""
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The requests that arrived at an engine."""
+    """The requests that an engine received."""
 
     namespace: Namespace
 
     def requests(self, operation: str | None = None) -> list[RecordedRequest]:
-        """All requests, or those of one operation, in the order of arrival."""
+        """The requests of `operation`, by default of all operations, in the order of arrival."""
         entries = (entry.request for entry in self.namespace.journal)
         return [request for request in entries if operation in (None, request.operation)]
 
     def bodies(self, operation: str) -> list[Any]:
-        """The JSON bodies of one operation; of a file its fields, and its name and SHA-256 as `file`."""
+        """The JSON bodies of one operation; a file gives its form fields, with name and SHA-256 as `file`."""
         return [msgspec.json.decode(request.body) for request in self.requests(operation)]
 
     def files(self) -> list[str]:
-        """The SHA-256 of each file that arrived."""
+        """The SHA-256 of each received file."""
         return [body["file"][1] for body in self.bodies("createJob") if "file" in body]
 
     def changes(self) -> list[tuple[str, str]]:
         return [(each.method, each.path) for each in self.requests() if each.method != "GET"]
 
     def expect(self, *, exactly: int, **match: str) -> None:
-        """Raise AssertionError, naming the nearest request, unless so many match; `match` as in `Match`."""
+        """Raise AssertionError, naming the nearest request, unless `exactly` requests match `match`."""
         wanted = Verification(expectations=(Expectation(match=Match(**match), exactly=exactly),))
         assert not (failures := verify(self.namespace.journal, wanted).failures), failures
 
 
 @dataclass(frozen=True)
 class SimulatedEngine:
-    """One engine, its state and what steers it."""
+    """One engine, its state, and control of its faults."""
 
     url: str
     namespace: Namespace
@@ -76,14 +76,16 @@ class SimulatedEngine:
     def arm(
         self, name: str, operation: str, effect: AnyEffect | None = None, *, times: int | None = 1
     ) -> None:
-        """Arm a fault of the catalogue, or an effect of its own, for the next calls; None: for all."""
+        """Arm a fault of the catalogue, or one with this effect, for the next `times` calls, or for all
+        (None).
+        """
         match, when = Match(operation=operation), When(times=times)
         self.namespace.faults.arm(Fault(name=name, effect=effect, match=match, when=when))
 
     def add(
         self, *tags: str, text: str | None = None, doc_type: m.DocType = "note", **members: Any
     ) -> m.Document:
-        """Put a document in, whatever becomes of other jobs; `members` are those of a submission."""
+        """Add a document, even if other jobs are held or fail; `members` are those of a submission."""
         name = f"added {len(self.state.jobs)}"
         request = m.NoteRequest(text=name if text is None else text, title=f"Document {name}", tags=[*tags])
         source = submissions.note(name, request)
@@ -99,12 +101,12 @@ class SimulatedEngine:
         return self.state.documents.by_id[document_id].document
 
     def edit(self, document_id: int = 1, title: str = "Edited") -> None:
-        """Change a note's title, as somebody else would between two calls."""
+        """Change a note's title, as another caller would between two calls."""
         now = self.namespace.clock.microseconds()
         commits.replace_note(self.state.documents, document_id, m.NotePatch(title=title), now)
 
     def set_tags(self, *tags: str, document_id: int = 1) -> None:
-        """Change a document's tags, as somebody else would between two calls."""
+        """Change a document's tags, as another caller would between two calls."""
         now = self.namespace.clock.microseconds()
         for tag in self.document(document_id).tags:
             self.state.documents.remove_tag(document_id, tag, None, now)
@@ -113,7 +115,7 @@ class SimulatedEngine:
 
 @asynccontextmanager
 async def simulated_engine(api_key: str = "", *, port: int = 0) -> AsyncIterator[SimulatedEngine]:
-    """An empty engine; at the end every fault that was armed must have fired."""
+    """Yield an empty engine; at the end every armed fault must have fired."""
     async with Simulator(SimulatorSettings(port=port, api_key=api_key)) as simulator:
         namespace = simulator.namespaces.get("default")
         yield SimulatedEngine(simulator.url, namespace, Journal(namespace))
@@ -127,7 +129,7 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 
 class InterruptedEngine(HttpEngine):
-    """The client of an engine; `around` holds, by operation id, what stands around a call."""
+    """The client of an engine; `around` holds the wrappers of calls by operation id."""
 
     def __init__(self, url: str, api_key: str = "", **options: Any) -> None:
         super().__init__(url, api_key, **options)

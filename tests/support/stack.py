@@ -1,4 +1,4 @@
-"""The real thing for tests: `kb` as a newcomer starts it, in processes of its own, on free ports."""
+"""The real system for tests: `kb` as a new user starts it, in its own processes, on free ports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 _ENDPOINT = re.compile(r"^  endpoint +(\S+)/mcp$", re.MULTILINE)
 _ENGINE = re.compile(r"^  engine +(\S+)", re.MULTILINE)
-"""Addresses in the words of `kb up`."""
+"""Lines with addresses in the output of `kb up`."""
 
 
 @dataclass
@@ -65,10 +65,10 @@ class Process:
         return "".join(self.lines)
 
     def told(self, pattern: re.Pattern[str]) -> str:
-        """Wait for output that matches, and return the first group of it: an address that was bound, say.
+        """Wait for output that matches, and return its first group, for example a bound address.
 
         Raises:
-            AssertionError: the process ended before, or said nothing of the kind in time.
+            AssertionError: the process ended first, or printed no match in time.
         """
 
         def look() -> re.Match[str] | None:
@@ -82,7 +82,7 @@ class Process:
         return found[1]
 
     def stop(self, seconds: float = START_SECONDS) -> int:
-        """SIGTERM, and its exit status; killed with its group where it does not obey."""
+        """Send SIGTERM and return the exit status; on a time-out, kill the process group."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
         try:
@@ -105,13 +105,13 @@ class Process:
 
 
 def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> None:
-    """Return when `url` answers 200, with a certificate that the file `trusted` vouches for.
+    """Return when `url` answers 200, with a certificate that the file `trusted` verifies.
 
     Raises:
-        AssertionError: the process ended, or did not answer in time; its output is shown.
+        AssertionError: the process ended, or did not answer in time; the message has its output.
     """
 
-    # Loading the certificates of the world at every look would take the processor from whom it waits for.
+    # Loading the default certificates at every poll would take processor time from the awaited process.
     tls = trusting(Path(trusted)) if trusted else False
 
     def answers() -> bool:
@@ -140,9 +140,9 @@ class Stack:
 
 @contextmanager
 def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack]:
-    """`kb up` with data in `home`, ready to serve; stopped afterwards.
+    """Yield a ready `kb up` with data in `home`; it is stopped afterwards.
 
-    Where it has a certificate of its own, that vouches for itself.
+    A certificate given by `KB_TLS_CERT` is trusted as its own issuer.
     """
     ports = {"KB_ENGINE_PORT": "0", "KB_MCP_PORT": "0"}
     process = Process.start("-m", "kb_cli.main", "up", *flags, KB_HOME=str(home), **ports | environment)
@@ -155,9 +155,10 @@ def running_stack(home: Path, *flags: str, **environment: str) -> Iterator[Stack
 
 
 def own_children() -> list[psutil.Process]:
-    """What this process has started and what that has; but what other tests leave for all that come.
+    """Descendants of this process, without those that stay for all tests of the run.
 
-    That is the database server, and what `multiprocessing` starts with a first process of its own.
+    Left out are the database server, and the resource tracker that `multiprocessing` starts with its first
+    process.
     """
     found = []
     for child in psutil.Process().children(recursive=True):

@@ -41,7 +41,7 @@ from kb_engine.turns import Lane
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database
-"""Where a base lies."""
+"""Location of a base."""
 
 DIMENSIONS = 8
 SEARCH_PATH = "kb, public"
@@ -78,7 +78,7 @@ def axis(number: int) -> NDArray[np.float32]:
 
 
 def between(first: int, second: int, cosine: float) -> NDArray[np.float32]:
-    """A unit vector whose cosine with the first axis is given, in the plane of the two."""
+    """A unit vector in the plane of two axes, with the given cosine to the first."""
     return np.asarray(cosine * axis(first) + np.sqrt(1 - cosine**2) * axis(second), dtype=np.float32)
 
 
@@ -109,7 +109,7 @@ def new_note(text: str, /, **changes: Any) -> NewJob:
 
 
 def new_file(text: str, /, **changes: Any) -> NewJob:
-    """A file to accept; its content is known by its hash only."""
+    """A file to accept, identified by its hash; the content is not stored."""
     form = format_of(changes.get("filename", "file.txt"))
     fields: dict[str, Any] = {
         "kind": "file",
@@ -126,7 +126,7 @@ def new_file(text: str, /, **changes: Any) -> NewJob:
 def prepared(
     *texts: str, title: str = "A note", vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
 ) -> Prepared:
-    """Chunks with vectors; by default those of `meaning`."""
+    """Chunks with vectors, by default those of `meaning`."""
     rows = [meaning(text) for text in texts] if vectors is None else list(vectors)
     matrix: Vectors = np.array(rows, dtype=np.float32).reshape(len(texts), DIMENSIONS)
     chunks, start = [], 0
@@ -139,7 +139,7 @@ def prepared(
 
 
 async def refused(awaitable: Awaitable[object]) -> EngineError:
-    """The error that a call ends with."""
+    """Return the error that a call raises."""
     with pytest.raises(EngineError) as caught:
         await awaitable
     return caught.value
@@ -151,7 +151,7 @@ def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> 
 
 @dataclass
 class Base:
-    """An open store, and what a worker would do to it."""
+    """An open store, and the operations of a worker on it."""
 
     place: Place
     store: Any
@@ -173,20 +173,20 @@ class Base:
         return accepted
 
     async def take(self, lease: str, *lanes: Collection[Lane]) -> LeasedJob:
-        """The next job, of which there has to be one."""
+        """Lease the next job, which must exist."""
         leased: LeasedJob | None = await self.store.write(jobs.take, lease, *lanes)
         assert leased is not None
         return leased
 
     async def lease(self, job: NewJob) -> LeasedJob:
-        """Accept a job and take it; nothing else may wait."""
+        """Accept a job and lease it; no other job may be waiting."""
         await self.accept(job)
         leased = await self.take(f"lease of {job.id}")
         assert leased.job.id == job.id
         return leased
 
     async def commit(self, leased: LeasedJob, made: Prepared) -> m.Job | None:
-        """The closed job; None where the lease is void."""
+        """Return the closed job, or None if the lease is void."""
         done: m.Job | None = await self.store.write(documents.commit, leased, made)
         return done
 
@@ -196,7 +196,7 @@ class Base:
         return done
 
     async def ingest_among_others(self, job: NewJob, made: Prepared) -> m.Job:
-        """As `ingest` where other jobs wait too: each who takes one does the work of another."""
+        """Like `ingest`, while other jobs wait too: the job leased need not be the one accepted."""
         await self.accept(job)
         done = await self.commit(await self.take(f"lease of {job.id}"), made)
         assert done is not None
@@ -211,7 +211,7 @@ class Base:
         version: int | None = None,
         idempotency: Idempotency | None = None,
     ) -> m.Document:
-        """A note's update from acceptance to its end; nothing else may wait."""
+        """Update a note, from acceptance to the end of its job; no other job may be waiting."""
         patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
         taken = await self.store.write(updates.accept, document_id, patch, once)
         if isinstance(taken, m.Document):
@@ -242,7 +242,7 @@ class Base:
         return found
 
     async def find(self, text: str, mode: m.Mode = "fts", **changes: Any) -> Found:
-        """A search; by meaning along `vector`."""
+        """Search; a semantic search uses `vector`."""
         selection = Selection(**{name: changes.pop(name) for name in list(changes) if name in _SELECTS})
         asked: dict[str, Any] = {"vector": None, "scoring": SCORING, "top": 10, **changes}
         return await self.store.search(Query(text=text, mode=mode, selection=selection, **asked))
@@ -255,9 +255,9 @@ _SELECTS = set(Selection.__dataclass_fields__)
 
 
 async def build_vector_index(base: Base) -> None:
-    """Make the HNSW index of a base on PostgreSQL, of however few chunks, and have searches use it."""
+    """Build the HNSW index of a base on PostgreSQL, however few its chunks, and make searches use it."""
     assert isinstance(base.place, Database)
-    # A plan that reads a few rows one after the other is always the cheaper one.
+    # The planner estimates that a sequential scan of a few rows is always cheaper.
     await base.place.execute(f"ALTER DATABASE {base.place.name} SET enable_seqscan = off")
     assert await build_index(base.place.address, SEARCH_PATH, Due(DIMENSIONS, 0))
 
@@ -282,7 +282,7 @@ async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStor
 
 @contextmanager
 def direct(path: Path) -> Iterator[apsw.Connection]:
-    """The base as SQLite sees it."""
+    """Yield a plain SQLite connection to the base."""
     db = apsw.Connection(str(path))
     try:
         yield db
@@ -291,18 +291,17 @@ def direct(path: Path) -> Iterator[apsw.Connection]:
 
 
 async def visit(place: Place, **options: Any) -> None:
-    """Open the base and close it."""
     async with opened(place, **options):
         pass
 
 
 async def new_place(kind: str, folder: Path, *, empty: bool = False) -> Place:
-    """A place for a base, of one of the two kinds; `empty`: where no base has ever been."""
+    """A place for a base of one of the two kinds; with `empty`, no base was ever there."""
     return folder / "kb.db" if kind == "sqlite" else await new_database(empty=empty)
 
 
 async def died(base: Base, folder: Path) -> Place:
-    """What is left when the process is killed, once the others know of it."""
+    """Return the state after a kill of the process, once its leases have expired."""
     if isinstance(base.place, Path):
         return left_by_a_crash(base, folder)
     base.store._leases.clear()
@@ -313,13 +312,13 @@ async def died(base: Base, folder: Path) -> Place:
 
 
 def _copy_what_is_there(source: str, target: str) -> None:
-    """A copy of a file; nothing of one that the upkeep has just renamed or removed."""
+    """Copy a file, unless upkeep has just renamed or removed it."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)
 
 
 def left_by_a_crash(base: Base, folder: Path) -> Path:
-    """What the disk holds at this instant, as if the process had been killed: a base of its own."""
+    """Copy the current content of the disk, as after a kill of the process; return the copy's path."""
     folder.mkdir()
     index = f"{base.path.name}.index"
     shutil.copytree(base.path.with_name(index), folder / index, copy_function=_copy_what_is_there)

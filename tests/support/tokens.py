@@ -1,4 +1,4 @@
-"""Keys and tokens of an authorization server, good ones and each kind of bad one; and who publishes keys."""
+"""Keys and tokens of an authorization server, valid and invalid in each way, and a publisher of keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = 60
 
 @cache
 def rsa_key(name: str) -> rsa.RSAPrivateKey:
-    """A key; another one for each name."""
+    """The key of this name; it is made once."""
     return rsa.generate_private_key(65537, 2048)
 
 
@@ -34,12 +34,12 @@ def ec_key(name: str) -> ec.EllipticCurvePrivateKey:
 
 
 def public_jwk(name: str, **members: Any) -> dict[str, Any]:
-    """What an issuer publishes of an RSA key; its id is its name."""
+    """The published form of an RSA key; its id is its name."""
     return {**RSAAlgorithm.to_jwk(rsa_key(name).public_key(), as_dict=True), "kid": name, **members}
 
 
 def private_jwk(name: str) -> dict[str, Any]:
-    """The whole key, for a server that signs."""
+    """The private form of an RSA key, for a server that signs."""
     return {**RSAAlgorithm.to_jwk(rsa_key(name), as_dict=True), "kid": name, "alg": "RS256", "use": "sig"}
 
 
@@ -49,20 +49,20 @@ def public_ec_jwk(name: str) -> dict[str, Any]:
 
 @dataclass
 class Issuer:
-    """Who signs tokens, for one audience."""
+    """A signer of tokens for one audience."""
 
     url: str = ""
     audience: str = ""
     key: str = "current"
     published: list[dict[str, Any]] = field(default_factory=lambda: [public_jwk("current", alg="RS256")])
     claimed: str | None = None
-    """The issuer that the metadata names, where that is another."""
+    """Issuer named in the metadata, if it differs from `url`."""
     fails: bool = False
     asked: list[str] = field(default_factory=list)
-    """The paths that were asked for."""
+    """Paths of the received requests."""
 
     def claims(self, **changed: Any) -> dict[str, Any]:
-        """The claims of a good token with some changed; None takes one out."""
+        """The claims of a valid token with some changed; None removes a claim."""
         now = int(time.time())
         good = {
             "iss": self.url,
@@ -75,12 +75,12 @@ class Issuer:
         return {name: value for name, value in {**good, **changed}.items() if value is not None}
 
     def token(self, *, header: Mapping[str, Any] | None = None, **changed: Any) -> str:
-        """A token signed as it should be, with some claims changed."""
+        """A correctly signed token with some claims changed."""
         headers = {"kid": self.key, "typ": "at+jwt", **(header or {})}
         return jwt.encode(self.claims(**changed), rsa_key(self.key), "RS256", headers=headers)
 
     def app(self) -> web.Application:
-        """Publishes metadata and keys."""
+        """The application that publishes metadata and keys."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
         return app
@@ -131,7 +131,7 @@ def _changed(issuer: Issuer) -> str:
 
 @dataclass(frozen=True)
 class Bad:
-    """A token that is refused. `answer` is the status, the error of RFC 6750 and what is said of it."""
+    """A token that is refused. `status`, `error` (RFC 6750) and `words` are the expected response."""
 
     what: str
     make: Callable[[Issuer], str]

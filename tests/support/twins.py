@@ -1,11 +1,11 @@
-"""Two bases that differ in what a caller does not reach, and all that this caller can ask of either.
+"""Two bases that differ only in documents outside the caller's access scope, and every request of the caller.
 
-    both    the caller's documents, and those of others
-    alone   the caller's documents, as if there were no others
+    both    the caller's documents, and hidden ones
+    alone   the caller's documents only
 
-What the caller is answered must be the same in both, word for word, but for what each base makes up: ids are
-numbered in the order in which they first appear, and times are left out. So nothing that an answer has, in
-its status, totals, order, scores and error texts, can come of what is out of reach.
+The caller's responses must be the same in both, word for word, apart from generated values: ids are numbered
+in the order in which they first appear, and times are left out. So no part of a response (status, totals,
+order, scores, error texts) can depend on documents outside the access scope.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REACHES = {
     "a tag that is no collection": Reach(frozenset([MINE, TEAM])),
 }
 THEIR_ID = "5ae2f1f0-7d0c-4f44-9d3c-0f2e8f3b7a11"
-"""Under which their collection is described."""
+"""ID of the description of the hidden collection."""
 KEY = "a key that both have used"
 GERMAN = (
     "Die Häuser der Siedlung wurden im letzten Jahrhundert errichtet, und die Bewohner pflegen ihre Gärten "
@@ -55,7 +55,7 @@ _TIMES = {
 
 @dataclass
 class Known:
-    """What a base calls something: a document, its first chunk, and the job that brought it."""
+    """Identifiers that a base gave to a document, its first chunk, and its job."""
 
     id: int
     uid: str
@@ -65,7 +65,7 @@ class Known:
 
 
 def absent(label: str) -> Known:
-    """Names that no base has given, for what is only in the other one."""
+    """Return identifiers that no base has given, for a document that only the other base has."""
     number = _ABSENT + len(label) * 100 + ord(label[-1])
     uid, job = str(uuid5(NAMESPACE_DNS, label)), str(uuid5(NAMESPACE_DNS, "job " + label))
     return Known(number, uid, number, job, _citation(uid, "common granite quartz"))
@@ -79,7 +79,7 @@ def _citation(uid: str, text: str) -> dict[str, Any]:
 
 @dataclass
 class Side:
-    """One base, with its administrator and the caller."""
+    """One base, with clients of its administrator and of the caller."""
 
     admin: Client
     caller: Client
@@ -92,7 +92,7 @@ class Side:
     # the two populations
 
     def build(self) -> None:
-        """Both where there are others, one mixed with the other; else the caller's alone."""
+        """Create the caller's documents, mixed with the hidden ones if there are any."""
         if self.has_others:
             self.admin.saved_collection(THEIR_ID, "theirs", description="hidden")
         self.note("h0", "common granite quartz", [THEIRS, "secret"], source_path="shared.md", title="Hidden")
@@ -143,7 +143,7 @@ class Side:
         return True
 
     def _by(self, label: str) -> Client:
-        """The caller brings its own, whatever others have brought before."""
+        """Return the client that adds a document: the caller adds its own."""
         return self.admin if label.startswith("h") else self.caller
 
     def note(self, label: str, text: str, tags: Sequence[str], **body: Any) -> None:
@@ -184,7 +184,7 @@ class Side:
         return self.has_others or not label.startswith("h")
 
     def others(self) -> list[Any]:
-        """All that the administrator sees of what is out of reach, or in a collection that is."""
+        """Return the administrator's view of documents outside the access scope or in a hidden collection."""
         everything = {"limit": 1000}
         listed = self.admin.call(ops.LIST_DOCUMENTS, params={**everything, "sort_order": "asc"}).documents
         theirs = [each for each in listed if self._is_others(each.tags)]
@@ -207,10 +207,10 @@ class Side:
     def _is_others(self, tags: Sequence[str]) -> bool:
         return not (self.reach.admits(tags) and all(map(self.reach.may_change, tags)))
 
-    # what is answered
+    # the responses
 
     def comparable(self, response: httpx.Response) -> Any:
-        """The status, and the body without what each base makes up."""
+        """The status, and the body without generated values."""
         is_file = response.headers["Content-Type"] == OCTETS
         return response.status_code, response.text if is_file else self._plain(response.json(), "")
 
@@ -241,7 +241,7 @@ class Side:
         return names.setdefault(value, f"{kind} {len(names)}")
 
     def forged_cursor(self, label: str, body: Mapping[str, Any]) -> str:
-        """A cursor of the caller's own request that names somebody's chunk."""
+        """Return a cursor of the caller's own request that names another document's chunk."""
         request = m.SearchRequest(**{**body, "pages": True})
         answer = response_with(total=9)
         return cursor_after(request, answer, [[Place(self.known[label].chunk, 0.5)]], self.reach)
@@ -252,13 +252,13 @@ def _json(tags: Sequence[str]) -> str:
 
 
 def _client(url: str, headers: Mapping[str, str]) -> httpx.Client:
-    # Without certificates to load, a client is made in a hundredth of the time.
+    # Without loading certificates, a client is created in a hundredth of the time.
     return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS, verify=False)
 
 
 @contextmanager
 def sides(urls: Sequence[str], key: str, reach: Reach) -> Iterator[tuple[Side, Side]]:
-    """Both and alone, by their base URLs; nothing is built yet."""
+    """Yield the sides "both" and "alone", by their base URLs; nothing is built yet."""
     clients = []
     try:
         made = []
@@ -274,12 +274,12 @@ def sides(urls: Sequence[str], key: str, reach: Reach) -> Iterator[tuple[Side, S
             client.close()
 
 
-# --- what a caller can try --------------------------------------------------------------------------
+# --- requests of the caller ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One request of the caller; `request` is asked on each side for its path and what httpx takes."""
+    """One request of the caller; `request` returns the path and the arguments of httpx for a side."""
 
     operation: ops.AnyOperation
     what: str
@@ -289,7 +289,7 @@ class Attempt:
         return f"{self.operation.id}: {self.what}"
 
     def on(self, side: Side) -> list[Any]:
-        """What is answered, of a job at its end too."""
+        """Return the response; for an accepted job, also the job at its end."""
         path, request = self.request(side)
         if self.operation.surface is ops.ApiSurface.RAGLER:
             request = {**request, "headers": {**fresh_user(), **request.get("headers", {})}}
@@ -297,7 +297,7 @@ class Attempt:
         answers = [side.comparable(response)]
         if response.status_code == 202:
             job = side.caller.request(ops.GET_JOB, response.json()["id"], params={"wait": 30})
-            # It may have ended before it was answered, on one side and not on the other.
+            # On one side, the job may have ended before the response was sent.
             answers = [(202, "accepted"), side.comparable(job)]
         return answers
 
@@ -317,7 +317,7 @@ QUERIES = (
 
 
 def attempts() -> list[Attempt]:
-    """All of them, what changes nothing first."""
+    """Return all attempts, first those that change nothing."""
     return [*_reading(), *_writing()]
 
 
@@ -328,7 +328,7 @@ def _of(operation: ops.AnyOperation, what: str, *path: object, **request: Any) -
 def _named(
     operation: ops.AnyOperation, label: str, how: str, *path: object, what: str = "", **request: Any
 ) -> Attempt:
-    """One of a document, by its number or uid."""
+    """An attempt on a document, by its number or uid."""
 
     def ask(side: Side) -> tuple[tuple[object, ...], dict[str, Any]]:
         return (getattr(side.known[label], how), *path), request
@@ -461,7 +461,7 @@ def _writing() -> Iterator[Attempt]:
 
 
 def _after() -> Iterator[Attempt]:
-    """What is left can still be listed and counted."""
+    """Lists and counts after all changes."""
     yield _of(ops.LIST_DOCUMENTS, "at the end", params={"limit": 1000})
     yield _of(ops.LIST_TRASH, "at the end")
     yield _of(ops.LIST_JOBS, "at the end", params={"limit": 1000})

@@ -1,4 +1,4 @@
-"""Uploads on a real disk, towards a simulated engine, for the tests of what they do."""
+"""Uploads on a real disk to a simulated engine, for tests of their behaviour."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Desk:
             await self.uploads.chunk(upload_id, index, encoded(data))
 
     async def sent(self, *chunks: bytes, caller: str = "me") -> str:
-        """An upload whose bytes have all arrived."""
+        """Start an upload and send all of its bytes; return its id."""
         upload_id = await self.start(sum(map(len, chunks)), caller)
         await self.send(upload_id, *chunks)
         return upload_id
 
     @asynccontextmanager
     async def another(self, instance: str = "two", limits: Limits = LIMITS) -> AsyncIterator[Desk]:
-        """Another server on the same data folder, or another worker of this one."""
+        """Yield another server on the same data folder, or another worker of this server."""
         uploads = Uploads(self.home, instance, limits, self.client, self.clock.clock())
         try:
             yield replace(self, uploads=uploads)

@@ -1,4 +1,4 @@
-"""A reader's process on a kernel that has no Landlock."""
+"""The process of a reader on a kernel without Landlock."""
 
 from __future__ import annotations
 

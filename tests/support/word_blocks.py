@@ -1,4 +1,4 @@
-"""A plain BM25 to hold blocks of words against, and what an index does with several of them."""
+"""A plain BM25 as a reference for blocks of words, and an index's operations on several blocks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from kb_engine.index.words import AnalysedChunk
 
 
 def chunk(*terms: str, length: int | None = None) -> AnalysedChunk:
-    """A chunk with these words."""
     return AnalysedChunk(list(terms), len(terms) if length is None else length)
 
 
 def reference(chunks: Sequence[AnalysedChunk], terms: Sequence[str]) -> list[float]:
-    """BM25 of each chunk over all terms, as a textbook has it, in double precision."""
+    """Textbook BM25 of each chunk over all terms, in double precision."""
     counted = [Counter(each.terms) for each in chunks]
     average = sum(each.length for each in chunks) / max(len(chunks), 1)
     scores = [0.0] * len(chunks)
@@ -46,14 +45,14 @@ def reference(chunks: Sequence[AnalysedChunk], terms: Sequence[str]) -> list[flo
 
 
 def weigh(counts: Counts, size: int) -> list[float]:
-    """BM25's weights of terms that stand in so many of `size` chunks."""
+    """BM25 weights of terms, given the number of chunks (of `size`) with each term."""
     return [math.log1p((size - count + 0.5) / (count + 0.5)) for count in counts.tolist()]
 
 
 def scores(
     blocks: Sequence[WordBlock], terms: Sequence[str], rows: Sequence[Rows] | None = None
 ) -> NDArray[np.float32]:
-    """The scores of all rows of all blocks, or of some rows of each, with the statistics of all."""
+    """The scores of all rows of all blocks, or of `rows` of each, with the statistics of all blocks."""
     question = Terms(terms)
     size = sum(len(block.lengths) for block in blocks)
     average = sum(float(block.lengths.sum(dtype=np.float64)) for block in blocks) / max(size, 1) or 1.0
@@ -79,7 +78,7 @@ def build(chunks: Iterable[AnalysedChunk]) -> Postings:
 
 
 def in_file(path: Path, *blocks: Postings | tuple[Postings, Kept | None]) -> Postings:
-    """The blocks, or the rows of them that are kept, merged into one file, opened."""
+    """Merge the blocks, or the rows of them to keep, into one file; return it opened."""
     merged = MergedPostings([each if isinstance(each, tuple) else (each, None) for each in blocks])
     with new_array_file(path, "words", 1, {}, DTYPES, merged.lengths) as writer:
         merged.write(writer)

@@ -1,4 +1,4 @@
-"""What is installed before kb itself: all that kb asks for, and not kb, as requirements.lock has it."""
+"""Packages installed before kb itself: all requirements of kb, without kb, as in requirements.lock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_extra_brings_the_extras_it_names() -> None:
 
 @pytest.mark.parametrize("extra", [name for name in PROJECT["optional-dependencies"] if name != "bench"])
 def test_the_lock_has_what_pyproject_asks_for(extra: str) -> None:
-    """In every version of Python that an entry is for; the peers of a benchmark are not locked."""
+    """For every Python version of an entry; the peers of a benchmark are not locked."""
     for line in REQUIREMENTS(PROJECT, [extra]):
         wanted = Requirement(line)
         pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(wanted.name)]
@@ -68,7 +68,7 @@ def test_pip_is_given_the_lock_with_what_it_installs() -> None:
 
 
 def test_a_pip_that_reads_the_lock_comes_from_it() -> None:
-    """An older one is replaced; whichever it is can read one entry."""
+    """An older pip is replaced; any version can read one entry."""
     [entry] = ENTRY.finditer("\n".join([*printed_by("--pip"), ""]))
     [wanted] = [line for line in PROJECT["optional-dependencies"]["lock"] if line.startswith("pip")]
     [pinned] = Requirement(entry["pin"]).specifier

@@ -62,7 +62,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 
 
 def test_no_module_does_anything_when_it_is_imported() -> None:
-    """All modules of all packages, one after the other in a process of their own."""
+    """All modules of all packages are imported in one process of their own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     folders = [ROOT / package for package in [*project["targets"]["wheel"]["packages"], "load/bench"]]
     names = [
@@ -70,7 +70,7 @@ def test_no_module_does_anything_when_it_is_imported() -> None:
         for folder in folders
         for file in sorted(folder.rglob("*.py"))
     ]
-    # Locust replaces parts of `ssl`, which fails once the client of Qdrant has brought urllib3.
+    # Locust patches `ssl`, which fails after the client of Qdrant has imported urllib3.
     names.sort(key=lambda name: name != "kb_load.locustfile")
     done = subprocess.run(
         [sys.executable, "-P", "-c", WATCH, *names],

@@ -1,8 +1,7 @@
-"""Names in the source are plain technical English: no word of the dialect that this project once spoke.
+"""Names in the source are plain technical English, without the words of the project's former dialect.
 
-A name says what a thing is or does, not how somebody spoke of it. Modules, classes, functions, parameters,
-variables and attributes are read; a word is what stands between underscores or capitals. Tests' names are
-sentences and may have any verb.
+Modules, classes, functions, parameters, variables and attributes are checked; a word is a part between
+underscores or capitals. Names of tests are sentences and may have any verb.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ REFUSED = {
     *("said", "say", "saying", "says", "shown", "tell", "telling", "tells", "told"),
 }
 ALLOWED: dict[str, str] = {}
-"""Names that keep such a word, each with its reason: a library's or a protocol's own name, for instance."""
+"""Names that keep such a word, each with its reason, for instance a library's or a protocol's own name."""
 
 PACKAGES = ("contracts", "server", "engine", "simulator", "cli", "load")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def names(tree: ast.AST) -> Iterator[str]:
-    """Every name that a module gives to something."""
+    """Yield every name that a module defines."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -46,7 +45,7 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 
 def refused(path: Path) -> set[str]:
-    """The names of a file, its own included, with a word that is refused."""
+    """Return the names of a file, with its own, that have a refused word."""
     found = {path.stem, *names(ast.parse(path.read_text("utf-8")))}
     return {
         name

@@ -1,4 +1,4 @@
-"""Each test of the contract's suite has a mutant that it has to notice, or a reason."""
+"""Each test of the contract's suite has a mutant that it must notice, or a reason."""
 
 from __future__ import annotations
 

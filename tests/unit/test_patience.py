@@ -1,4 +1,4 @@
-"""No number in a test is a time limit: `support/patience.py` holds them all."""
+"""Tests have no literal time limits: `support/patience.py` has them all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 EXEMPT = (
     TESTS / "support/patience.py",
-    TESTS / "support/eventually.py",  # compares the clock with a limit that it is given
+    TESTS / "support/eventually.py",  # compares the clock with a limit given to it
     TESTS / "integration/foreign_engine",  # an engine in an image of its own
     TESTS / "integration/inside",  # runs in an image without this folder
     Path(__file__).resolve(),
@@ -24,7 +24,7 @@ _LIMIT = re.compile(r"timeout|(^|_)silence$|^(header|wall|wait|read_timeout)_sec
 _CONSTANT = re.compile(r"(^|_)(SECONDS|TIMEOUT|SILENCE|PATIENCE|BOUND|WAIT|LINGER)$")
 """Names of constants that are time limits."""
 _NO_LIMIT = re.compile(r"(PAUSE|BUDGET)_SECONDS$")
-"""A pause between two looks, and processor time."""
+"""Names of pauses between two polls, and of processor time."""
 _CALLS = {"timeout": 0, "wait_for": 1, "join": 0, "wait": 0, "settimeout": 0, "result": 0}
 """Functions that take a time limit, with its position."""
 _CLOCKS = {"monotonic", "perf_counter", "time"}
@@ -35,7 +35,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _is_number(node: ast.AST) -> bool:
-    """True for a number other than 0, computed or not; False where a name decides."""
+    """True for a number other than 0, also a computed one; False if a name is involved."""
     if isinstance(node, ast.Constant):
         return type(node.value) in (int, float) and node.value != 0
     if isinstance(node, ast.BinOp):
@@ -94,12 +94,12 @@ def _breaches(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _sleeps(function: ast.expr) -> bool:
-    """True for the sleep of the wall's clock, not for the method of a clock of the project."""
+    """True for the wall clock's sleep, False for the method of the project's clocks."""
     return isinstance(function, ast.Name) or _owner(function) in ("asyncio", "time")
 
 
 def limits(source: str) -> list[int]:
-    """The lines of `source` where a number is a time limit, or a clock is compared."""
+    """Return the lines of `source` with a literal time limit, or with a comparison of a clock."""
     return sorted({part.lineno for node in ast.walk(ast.parse(source)) for part in _breaches(node)})
 
 

@@ -1,4 +1,4 @@
-"""What the code host would run at a tag, read here: it cannot be run."""
+"""The release workflow of the code host, checked as text because it cannot run here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_actions_have_a_version_or_a_hash(workflow: dict[str, Any]) -> None:
 
 
 def test_a_workflow_may_read_and_each_job_says_what_more(workflow: dict[str, Any]) -> None:
-    """No job writes to the repository but the one that makes the release, and none has a secret."""
+    """Only the release job may write to the repository, and no job has a secret."""
     assert workflow["permissions"] == {"contents": "read"}
     writing = [
         name

@@ -104,7 +104,7 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
     bodies = operation.get("requestBody", {}).get("content", {})
     inside = _list(
         "Parameters",
-        ((f"{each['name']} ({each['in']})", _described(each["schema"], each)) for each in parameters),
+        ((f"{each['name']} ({each['in']})", _described(_schema(each), each)) for each in parameters),
     )
     for kind, content in bodies.items():
         inside += _list(f"Body, {kind}", _members(document, content["schema"]))
@@ -115,6 +115,13 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
     return (
         f"<details><summary><span class=method>{method.upper()}</span> <code>{escape(path)}</code> "
         f"{escape(operation.get('summary', ''))}</summary><div>{inside}</div></details>"
+    )
+
+
+def _schema(parameter: Json) -> Json:
+    """Return the schema of a parameter, also if its value is JSON."""
+    return (
+        parameter["schema"] if "schema" in parameter else parameter["content"]["application/json"]["schema"]
     )
 
 

@@ -1,8 +1,8 @@
-"""Python runs this at its start where this folder is on PYTHONPATH: notes which files call into which.
+"""A profiler that records calls between files; Python imports it at start if this folder is on PYTHONPATH.
 
-A line a call of kb's code, in the file `<KB_CALL_TRACE>.<pid>`: when (monotonic nanoseconds), the file
-called, and what called it, as its file and the number of its frame, or null where that is nothing of kb.
-Calls within a file are not noted.
+The file `<KB_CALL_TRACE>.<pid>` gets one line for each call of kb's code: the time (monotonic nanoseconds),
+the called file, and the caller, as its file and frame number, or null if the caller is not kb's code. Calls
+within a file are not recorded.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGES = ("/kb_contracts/", "/kb_config/", "/kb_engine/", "/kb_readers/", "/kb_server/", "/mcp_aiohttp/")
-RESUMED = 0x20 | 0x80 | 0x200  # generators and coroutines: each step of one is a call to the profiler
+RESUMED = 0x20 | 0x80 | 0x200  # generators and coroutines: the profiler sees each step as a call
 OWN_SCOPES = {"<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}
 
 
@@ -26,7 +26,7 @@ def is_ours(frame: FrameType) -> bool:
 class Trace:
     def __init__(self, path: str) -> None:
         self._path = Path(f"{path}.{os.getpid()}")
-        self._begun: dict[int, FrameType] = {}  # held, so that no other frame gets its number
+        self._begun: dict[int, FrameType] = {}  # keeps the frames alive, so that no id is reused
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         if event != "call" or not is_ours(frame) or frame.f_code.co_name in OWN_SCOPES:

@@ -1,4 +1,4 @@
-"""The commands, and a real engine for them: in this process, on a thread and a port of its own."""
+"""The commands, and a real engine for them in this process, on its own thread and port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "engine-secret"
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """Where it answers, and its key."""
+    """Base URL and key."""
 
     url: str
     key: str = KEY
@@ -34,7 +34,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty current folder, and none of our settings but those that the test gives."""
+    """An empty current folder and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     for name in ("KB_CONFIG", "KB_ENGINE_URL", "KB_API_KEY", "KB_HOME", "LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
@@ -42,7 +42,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Kb:
-    """`kb` as a script calls it."""
+    """Calls `kb` as a script does."""
 
     capsys: pytest.CaptureFixture[str]
 

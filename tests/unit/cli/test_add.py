@@ -1,4 +1,4 @@
-"""`kb add` where a real engine cannot be brought to: a full queue, an engine that goes away."""
+"""`kb add` with failures that a real engine does not give on demand: a full queue, a lost connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.cli.test_output import Terminal
 
 @dataclass
 class Scripted:
-    """An engine client that answers submissions from a list: a job's id, or a failure."""
+    """An engine client that answers submissions from a list: a job's id, or an error."""
 
     answers: list[str | CliError]
     log: list[str] = field(default_factory=list)
@@ -41,14 +41,14 @@ class Scripted:
         return _job(answer, "queued")
 
     def wait_for_job(self, job_id: str, *, on_job: Callable[[m.Job], None] | None = None) -> m.Job:
-        """The job, cancelled so that no document is asked for."""
+        """Return a cancelled job, so that no document is requested."""
         self.log.append(f"wait {job_id}")
         if on_job is not None:
             on_job(msgspec.structs.replace(_job(job_id, "running"), progress=0.5))
         return _job(job_id, "cancelled")
 
     def call(self, operation: object, *, path: dict[str, str]) -> m.Job:
-        """A look at a job without waiting: ended."""
+        """Return an ended job without waiting."""
         assert operation is GET_JOB
         self.log.append(f"look {path['job_id']}")
         return _job(path["job_id"], "cancelled")
@@ -71,7 +71,7 @@ def files(tmp_path: Path) -> list[Found]:
 
 
 def test_a_file_is_known_by_its_real_path(tmp_path: Path) -> None:
-    """So that it is one source, whichever way it was named."""
+    """A file is one source, whichever path named it."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.txt").write_text("a")
     (found,), _ = walk([tmp_path / "sub" / ".." / "a.txt"])
@@ -79,7 +79,7 @@ def test_a_file_is_known_by_its_real_path(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_unknown_kind_in_a_folder_is_no_failure(tmp_path: Path) -> None:
-    """It is not sent at all: a large one would be refused for its size."""
+    """It is not sent, because a large one would be refused for its size."""
     (tmp_path / "disk.img").write_bytes(b"")
     (tmp_path / "a.txt").write_text("a")
     client = Scripted(["1"])
@@ -182,7 +182,7 @@ def test_ctrl_c_prints_the_number_of_added_files(files: list[Found]) -> None:
 
 
 def test_when_the_queue_is_full_the_oldest_of_our_jobs_is_awaited(files: list[Found]) -> None:
-    """Then the same file is sent again, from its beginning; none is lost."""
+    """Then the same file is sent again from its beginning, so that no file is lost."""
     client = Scripted(["1", full(), "2", full(), "3"])
     results = adding(client).run(files)
     assert client.log == [
@@ -192,14 +192,14 @@ def test_when_the_queue_is_full_the_oldest_of_our_jobs_is_awaited(files: list[Fo
 
 
 def test_a_queue_full_of_other_peoples_jobs_fails_the_file(files: list[Found]) -> None:
-    """There is nothing of ours to wait for, and the others are still tried."""
+    """No own job can be awaited; the remaining files are still tried."""
     results = adding(Scripted([full(), "2", "3"])).run(files)
     assert [result.outcome for result in results] == ["failed", "failed", "failed"]
     assert results[0].reason == "Too many jobs wait."
 
 
 def test_an_engine_that_goes_away_ends_the_run(files: list[Found]) -> None:
-    """The rest would fail in the same way, each after its own wait."""
+    """The remaining files would fail in the same way, each after its own time-out."""
     gone = CliError(Exit.UNREACHABLE, "gone")
     client = Scripted(["1", gone])
     with pytest.raises(CliError, match="gone"):
@@ -240,7 +240,7 @@ def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_a_link_out_of_a_folder_is_left_out_unless_it_is_named(tmp_path: Path) -> None:
-    """The folder itself may be a link, for the user has named it."""
+    """The folder itself may be a link, because the user has named it."""
     vault, secret = tmp_path / "vault", tmp_path / "secret.md"
     vault.mkdir()
     (vault / "a.md").write_text("a")
@@ -256,6 +256,6 @@ def test_a_link_out_of_a_folder_is_left_out_unless_it_is_named(tmp_path: Path) -
 
 
 def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:
-    """A cut path would be another file's."""
+    """The truncated path could be another file's."""
     long = Found(Path("x"), 0, True, "/" + "x" * 1_000)
     assert adding(Scripted([]))._fields(long).source_path is None

@@ -1,4 +1,4 @@
-"""`kb audit`: lines by what they say, heads to keep elsewhere, and a chain that was broken by hand."""
+"""`kb audit`: filters of lines, saved heads of the chain, and a chain broken by hand."""
 
 from __future__ import annotations
 

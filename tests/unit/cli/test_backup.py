@@ -1,4 +1,4 @@
-"""`kb backup` and `kb restore` of the base of an engine that goes on."""
+"""`kb backup` and `kb restore` with an engine that keeps running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.addaudithook(count)
 from kb_cli.main import main
 main()
 """
-"""A command that is killed before an event of the interpreter, after so many of that name."""
+"""A command that is killed at the n-th audit event of a given name."""
 
 
 def test_a_copy_of_a_base_in_use_is_restored_elsewhere(

@@ -1,4 +1,4 @@
-"""`kb check`: what is hurt in a base is named, and what is derived of the rest is made again."""
+"""`kb check`: it names damaged documents, and rebuilds derived data of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hurt = Callable[[sqlite3.Connection], object]
 
 @pytest.fixture
 def home(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A base of a note, document 1, and a file, document 2, that no engine uses."""
+    """A base, not in use, with a note (document 1) and a file (document 2)."""
     file = tmp_path / "stones.md"
     file.write_text(TEXT)
     with engines.engine(tmp_path / "home", api_key=KEY) as url:
@@ -82,7 +82,7 @@ def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
 def test_what_is_derived_is_made_again(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
 ) -> None:
-    """Named without `--repair`, mended with it; searches then answer as before."""
+    """Damage is reported without `--repair` and repaired with it; searches then return the same as before."""
     queries = [("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid")]
     before = [sorted(find(kb, home, monkeypatch, *query)) for query in queries]
     hurt(home, statement)

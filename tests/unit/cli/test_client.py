@@ -1,4 +1,4 @@
-"""The client against what is no engine: every failure is one line with an exit status."""
+"""The client against servers that are no engine: every failure is one line with an exit status."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def job(status: m.JobStatus) -> httpx.Response:
 
 @pytest.mark.parametrize("code", sorted(ERRORS))
 def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
-    """Not found is 4, all else that the engine refuses is 1; the line is the engine's own or ours."""
+    """The status is 4 for "not found" and 1 for other refusals, with the engine's or the client's text."""
     kind = {"queue_full": QueueFull, "unsupported_format": UnsupportedFormat}.get(code, CliError)
     with answering(lambda _: problem(code)) as client, pytest.raises(CliError) as refused:
         client.send_file("a.txt", io.BytesIO(b""), m.FileFields())
@@ -97,7 +97,7 @@ def test_a_connection_that_fails_is_unreachable(error: type[httpx.RequestError])
 def test_a_key_goes_with_every_request_and_a_mutation_has_an_idempotency_key(
     key: str, sent: str | None
 ) -> None:
-    """So that a request that was sent twice by accident has one effect."""
+    """A request that was sent twice by accident then has one effect."""
     seen: list[httpx.Headers] = []
 
     def record(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Collections that do not exist are told, and made only on request. Requests for collections are limited."""
+"""Unknown collections are reported, and created only on request; requests for collections are limited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.cli.conftest import Kb
 
 
 def test_an_unknown_collection_is_an_error(kb: Kb, tmp_path: Path) -> None:
-    """The conventional ones are answered empty: an agent may be about to use one."""
+    """The conventional collections are empty instead of unknown, because an agent may be about to use one."""
     document = str(kb.note("Ferns of the gorge", "--collection", "ferns"))
     for arguments in (
         ("search", "ferns", "--collection", "fern"),

@@ -1,4 +1,4 @@
-"""The command line itself: versions, help, and how failures end."""
+"""The command line itself: versions, help, and exit on failure."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     "command", [["status"], ["get"], ["search", "bees"], ["history", "1"], ["move", "1", "memory"]]
 )
 def test_who_asks_an_engine_needs_nothing_of_the_server(command: list[str]) -> None:
-    """An engine's image has these commands, and no MCP."""
+    """The engine's image has these commands but no MCP."""
     url = f"http://127.0.0.1:{free_port()}"
     without = "import sys; sys.modules['mcp'] = None; from kb_cli.main import main; sys.exit(main())"
     done = subprocess.run(
@@ -243,7 +243,7 @@ def test_what_is_read_before_that_check_is_plain_enough_for_an_old_python() -> N
 
 @pytest.mark.requirement("E30")
 def test_mcp_and_httpx_are_declared_and_used() -> None:
-    """mcp by the server, httpx by the command line's client."""
+    """mcp is used by the server, httpx by the client of the command line."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     declared = [*project["dependencies"], *project["optional-dependencies"]["server"]]
     assert any(entry.startswith("httpx>") for entry in declared)

@@ -1,4 +1,4 @@
-"""The commands against a real engine: what they do, what they print, how they end."""
+"""The commands against a real engine: effects, output and exit statuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
 
 
 def at_terminal(engine: RunningEngine, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-    """The exit status of `kb` at a terminal, and all that the terminal received."""
+    """Run `kb` at a terminal; return the exit status and all output to the terminal."""
     controller, terminal = pty.openpty()
     environment = clean_environment(
         KB_ENGINE_URL=engine.url, KB_API_KEY=engine.key, TERM="xterm-256color", COLUMNS="200"
@@ -50,7 +50,7 @@ def at_terminal(engine: RunningEngine, *arguments: str, typed: bytes = b"") -> t
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # Linux tells so that the other side of a terminal is closed
+    except OSError:  # Linux reports a closed other side of a terminal this way
         return b""
 
 
@@ -108,7 +108,7 @@ def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
 
 
 def test_a_replaced_text_that_stays_is_reported(kb: Kb, tmp_path: Path) -> None:
-    """Also where `kb add` replaced it."""
+    """`kb add` reports it too."""
     kb("addnote", "Lights out at ten", "--source-path", "house/lights")
     kb("addnote", "Lights out at ten")
     _, out, _ = kb("addnote", "Lights out at eleven", "--source-path", "house/lights")
@@ -168,7 +168,7 @@ def test_updatenote_of_a_file_ends_with_1(kb: Kb, tmp_path: Path) -> None:
 
 
 def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
-    """`--expected-version` guards against overwriting what somebody else wrote."""
+    """`--expected-version` prevents overwriting another person's change."""
     document = kb.note("A sentence that two people edit")
     assert kb("updatenote", str(document), "Mine", "--expected-version", "7")[0] == Exit.FAILED
     assert kb("updatenote", str(document), "Mine", "--expected-version", "1")[0] == Exit.OK
@@ -197,12 +197,12 @@ def test_a_long_passage_is_shortened_for_people_and_says_so(kb: Kb) -> None:
 
 
 def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
-    """stdout stays empty for a script; finding nothing is no failure."""
+    """stdout stays empty for scripts; an empty result is no failure."""
     assert kb("search", "xyzzyplugh", "--fts-only") == (0, "", "Nothing found.\n")
 
 
 def test_a_query_may_begin_with_what_it_leaves_out(kb: Kb) -> None:
-    """With a space in it the argument is no option."""
+    """An argument with a space is not an option."""
     kb.note("a saxifrage and moss")
     kb.note("saxifrage alone")
     status, out, _ = kb("search", "-moss saxifrage", "--fts-only")
@@ -220,7 +220,7 @@ def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
 
 
 def test_get_of_nothing_in_particular_lists_the_documents(kb: Kb) -> None:
-    """The newest first, so that what was added can be found again without a search."""
+    """The newest first, so that a new document is found without a search."""
     older, newer = kb.note("older"), kb.note("newer")
     assert [document["id"] for document in kb.json("get")["documents"]][:2] == [newer, older]
 
@@ -275,7 +275,7 @@ def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:
 
 
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
-    """In a script it wants `--yes`, and without it removes nothing."""
+    """A script must pass `--yes`; otherwise nothing is removed."""
     document = kb.note("To be removed")
     assert kb("rm", str(document))[0] == Exit.USAGE
     assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 documents with 1 chunks.\n")
@@ -283,7 +283,7 @@ def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
 
 
 def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
-    """Partly failed is an exit status of its own; nothing removed is not found."""
+    """A partial failure has its own exit status; if nothing was removed, the status is "not found"."""
     document = kb.note("One of two")
     status, out, err = kb("rm", "999999", str(document), "--yes")
     assert (status, out) == (Exit.PARTLY, "Removed 1 documents with 1 chunks.\n")
@@ -369,7 +369,7 @@ def test_what_a_key_may_not_know_of_the_engine_is_not_called_nothing(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two documents, one duplicate, one of no known kind, one hidden, and a link back up."""
+    """Two documents, a duplicate, two unknown formats, a hidden file, and a link to the parent folder."""
     folder = tmp_path / "docs"
     (folder / "deep").mkdir(parents=True)
     (folder / "a.md").write_text("# Alpha\n\nThe first document of the folder.")
@@ -387,7 +387,7 @@ def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_a_file_that_has_changed_is_replaced(kb: Kb, folder: Path) -> None:
-    """Under its path; the same document, and the old text is found no more."""
+    """The document keeps its id."""
     before = kb.json("add", "docs/a.md")
     (folder / "a.md").write_text("zircon and feldspar")
     after = kb.json("add", "docs/a.md")
@@ -500,7 +500,7 @@ def test_at_a_terminal_there_is_colour_and_progress(engine: RunningEngine, tmp_p
 
 
 def test_every_answer_is_one_json_document_on_request(kb: Kb, tmp_path: Path) -> None:
-    """Nothing else reaches stdout, and stderr stays empty."""
+    """stdout has nothing more, and stderr stays empty."""
     (tmp_path / "j.txt").write_text("One for JSON")
     document = str(kb.note("A note for JSON"))
     for arguments in (
@@ -530,7 +530,7 @@ def test_collections_are_listed_and_shown(kb: Kb) -> None:
 
 
 def test_a_description_is_said_bit_by_bit(kb: Kb) -> None:
-    """What is not said anew stays; a name that nobody uses is one from then on."""
+    """Omitted members stay unchanged; describing an unused name creates its collection."""
     first = kb.json(
         "collections", "Field notes", "--describe", "From outside", "--created-by", "ann@example.com"
     )

@@ -1,4 +1,4 @@
-"""`kb config` and where settings come from."""
+"""`kb config` and the sources of settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_FILE = argparse.Namespace(config=None)
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each test in an empty folder, without any setting in the environment."""
+    """An empty current folder and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     for variable in {row.variable for row in all_settings(NO_FILE, {})} | {"KB_CONFIG"}:
         monkeypatch.delenv(variable, raising=False)
@@ -43,7 +43,6 @@ def test_every_setting_of_every_part_is_shown_once(capsys: pytest.CaptureFixture
 
 
 def test_a_secret_is_never_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only whether it is set."""
     monkeypatch.setenv("KB_API_KEY", "hunter2-engine")
     monkeypatch.setenv("KB_MCP_API_KEY", "hunter2-agents")
     for arguments in (["config"], ["config", "--json"]):
@@ -74,7 +73,7 @@ def test_flags_stand_over_the_environment() -> None:
 
 @pytest.mark.requirement("F40")
 def test_the_file_is_the_flags_then_the_variables_then_the_folders(tmp_path: Path) -> None:
-    """`--config`, KB_CONFIG, ./kb.toml, in this order; none of them need be there."""
+    """`--config`, then KB_CONFIG, then ./kb.toml; all are optional."""
     by_flag, by_variable = tmp_path / "flag.toml", tmp_path / "variable.toml"
     assert config_file(NO_FILE, {}) is None
     Path("kb.toml").touch()

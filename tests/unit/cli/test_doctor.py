@@ -1,4 +1,4 @@
-"""`kb doctor` says what is wrong, each thing by itself, and changes nothing."""
+"""`kb doctor` reports each problem by itself, and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.cli.conftest import KEY, Kb
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's home folder without any client, and no server."""
+    """A home folder without any client, and no server."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KB_HOME", str(tmp_path / "kb"))
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of somebody else, where kb's is to be."""
+    """Another web server on kb's port."""
 
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -49,7 +49,7 @@ def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def looked(kb: Kb) -> dict[str, tuple[str, str]]:
-    """The verdict on each thing, and what was found."""
+    """Return verdict and finding of each check."""
     _, out, _ = kb("doctor", "--json")
     return {each["about"]: (each["verdict"], each["found"]) for each in json.loads(out)}
 
@@ -78,7 +78,6 @@ def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch:
 def test_an_engine_whose_index_is_away_is_wrong(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`kb status` says the same."""
     away = QdrantSettings(url=f"http://127.0.0.1:{free_port()}")
     with engine(tmp_path / "other", api_key=KEY, index="qdrant", qdrant=away) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)

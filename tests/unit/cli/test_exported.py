@@ -1,4 +1,4 @@
-"""`kb export` and `kb import`: a base as texts, and another that answers as it did."""
+"""`kb export` and `kb import`: a base as text files, and a second base with the same responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def import_(kb: Kb, folder: Path, home: Path) -> tuple[int, str, str]:
 def test_a_base_made_of_an_export_answers_as_the_first(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passages, scores, pages, headings, tags, sources, metadata, versions, times and uids; and citations."""
+    """Chunks, scores, pages, headings, tags, sources, metadata, versions, times, uids, citations."""
     with running(tmp_path / "one", monkeypatch) as http:
         fill(kb, http)
         expected, held = answers(http), documents(http)
@@ -54,7 +54,7 @@ def test_a_base_made_of_an_export_answers_as_the_first(
 def test_files_that_are_kept_are_written_beside_and_come_back(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the new base keeps those that are sent; one that was changed is refused."""
+    """Originals are imported even if the new base keeps no new ones; a changed original is refused."""
     data = b'{"name": "granite"}'
     (tmp_path / "odd name.json").write_bytes(data)
     with running(tmp_path / "one", monkeypatch):
@@ -105,7 +105,7 @@ def test_an_import_is_repeated_without_harm_and_goes_on(
 def test_what_a_base_has_of_its_own_is_left_as_it_is(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same text in the same collection, and a source path that leads to another text."""
+    """A duplicate is the same text in the same collection, or a source path with another text."""
     with running(tmp_path / "one", monkeypatch):
         kb.note("granite", "--collection", "memory")
         kb.note("basalt", "--collection", "memory", "--source-path", "stones.md")
@@ -123,7 +123,7 @@ def test_what_a_base_has_of_its_own_is_left_as_it_is(
 def test_documents_of_an_export_that_have_the_same_text_stay_apart(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An update or another scope has led to that; a further import changes nothing."""
+    """Updates or other deduplication scopes can lead to that; a second import changes nothing."""
     with running(tmp_path / "one", monkeypatch) as http:
         kb.note("granite", "--collection", "memory", "--source-path", "a.md", "--title", "One")
         kb.note("basalt", "--collection", "memory", "--source-path", "b.md", "--tags", "lava")
@@ -199,7 +199,7 @@ def test_what_is_no_export_or_was_changed_is_refused_by_name(
 def test_a_document_with_more_tags_than_it_may_have_is_imported(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an earlier engine took them."""
+    """Earlier engines accepted such documents."""
     tags = [f"t{number}" for number in range(m.MAX_TAGS + 1)]
     with running(tmp_path / "one", monkeypatch):
         kb.note("granite")

@@ -1,4 +1,4 @@
-"""`kb history`: documents as they were, listed, shown, compared, brought back and purged."""
+"""`kb history`: past documents are listed, shown, compared, restored and purged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kb import` of what others have written, into a real engine.
+"""`kb import` of files written by other programs, into a real engine.
 
 `imported/basic-memory` was written by basic-memory 0.16.3 (`basic-memory tool write-note`), and
 `imported/mcp-memory-service/export.json` by the exporter of mcp-memory-service 12.2.0.
@@ -47,7 +47,7 @@ _names = count(1)
 
 @pytest.fixture
 def collection() -> str:
-    """One that nobody else has put anything into."""
+    """A collection that no other test uses."""
     return f"imported-{next(_names)}"
 
 
@@ -78,7 +78,7 @@ def outcomes(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def held(kb: Kb, collection: str) -> dict[str, Any]:
-    """The documents of a collection by their titles."""
+    """The documents of a collection by title."""
     listed = kb.json("get", "--collection", collection)["documents"]
     for each in listed:
         each["tags"] = sorted(set(each["tags"]) - {f"collection:{collection}"})
@@ -200,7 +200,7 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(
 
 
 def test_what_is_imported_is_detected_and_told(kb: Kb, vault: Path, collection: str, tmp_path: Path) -> None:
-    """A vault in which basic-memory writes is one of basic-memory; a folder of neither is refused."""
+    """A vault with notes of basic-memory counts as basic-memory; a folder of neither kind is refused."""
     shutil.copytree(THEIRS / "basic-memory", vault / "notes")
     _, out, _ = kb("import", str(vault), "--collection", collection, "--dry-run")
     assert out.splitlines()[0] == f"{vault} is a folder of basic-memory"
@@ -233,7 +233,7 @@ BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
 def test_a_note_with_bad_front_matter_is_taken_in_as_text(
     kb: Kb, tmp_path: Path, collection: str, source: str, words: str
 ) -> None:
-    """It is named, and the others go on."""
+    """The error is reported, and the other files are imported."""
     write(tmp_path / "vault/bad.md", f"---\n{source}\n---\nThe text of the note #kept\n")
     write(tmp_path / "vault/good.md", "---\ntags: good\n---\nAnother text")
     results = imported(kb, tmp_path / "vault", collection, "--from", "obsidian")["results"]
@@ -249,7 +249,7 @@ def test_tags_in_yaml_are_data_and_make_nothing() -> None:
 
 @pytest.mark.process
 def test_hostile_files_are_named_and_the_others_taken(kb: Kb, vault: Path, collection: str) -> None:
-    """Links out of the folder, no UTF-8, tags without end, front matter beyond what metadata may have."""
+    """Links out of the folder, invalid UTF-8, too many tags, front matter larger than metadata may be."""
     secret = vault.parent / "secret.md"
     secret.write_text("The key of the house")
     (vault / "link.md").symlink_to(secret)
@@ -306,7 +306,7 @@ def test_a_memory_that_cannot_be_taken_is_named_by_its_number(
 def test_a_memory_that_is_no_text_does_not_keep_the_others_out(
     kb: Kb, tmp_path: Path, collection: str
 ) -> None:
-    """Bytes that are no UTF-8, half of a character, a number beyond all."""
+    """Invalid UTF-8, a lone surrogate, a number out of range."""
     export = tmp_path / "export.json"
     bad = (
         b'{"content": "\xff"}',
@@ -389,7 +389,7 @@ def test_front_matter_stands_between_dashes_at_the_beginning(text: str, expected
     ],
 )
 def test_a_line_without_end_is_read_once(tmp_path: Path, line: str) -> None:
-    """Quadratic time would be minutes here; the suite's time-out says so."""
+    """Quadratic time would be minutes here and exceed the suite's time-out."""
     path = tmp_path / "long.md"
     path.write_text(f"---\ntitle: Long\n---\n{line}\n")
     for dialect in get_args(markdown.Dialect):

@@ -1,4 +1,4 @@
-"""`kb keys`: made, listed, rotated and revoked, and what is refused; the file itself is tested elsewhere."""
+"""`kb keys`: create, list, rotate, revoke, and refusals. The key file itself has its own tests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_a_key_is_for_is_said_by_options(kb: Kb, path: Path) -> None:
 
 
 def test_a_collection_that_kb_makes_none_of_is_noted(kb: Kb, path: Path) -> None:
-    """The engine knows tags, and somebody may have sent one of that name to its API."""
+    """The engine accepts any tag, and a client may have sent such a tag to its API."""
     words = "kb makes no collection that is called so"
     err = kb("keys", "create", "ci", "--collection", "Bad*,memory,team-*,*", "--collection", "x y")[2]
     assert [line.partition(":")[0] for line in err.splitlines() if words in line] == ["Bad*", "x y"]

@@ -1,4 +1,4 @@
-"""`kb migrate`: all of a base in another one, on either store, as it was."""
+"""`kb migrate`: a complete copy of a base into another one, on either store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store_of(place: Place) -> str:
 
 
 def fill_further(kb: Kb, http: httpx.Client) -> None:
-    """Versions, a trash, feedback, two sources of one document, and a number that nobody has any more."""
+    """Add versions, a trash, feedback, two sources of one document, and an unused document number."""
     fill(kb, http)
     for number, text in enumerate((KEPT, "slate roofs", REMOVED, "purged at once"), 7):
         assert kb.note(text, "--source-path", f"{number}.md", "--collection", "stones") == number
@@ -60,7 +60,7 @@ def give(http: httpx.Client, voice: str) -> Any:
 
 
 def seen(kb: Kb, http: httpx.Client) -> dict[str, Any]:
-    """All that the API says of a base, but for numbers of passages."""
+    """Return all that the API shows of a base, without the ids of chunks."""
     listed = http.get("/api/v1/documents", params={"sort_by": "id", "sort_order": "asc"}).json()["documents"]
     passages = {
         each["id"]: [
@@ -82,7 +82,7 @@ def seen(kb: Kb, http: httpx.Client) -> dict[str, Any]:
 
 
 def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
-    """The files that are kept, by their hashes."""
+    """Return the kept originals by hash."""
     kept = [each for each in listed if each.get("original")]
     return {each["sha256"]: http.get(f"/api/v1/documents/{each['uid']}/original").content for each in kept}
 
@@ -98,7 +98,7 @@ def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
 def test_a_base_is_moved_with_all_that_it_keeps(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, two: str
 ) -> None:
-    """Documents, passages, versions, trash, feedback, descriptions; and the same answers and scores."""
+    """Documents, chunks, versions, trash, feedback and descriptions, with equal search results and scores."""
     (tmp_path / "two").mkdir()
     (tmp_path / "one").mkdir()
     source, target = (store_of(asyncio.run(new_place(kind, tmp_path / name))) for kind, name in
@@ -208,7 +208,7 @@ def change(path: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
-    """At any step; what was copied is not copied again."""
+    """The copy may stop at any step; copied documents are not copied again."""
     total = 2 * BATCH + 1
     source, target = tmp_path / "source/kb.db", await _places(tmp_path, kind)
     await _filled(source, total)
@@ -230,7 +230,7 @@ async def test_one_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, kind
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def test_a_target_is_marked_before_it_has_tables(tmp_path: Path, kind: str) -> None:
-    """So that one that was killed before it copied anything is taken for no empty base."""
+    """A target killed before the first copy is then not mistaken for an empty base."""
     source, target = tmp_path / "source/kb.db", await new_place(kind, tmp_path, empty=True)
     await _filled(source, 1)
     settings = settings_of(tmp_path, source, target)
@@ -248,7 +248,7 @@ async def test_a_target_is_marked_before_it_has_tables(tmp_path: Path, kind: str
 
 
 def settings_of(folder: Path, source: Place, target: Place) -> tuple[EngineSettings, EngineSettings]:
-    """The settings of an engine before each."""
+    """Engine settings for source and target."""
     home = folder / "home"
     return (
         EngineSettings(home=home, store=store_of(source)),
@@ -263,7 +263,7 @@ def an_engine_of(settings: EngineSettings) -> EngineSettings:
 def test_a_target_that_was_not_completed_is_used_by_no_command(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither looked at, copied nor embedded anew; as a source it would make another half of a base."""
+    """It is neither opened, copied nor re-embedded; as a source it would make another incomplete base."""
     source, target = tmp_path / "source/kb.db", tmp_path / "target.sqlite"
     asyncio.run(_filled(source, BATCH + 1))
     settings = settings_of(tmp_path, source, target)
@@ -286,7 +286,7 @@ def test_a_target_that_was_not_completed_is_used_by_no_command(
 
 
 class Allowed:
-    """So many batches are copied, and then somebody stops it."""
+    """Stops the copy after a number of batches."""
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
@@ -342,7 +342,7 @@ def _is_further(process: subprocess.Popen[bytes], target: Place, before: int) ->
 
 
 def count(place: Place) -> int:
-    """How many documents are there, whoever works on it."""
+    """Return the number of documents, even while the base is in use."""
     if isinstance(place, Database):
         return int(asyncio.run(place.value("SELECT count(*) FROM documents")))
     if not place.exists():
@@ -350,7 +350,7 @@ def count(place: Place) -> int:
     db = sqlite3.connect(f"file:{place}?mode=ro", uri=True)
     try:
         return int(db.execute("SELECT count(*) FROM documents").fetchone()[0])
-    except sqlite3.OperationalError:  # it is being made
+    except sqlite3.OperationalError:  # it is being created
         return 0
     finally:
         db.close()

@@ -1,4 +1,4 @@
-"""`kb get --original`: the file that a document was made of, whole or not at all."""
+"""`kb get --original`: the file that a document was made from, complete or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One answer for a terminal, a pipe and a program; nobody's text does anything to the terminal."""
+"""Output for a terminal, a pipe and a program; untrusted text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS: list[list[object]] = [[1, "plain"], [2, "[red]not markup[/red] :smile:\x1b
 
 
 class Terminal(io.StringIO):
-    """A stream that a person looks at."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -46,7 +46,7 @@ def test_a_table_on_a_terminal_shows_the_stored_text_and_no_markup() -> None:
 def test_a_table_wider_than_the_terminal_is_written_row_by_row_with_nothing_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At 80 columns an id of 36 characters stays whole, whatever stands beside it."""
+    """At 80 columns an id of 36 characters stays whole, whatever the other columns hold."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     identifier = "119d823a-5422-4f1c-8e2b-0b8f3f2f9b11"
@@ -81,7 +81,7 @@ def test_json_is_one_document_with_nothing_beside_it() -> None:
 
 
 def test_a_note_goes_to_stderr_on_one_line() -> None:
-    """So that it never becomes part of an answer."""
+    """It never becomes part of a result."""
     pipe, errors = io.StringIO(), io.StringIO()
     Output(stdout=pipe, stderr=errors).note("one\ntwo")
     assert (pipe.getvalue(), errors.getvalue()) == ("", "one two\n")
@@ -102,7 +102,7 @@ anything = st.text(st.characters(codec=None))
 
 
 def dangerous(text: str, allowed: str = "") -> list[str]:
-    """The control characters, bidirectional overrides and surrogates of `text`, but for `allowed`."""
+    """The control characters, bidirectional overrides and surrogates of `text`, without `allowed`."""
     return [
         char
         for char in text
@@ -123,7 +123,7 @@ def test_a_text_keeps_its_lines_and_tabs_and_no_other_control_character(value: s
 
 @given(anything)
 def test_a_line_is_one_line(value: str) -> None:
-    """No character that starts another line is left, not even the ones of Unicode."""
+    """All line separators are replaced, including those of Unicode."""
     shown = printable_line(value)
     assert not dangerous(shown)
     assert len(shown.splitlines()) <= 1
@@ -131,14 +131,14 @@ def test_a_line_is_one_line(value: str) -> None:
 
 @given(st.recursive(anything, lambda inner: st.lists(inner) | st.dictionaries(anything, inner), max_leaves=5))
 def test_json_means_the_same_and_is_printable(value: object) -> None:
-    """The escapes are JSON's own, so that a program reads what was stored."""
+    """The escapes are those of JSON, so that a program reads the stored text."""
     shown = printable_json(json.dumps(value, ensure_ascii=False))
     assert not dangerous(shown)
     assert json.loads(shown) == value
 
 
 def test_an_escape_sequence_is_shown_as_its_escape() -> None:
-    """Nothing is dropped: whoever looks closely sees what somebody tried."""
+    """Nothing is dropped, so that an attack stays visible."""
     assert printable_text("a\x1b[31mb\x9b") == "a\\x1b[31mb\\x9b"
     assert printable_text("a\u202eb") == "a\\u202eb"
 

@@ -1,4 +1,4 @@
-"""`kb up`, `serve`, `engine` and `sim` as processes: what they say, and how they end."""
+"""`kb up`, `serve`, `engine` and `sim` as processes: output and exit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def started(home: Path, *flags: str) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`kb up` for the tests after which it still runs; it ends in order, its parts started again or not."""
+    """`kb up`, shared by tests that leave it running; its exit status is checked at the end."""
     with started(tmp_path_factory.mktemp("home")) as running:
         yield running
         assert running.process.stop() == 0
@@ -50,7 +50,7 @@ def own_stack(tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.fixture(params=[(), ("--single",)], ids=["two processes", "one process"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
-    """`kb up` of both kinds."""
+    """`kb up` in two processes and in one."""
     with started(tmp_path / "home", *request.param) as running:
         yield running
 
@@ -92,7 +92,7 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown
     assert KEY not in shown
-    # The other commands ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT.
+    # The other commands read KB_ENGINE_URL, not KB_ENGINE_PORT.
     assert f"export KB_ENGINE_URL={stack.engine_url}\n" in shown
 
     running = psutil.Process(stack.process.pid).children(recursive=True)
@@ -152,7 +152,7 @@ def test_up_starts_again_what_died_and_says_which(stack: Stack, part: str, name:
 
 
 def test_the_children_end_when_up_is_killed(own_stack: Stack) -> None:
-    """A parent that cannot say goodbye leaves no orphan that holds the ports."""
+    """A killed parent leaves no orphan that holds the ports."""
     running = list(children(own_stack).values())
     own_stack.process.popen.kill()
     _, alive = psutil.wait_procs(running, timeout=START_SECONDS)
@@ -238,7 +238,7 @@ def test_both_ways_to_start_workers_end_alike_where_none_can_listen(tmp_path: Pa
 
 @pytest.mark.parametrize("module", [("kb_cli.main", "serve"), ("kb_server",)])
 def test_the_server_alone_runs_without_an_engine(tmp_path: Path, module: tuple[str, ...]) -> None:
-    """It takes calls, and says on /readyz that no engine is ready; either way of starting it does."""
+    """It serves calls, and /readyz says that no engine is ready; both ways of starting it do."""
     port, nobody = free_port(), free_port()
     process = Process.start(
         "-m", *module, KB_MCP_PORT=str(port), KB_TOOLSETS="kb,textfile",

@@ -1,4 +1,4 @@
-"""`kb reindex`: the way out that the engine names when the embedder of the settings is another one."""
+"""`kb reindex`: the remedy that the engine names if the configured embedder is not the base's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import EMBEDDER, new_note, opened, prepared
 
 
 async def fill(path: Path) -> None:
-    """A base of two chunks, filled by an embedder that is none of ours."""
+    """Create a base of two chunks, filled by an embedder unknown to kb."""
     path.parent.mkdir(parents=True)
     store = await open_sqlite(path, embedder=EMBEDDER)
     await store.once(None, jobs.accept, new_note("honey bees keep warm"))
@@ -32,7 +32,7 @@ async def fill(path: Path) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> EngineSettings:
-    """An engine with the quick embedder over a base that another one filled."""
+    """Settings with the hash embedder for a base that another embedder filled."""
     chosen = EngineSettings(home=tmp_path / "home", embedder="hash")
     asyncio.run(fill(chosen.database))
     return chosen
@@ -62,8 +62,6 @@ def test_a_base_of_another_embedder_opens_after_reindexing(
 def test_a_base_on_postgresql_is_reindexed_without_telling_its_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same command; the base is named as a person may see it."""
-
     async def filled() -> Database:
         database = await new_database()
         async with opened(database) as base:

@@ -1,4 +1,4 @@
-"""A collection in step with a folder, against a real engine; and what there is to do, by itself."""
+"""A collection synchronized with a folder, against a real engine, and the plan of changes alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_SHELF = ("--collection", "shelf")
 
 @pytest.fixture
 def folder(tmp_path: Path, kb: Kb) -> Path:
-    """A folder of three files that were taken in. What other tests left is gone."""
+    """A folder of three synchronized files. Documents of other tests are removed first."""
     for document in kb.json("get", *ON_SHELF)["documents"]:
         kb("rm", str(document["id"]), "--yes")
     root = tmp_path / "folder"
@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> None:
 
 
 def synced(kb: Kb, folder: Path, *arguments: str) -> dict[str, list[str]]:
-    """The names of the files by what became of them."""
+    """Return the file names by outcome."""
     outcomes: dict[str, list[str]] = {}
     for result in kb.json("sync", str(folder), *ON_SHELF, *arguments):
         outcomes.setdefault(result["outcome"], []).append(Path(result["path"]).name)
@@ -45,13 +45,13 @@ def synced(kb: Kb, folder: Path, *arguments: str) -> dict[str, list[str]]:
 
 
 def held(kb: Kb, folder: Path) -> dict[str, int]:
-    """The documents of the collection by the names of their files."""
+    """Return the ids of the collection's documents by relative file path."""
     documents = kb.json("get", *ON_SHELF)["documents"]
     return {os.path.relpath(path, folder): one["id"] for one in documents for path in one["source_paths"]}
 
 
 def found(kb: Kb, words: str) -> set[str]:
-    """The texts that a search finds, by words or by meaning."""
+    """Return the texts that a search finds in any mode."""
     results: list[Any] = []
     for mode in ("fts", "vector", "hybrid"):
         results += kb.json("search", words, "--mode", mode, *ON_SHELF)["results"]
@@ -65,7 +65,7 @@ def test_what_is_in_step_is_left_alone(kb: Kb, folder: Path) -> None:
 
 
 def test_files_are_added_replaced_and_removed(kb: Kb, folder: Path) -> None:
-    """And the old text is found by no mode."""
+    """The old text is then found by no mode."""
     before = held(kb, folder)
     write(folder / "a.md", "marble quarry")
     (folder / "b.md").unlink()
@@ -128,7 +128,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(kb: Kb, folder: Path) 
 
 
 def test_a_file_that_leads_out_of_the_folder_is_left_out_and_leaves_the_base(kb: Kb, folder: Path) -> None:
-    """It is named each time, and is no failure; a link within the folder is a file of it."""
+    """It is reported at each run, and is no failure; a link within the folder counts as a file."""
     secret = folder.parent / "secret.md"
     write(secret, "obsidian key")
     write(folder / "out.md", "obsidian key")
@@ -155,7 +155,7 @@ def test_what_is_ignored_or_of_no_known_format_is_not_taken_in(kb: Kb, folder: P
 
 
 def test_an_empty_folder_empties_nothing_unless_that_is_said(kb: Kb, folder: Path) -> None:
-    """It may be one that is not mounted."""
+    """The folder may be an unmounted file system."""
     for path in ("a.md", "b.md", "below/c.txt"):
         (folder / path).unlink()
     status, _, error = kb("sync", str(folder), *ON_SHELF)
@@ -196,7 +196,7 @@ def test_a_folder_that_is_none_is_a_mistake(kb: Kb, tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_not_taken_for_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Root reads everything, so the system's refusal is played."""
+    """The refusal is simulated, because root can read everything."""
     write(tmp_path / "below" / "a.md", "granite")
     whole = getattr(Path, method)
 
@@ -251,7 +251,7 @@ def test_a_file_that_stands_as_it_was_is_not_read_again(
 
 @pytest.mark.process
 def test_of_several_moves_of_the_same_text_each_source_goes_once(kb: Kb, folder: Path) -> None:
-    """And only as many as there are new places; further ones are additions."""
+    """Only as many sources are moved as there are new paths; further paths are additions."""
     (standing,) = (one for one in kb.json("get", *ON_SHELF)["documents"] if one["filename"] == "a.md")
     sources = ["/f/a", "/f/b", "/g/c"]
     shared = msgspec.convert({**standing, "source_paths": sources, "sha256": "1"}, m.Document)

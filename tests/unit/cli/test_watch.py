@@ -1,4 +1,4 @@
-"""`kb watch` as a process: what changes in the folder changes in the base, whatever happens to the engine."""
+"""`kb watch` as a process: changes in the folder reach the base, even across outages of the engine."""
 
 from __future__ import annotations
 

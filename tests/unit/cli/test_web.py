@@ -1,4 +1,4 @@
-"""Pages and files of the web: what is fetched, under which name, and from where nothing is."""
+"""Pages and files from the web: fetched content, file names, and refused addresses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def asked() -> list[str]:
 
 @pytest.fixture
 def get(tmp_path: Path, asked: list[str]) -> Fetch:
-    """Fetches from a site whose name is known, and whose address is taken for one of the internet."""
+    """A fetch that resolves the site's name, and treats this machine's address as one of the internet."""
     return partial(
         fetch, folder=tmp_path, is_allowed=lambda address: address == HERE, resolve=partial(known, asked)
     )
@@ -123,7 +123,7 @@ def test_what_is_there_is_a_file_named_by_its_type(
 def test_a_name_is_looked_up_once_and_the_connection_goes_there(
     get: Fetch, site: str, asked: list[str]
 ) -> None:
-    """A name that leads elsewhere with the next question is of no use to anybody."""
+    """DNS rebinding has no effect: the name is resolved once."""
     get(f"{site}/stones")
     assert asked == ["site.example"]
     assert Site.hosts == [site.removeprefix("http://")]
@@ -218,7 +218,7 @@ def test_a_host_that_never_sends_the_head_of_its_answer_is_given_up(
 
 
 def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:
-    """As numbers in any base, without dots, and through the resolver of this machine."""
+    """Numbers in any base, forms without dots, and names from this machine's resolver."""
     for host in ("localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]"):
         with pytest.raises(NotFetched):
             fetch(f"http://{host}:9/", tmp_path)

@@ -1,4 +1,4 @@
-"""A base with something of everything, and what it answers: to be compared with one that was made of it."""
+"""A base with an example of everything, and its search results, for comparison with a copy of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fill(kb: Kb, http: httpx.Client) -> None:
 
 
 def answers(http: httpx.Client) -> list[Any]:
-    """What each question is answered, but for numbers; a citation of each result too."""
+    """Return the search results of each question, with citations and without ids."""
     found = []
     for query in QUESTIONS:
         for mode in ("hybrid", "fts", "vector"):
@@ -53,7 +53,7 @@ def answers(http: httpx.Client) -> list[Any]:
 
 
 def check_same(found: list[Any], expected: list[Any]) -> None:
-    """The same answers; scores but for the last digits, which databases add up in their own order."""
+    """Compare search results; scores up to rounding, because databases add numbers in different orders."""
     for one, other in zip(found, expected, strict=True):
         scores = [[result.pop("score") for result in each["results"]] for each in (one, other)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)

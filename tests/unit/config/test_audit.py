@@ -1,4 +1,4 @@
-"""The audit log: a chain that shows what was done to it, files in a row, and lines that find no room."""
+"""The audit log: a hash chain that reveals changes, rotation of files, and lines that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error text recommends to install."""
+"""Installation commands in error texts."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_the_packages_of_several_extras_are_named_once(monkeypatch: pytest.Monke
 
 
 def test_where_nothing_is_missing_all_are_named() -> None:
-    """One of them may be damaged."""
+    """One of the installed packages may be damaged."""
     assert shlex.split(install_command("postgres"))[4:] == ["asyncpg>=0.30"]
 
 
 def test_the_name_of_kb_itself_is_never_looked_for_in_an_index() -> None:
-    """It need not be there."""
+    """kb itself need not be on a package index."""
     for extra in ("server", "engine", "ocr", "otel", "postgres", "sim", "verify"):
         assert "kb-for-agents" not in install_command(extra)

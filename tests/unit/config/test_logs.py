@@ -1,4 +1,4 @@
-"""Structured logs: a line of JSON without what it must not hold, written by a thread that holds up nobody."""
+"""Structured logs: JSON lines without secrets, written by a thread that never blocks a caller."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_a_secret_is_struck_out_wherever_it_turns_up() -> None:
 
 
 def test_a_secret_too_short_to_be_one_does_not_eat_the_log() -> None:
-    """A key of one letter would strike out every word."""
+    """A key of one letter would blank every word."""
     assert formatted("banana", secrets=("a",))["message"] == "banana"
 
 
 def _raised(error: Exception) -> Exception:
     try:
         raise error
-    except Exception as caught:  # noqa: BLE001 - the test wants it with its traceback
+    except Exception as caught:  # noqa: BLE001 - the test needs its traceback
         return caught
 
 
 def test_an_exception_tells_where_and_only_the_start_of_its_words() -> None:
-    """Its first line is kept to 200 characters: what follows often quotes the input."""
+    """Only the first line is kept, up to 200 characters, because the rest often quotes the input."""
     entry = formatted("x", fault=_raised(ValueError("a" * 300 + "\nthe whole document")))
     told = entry["exception"]
     assert told["type"] == "ValueError"
@@ -116,7 +116,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_person_at_a_terminal_gets_words() -> None:
-    """Time of day, level, message and fields; no ids that only programs follow, and no secret."""
+    """Time of day, level, message and fields, without secrets and without ids for programs."""
     stream = Terminal()
     configure_logging("info", part="server", secrets=("s3cret-key",), stream=stream)
     fields = {"port": 3000, "key": "s3cret-key", "correlation_id": "0ff8", "user_agent": "x"}
@@ -169,7 +169,7 @@ def record(message: str) -> logging.LogRecord:
 
 
 def fill(writing: int) -> int:
-    """Fill the pipe up; the number of bytes it took."""
+    """Fill the pipe; return the number of bytes written."""
     os.set_blocking(writing, False)
     filled = 0
     try:
@@ -189,7 +189,7 @@ def test_lines_are_written_whole_and_in_order(pipe: tuple[int, int]) -> None:
 
 
 def test_a_full_pipe_holds_up_nobody_and_what_was_dropped_is_counted(pipe: tuple[int, int]) -> None:
-    """The caller goes on; when there is room again, the log says how much is missing."""
+    """The caller continues; once there is room, the log states the number of dropped lines."""
     reading, writing = pipe
     filled = fill(writing)
     handler = BackgroundHandler(writing, waiting=10)
@@ -214,7 +214,7 @@ def test_half_a_surrogate_pair_does_not_end_the_log(pipe: tuple[int, int]) -> No
 
 
 def test_a_closed_stderr_does_not_end_the_thread() -> None:
-    """There is nowhere left to say so, and nothing else is hurt."""
+    """The loss cannot be reported, and has no other effect."""
     reading, writing = os.pipe()
     os.close(reading)
     handler = BackgroundHandler(writing)

@@ -1,4 +1,4 @@
-"""How engine and users find each other: what holds while they run, and nothing afterwards."""
+"""Discovery of a running engine: valid while it runs, and removed afterwards."""
 
 from __future__ import annotations
 

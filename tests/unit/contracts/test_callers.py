@@ -1,4 +1,4 @@
-"""Who calls: what a token opens, what the two headers take away of it, and which callers are told apart."""
+"""Callers: the rights of a token, the limits set by the two headers, and separate credentials."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_body_that_is_not_in_its_coding_is_named_as_such(client: Client)
 
 
 class Seen(m.Response):
-    """What the adapter has made of a caller."""
+    """The adapter's result for a caller."""
 
     access: Access
     credential: str
@@ -135,7 +135,7 @@ async def test_a_header_that_comes_twice_is_refused(client: Client, second: str)
 
 
 async def test_a_right_that_is_missing_is_refused_on_every_route(client: Client) -> None:
-    """Before anything of the request is read: no body is needed to be refused."""
+    """Rights are checked before the body is read, so the requests here have none."""
     for operation in OPERATIONS:
         if operation.public:
             continue
@@ -150,7 +150,7 @@ async def test_a_right_that_is_missing_is_refused_on_every_route(client: Client)
 
 
 def test_the_rights_that_operations_need() -> None:
-    """Reading is a GET or a search; removing needs more than writing; the base is an administrator's."""
+    """Reading is a GET or a search; removing is a right of its own; clearing needs an administrator."""
     others = {each.id: each.right for each in OPERATIONS if each.right not in ("read", "write")}
     assert others == {
         "deleteDocument": "delete",
@@ -185,7 +185,7 @@ def test_callers_who_see_different_things_are_told_apart() -> None:
         credential_of(other, Access("a", reach=reach)),
     ]
     assert len(set(each)) == len(each)
-    # A role changes what may be done, and nothing of what is seen.
+    # A role changes the caller's rights, but not the access scope.
     assert credential_of(token, Access("a", frozenset(["read"]), reach)) == each[4]
 
 

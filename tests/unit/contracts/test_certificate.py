@@ -1,4 +1,4 @@
-"""A certificate from its files: what cannot be shown, and what happens when they change."""
+"""A certificate from its files: unusable files, and changes while it is in use."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_files_that_changed_are_read_again(pair: Pair, caplog: pytest.LogCapture
 def test_files_that_do_not_fit_change_nothing_until_they_do(
     pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one is replaced before the other."""
+    """The two files are replaced one after the other."""
     clock = Clock()
     certificate = Certificate(*pair, clock=clock)
     before = certificate.context()
@@ -110,7 +110,7 @@ def test_files_that_are_gone_for_a_while_change_nothing(pair: Pair) -> None:
 
 
 def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path) -> None:
-    """As Kubernetes replaces a secret."""
+    """Kubernetes replaces a secret this way."""
     clock, place = Clock(), tmp_path / "current"
     write_pair(tmp_path / "one")
     write_pair(tmp_path / "two")
@@ -118,7 +118,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path) -> None:
     certificate = Certificate(place / "certificate.pem", place / "key.pem", clock=clock)
     before = certificate.context()
     (tmp_path / "next").symlink_to("two")
-    os.replace(tmp_path / "next", place)  # noqa: PTH105 - a link, and not what it leads to
+    os.replace(tmp_path / "next", place)  # noqa: PTH105 - replaces the link, not its target
     clock.now = 1.0
     assert certificate.context() is not before
 

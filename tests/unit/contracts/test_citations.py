@@ -1,4 +1,4 @@
-"""Citations: what is hashed, where a quote is looked for, and the line that an agent hands back."""
+"""Citations: the hashed text, the search for a quote, and the line that an agent sends back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cited(text: str, start: int = 0, page: int | None = None) -> m.Citation:
 
 
 def test_the_hash_is_the_first_half_of_the_sha_256_of_the_exact_text() -> None:
-    """By an example that anybody can compute: printf abc | sha256sum."""
+    """The example can be checked with: printf abc | sha256sum."""
     assert quote_hash("abc") == "ba7816bf8f01cfea414140de5dae2223"
     assert quote_hash("abc ") != quote_hash("abc")
 
@@ -51,7 +51,7 @@ def test_of_several_places_the_nearest_is_found(quote: str, text: str, start: in
 
 
 def test_a_text_may_be_a_part_of_the_documents() -> None:
-    """As a chunk is; before it, there is nothing."""
+    """A chunk is such a part; a quote before it is not found."""
     citation = cited("granite", 100)
     found = find_quote(citation, "red granite", begins_at=96)
     assert found is not None
@@ -60,7 +60,7 @@ def test_a_text_may_be_a_part_of_the_documents() -> None:
 
 
 def test_a_text_of_nothing_but_beginnings_takes_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wrote the note may be hostile."""
+    """The author of the note may be hostile."""
     hashed = []
 
     def counted(text: str) -> str:
@@ -77,7 +77,7 @@ def test_a_text_of_nothing_but_beginnings_takes_few_hashes(monkeypatch: pytest.M
     text=st.text(min_size=1, max_size=40), start=st.integers(0, 2**40), page=st.none() | st.integers(0, 99)
 )
 def test_a_line_stands_for_its_citation(text: str, start: int, page: int | None) -> None:
-    """But for the heading, with which nothing is compared."""
+    """The heading is left out, because nothing compares it."""
     citation = cited(text, start, page)
     line = as_line(citation)
     assert line.isascii()

@@ -1,4 +1,4 @@
-"""Which names and ids a collection may have, and who may describe it."""
+"""Allowed names and ids of collections, and the permission to describe one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN, FREE = collection_id("guides"), "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
 
 def test_an_id_is_derived_from_the_name_alone() -> None:
-    """The same on every engine, for ever: clients may keep it."""
+    """It is the same on every engine, forever, because clients may store it."""
     assert collection_id("documents") == "abb825c1-876b-5092-8385-2428449cf392"
     assert UUID(collection_id("größe & co")).version == 5
     assert collection_id("a") != collection_id("A")

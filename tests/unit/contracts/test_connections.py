@@ -1,4 +1,4 @@
-"""Connections on real sockets: which are kept, which are closed, who is answered, and what is logged."""
+"""Connections on real sockets: which are kept, closed, served or refused, and the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
 MOVED_SECONDS = 1_000 * ANSWER_SECONDS
-"""Limit of an answer by a clock that a test moves on by the time for a header, again and again."""
+"""Time limit of an answer in tests that advance the clock by the header time-out again and again, in seconds.
+"""
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
 
 
@@ -69,14 +70,14 @@ class Peer:
 
 
 class Site:
-    """A server: `/` answers at once, `/slow` when it is released, `/probe` is for probes."""
+    """A server: `/` responds at once, `/slow` after its release, `/probe` is for probes."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self.release = asyncio.Event()
         self.slow = asyncio.Semaphore(0)
         self.cancelled: list[int] = []
-        """Of each request that was cancelled, in which turn of the loop."""
+        """Turn of the loop in which each cancelled request was cancelled."""
         self.turn = 0
         self.port = 0
 
@@ -135,7 +136,7 @@ Late = Callable[[Peer], Awaitable[bytes]]
 
 @pytest.fixture
 async def late(monkeypatch: pytest.MonkeyPatch) -> Late:
-    """Returns what a peer receives until its end, while the time for a header passes again and again."""
+    """Return a function that receives from a peer to its end, while the header time-out passes repeatedly."""
     advance = advance_loop(monkeypatch)
 
     async def received(peer: Peer) -> bytes:
@@ -150,7 +151,7 @@ async def late(monkeypatch: pytest.MonkeyPatch) -> Late:
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts a server with these limits, where all addresses have a bound."""
+    """Return a function that starts a server with these limits, which apply to every address."""
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -183,7 +184,7 @@ async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve, late
 
 
 async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve, late: Late) -> None:
-    """As has the connection that waits for its next one: those others are closed meanwhile."""
+    """A connection that waits for its next request also stays open; others are closed meanwhile."""
     site = await serve()
     idle = await site.connect()
     assert await idle.status_of() == 200
@@ -226,7 +227,7 @@ async def test_any_number_of_half_open_connections_keeps_nobody_out(serve: Serve
 
 
 async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: Serve) -> None:
-    """A client finds it closed, and connects again."""
+    """The client finds it closed, and reconnects."""
     site = await serve(connections=2)
     first, second = [await site.connect() for _ in range(2)]
     for peer in (first, second, first):
@@ -237,7 +238,7 @@ async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: S
 
 
 async def test_where_all_are_in_use_a_request_is_refused_and_a_probe_answered(serve: Serve) -> None:
-    """Each on a connection that ends with it; once there is room all are served."""
+    """Each on a connection that is closed afterwards; once there is room, requests are served again."""
     site = await serve(connections=3)
     peers = await site.busy(3)
     for path, expected in (("/", (503, "no room")), ("/probe", (200, "good"))):
@@ -262,7 +263,7 @@ async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
 
 
 async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: Serve) -> None:
-    """Its own connections give way to its new ones, not those of others."""
+    """Its own oldest connections are closed for its new ones, not those of other addresses."""
     site = await serve(per_address=2)
     other = await site.connect("127.0.0.2")
     assert await other.status_of() == 200
@@ -280,7 +281,7 @@ async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: S
 
 
 async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -> None:
-    """However many connections the proxy has of its own; a place is given back with the answer."""
+    """The number of the proxy's connections does not matter; a response frees its place."""
     site = await serve(per_address=10)
     peers = await site.busy(9, "127.0.0.1", "X-Client: 10.0.0.1")
     peers += await site.busy(1, "127.0.0.2", "X-Client: 10.0.0.1")
@@ -338,7 +339,7 @@ DESCRIPTORS = {
     (64, 64, 4096): (1, 64),
     (4096, 4096, 100): (100, 4096),
 }
-"""By soft limit, hard limit and connections wanted: how many there may be, and the new soft limit."""
+"""Allowed connections and new soft limit, by soft limit, hard limit and wanted connections."""
 
 
 def test_the_soft_limit_is_raised_and_descriptors_are_kept_for_the_rest() -> None:
@@ -349,7 +350,7 @@ def test_the_soft_limit_is_raised_and_descriptors_are_kept_for_the_rest() -> Non
 
 
 def test_a_network_of_ipv6_is_counted_as_one() -> None:
-    """A host chooses freely among the addresses of its own; an address of IPv4 is one host's."""
+    """A host chooses freely within its IPv6 network; an IPv4 address belongs to one host."""
     assert owner_of("2001:db8::1") == owner_of("2001:db8::ffff:1%eth0") != owner_of("2001:db8:0:1::1")
     assert owner_of("10.0.0.1") == owner_of("::ffff:10.0.0.1") != owner_of("10.0.0.2")
     assert owner_of("no address") == "no address"
@@ -403,7 +404,7 @@ async def answered(port: int, data: bytes) -> bytes:
 async def test_what_is_no_http_is_one_line_without_what_was_sent(
     port: int, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    """At info, without a traceback, and without the key or the URL that may have been in it."""
+    """Logged at info, without a traceback, and without any key or URL of the request."""
     with caplog.at_level(logging.INFO):
         await answered(port, data)
     [record] = caplog.records
@@ -438,7 +439,7 @@ async def test_encrypted_connections_are_kept_and_answered_as_others(serve: Serv
 async def test_a_handshake_that_does_not_end_has_the_time_of_a_header(
     serve: Serve, late: Late, pair: Pair, sent: bytes
 ) -> None:
-    """Silence, half of one, and a client that does not encrypt."""
+    """Silence, half of a handshake, and an unencrypted client."""
     site = await serve(certificate=Certificate(*pair))
     peer = await site.connect()
     peer.send(sent)
@@ -446,7 +447,7 @@ async def test_a_handshake_that_does_not_end_has_the_time_of_a_header(
 
 
 async def test_handshakes_that_do_not_end_keep_nobody_out(serve: Serve, pair: Pair) -> None:
-    """They are connections like others: the oldest give way."""
+    """They count as connections: the oldest are closed first."""
     site = await serve(connections=4, certificate=Certificate(*pair))
     silent = [await site.connect() for _ in range(40)]
     peer = await site.connect(tls=trusting(pair.certificate))
@@ -464,7 +465,7 @@ async def test_a_connection_after_its_handshake_has_the_time_of_a_header(
 
 
 async def test_a_new_certificate_is_for_new_connections(serve: Serve, pair: Pair) -> None:
-    """And drops none that there are."""
+    """Existing connections stay open."""
     now = 0.0
     site = await serve(certificate=Certificate(*pair, clock=lambda: now))
     first = trusting(pair.certificate)

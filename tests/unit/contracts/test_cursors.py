@@ -1,4 +1,4 @@
-"""What a cursor holds comes back, and whatever else is sent as one is refused."""
+"""A cursor's content survives a round trip, and any other text is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_rest_of_a_ranking_comes_back(rest: list[Place], exact: bool) -> Non
 
 
 def test_what_was_merged_and_had_no_room_comes_first() -> None:
-    """On a page that has the first result whole, the second alone, and the third not at all."""
+    """The page has all of the first result, one chunk of the second, and nothing of the third."""
     chunk = chunk_with()
     alone = result_with(chunk)
     rows = [[Place(3 * row + place, 0.5) for place in (1, 2, 3)] for row in range(3)]
@@ -62,7 +62,7 @@ def test_what_was_merged_and_had_no_room_comes_first() -> None:
 
 
 def test_what_was_made_here_is_read() -> None:
-    """So that what is refused below is refused for what was changed."""
+    """This shows that the refusals below are due to the changes."""
     assert opened(with_cursor(cursor_of(content_of())))[1] == [Place(1, 0.5)]
 
 

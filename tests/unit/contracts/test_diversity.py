@@ -1,4 +1,4 @@
-"""Near duplicates, neighbours, and how much of a page one document may have."""
+"""Near duplicates, neighbours, and one document's share of a page."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_duplicate_is_named_by_the_first_it_is_like() -> None:
 
 
 def test_boilerplate_makes_no_duplicates_and_takes_no_time() -> None:
-    """What hundreds have in common tells none of them apart, and is not compared with each other."""
+    """Text shared by hundreds of results does not mark duplicates, and is not compared pairwise."""
     texts = [
         " ".join([*WORDS, *(f"{chr(97 + at % 26)}{chr(97 + at // 26)}{word}" for word in WORDS * 2)])
         for at in range(300)
@@ -189,7 +189,7 @@ def test_the_pages_of_what_is_left_are_those_that_were_to_come(
 
 
 def test_what_a_page_had_no_room_for_is_ranked_with_the_rest() -> None:
-    """The first page was to have the first passage of each document, and had one."""
+    """The first page should have the first chunk of each document, and had one."""
     one, two, three = (
         [result(number, index, score=1 - number / 10) for index in (0, 5)] for number in (1, 2, 3)
     )

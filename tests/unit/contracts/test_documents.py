@@ -1,4 +1,4 @@
-"""What is refused before it is queued, what a note is called, what equal submissions share; a job's life."""
+"""Refusals before queueing, titles of notes, deduplication of submissions, and the life of a job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_patch_changes_something() -> None:
 
 
 def test_tags_are_added_up_to_as_many_as_a_document_may_have() -> None:
-    """One that has more, from before there was a bound, keeps them."""
+    """A document with more tags, from before the limit existed, keeps them."""
     present = [f"t{number}" for number in range(MAX_TAGS - 1)]
     check_tags_fit(present, ["x", "x", "t0"])
     check_tags_fit([*present, "x", "y"], ["y"])
@@ -129,7 +129,7 @@ def test_only_a_running_job_completes() -> None:
 
 
 def test_what_expected_a_version_is_not_worth_a_retry() -> None:
-    """A note whose text came from its source meanwhile is: nobody expected a version of that."""
+    """A note whose text came from its source meanwhile may be retried, because no version was expected."""
     assert not may_succeed_again("version_conflict", 3)
     assert may_succeed_again("version_conflict", None)
     assert may_succeed_again("embedder_unavailable", 3)

@@ -1,4 +1,4 @@
-"""A file as a response: under a name that does no harm, and broken off where it is not whole."""
+"""A file as a response: with a harmless name, and cut off if it is incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What voices say of a document, and the score that it makes."""
+"""Votes on a document, and their score."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ signals = st.sampled_from(["useful", "not_useful", "clicked"])
 
 
 def after(*given_signals: m.Signal) -> Vote:
-    """What one voice has said with these, in turn."""
+    """Return one voice's vote after these signals."""
     vote: Vote | None = None
     for signal in given_signals:
         vote = voted(vote, signal)
@@ -24,7 +24,7 @@ def after(*given_signals: m.Signal) -> Vote:
 
 @pytest.mark.requirement("R29")
 def test_a_score_is_half_the_rate_of_clicks_and_half_the_mean_of_ratings() -> None:
-    """Over so many voices that those added no longer matter."""
+    """With so many voices that the prior no longer matters."""
     votes = Votes(voices=1_000_000, clicked=400_000, useful=600_000, not_useful=200_000)
     assert feedback_score(votes) == pytest.approx(0.5 * 0.4 + 0.5 * 0.75, abs=1e-4)
 
@@ -45,7 +45,7 @@ def test_what_is_repeated_changes_nothing(given_signals: list[m.Signal]) -> None
 def test_one_voice_moves_a_final_score_by_less_than_a_hundredth(
     hostile: list[m.Signal], others: list[list[m.Signal]]
 ) -> None:
-    """However often it is heard, whatever the others say, with the default weights."""
+    """For any number of signals and any other votes, with the default weights."""
     standing = [after(*each) for each in others]
     before, now = feedback_score(tally(standing)), feedback_score(tally([*standing, after(*hostile)]))
     assert abs(now - before) * DEFAULT_WEIGHTS.feedback < 0.01

@@ -1,4 +1,4 @@
-"""Headings of Markdown: which lines are one, and where they lie."""
+"""Headings of Markdown: recognition and positions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_headings_lie_in_order_and_never_overlap(text: str) -> None:
     "part", ["# ", "#", "- ", " ", "```\n", "a\n---\n", "1. ", " #", "x", "---\n", "- ```\n", "\t", "- `"]
 )
 def test_the_time_is_in_proportion_to_the_text(part: str) -> None:
-    """Of lines, and of one line: a hundred times as much takes well below ten thousand times as long."""
+    """For many lines and for one long line: 100 times the text takes well below 10,000 times as long."""
 
     def seconds(count: int) -> float:
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""The file of keys: made, read, changed while it is in use, damaged, and by two writers."""
+"""The file of keys: created, read, changed while in use, damaged, and with two writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter: bodies that a strict decoder would not take, what does not fit, and Retry-After."""
+"""The adapter: bodies that a strict decoder would refuse, mismatches, and Retry-After."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kb_contracts.http.mount import problem_response
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])
 def test_a_whole_number_is_an_integer_however_it_is_written(written: str) -> None:
-    """JSON knows one kind of number, and JSON Schema calls 4.0 an integer."""
+    """JSON has one kind of number, and JSON Schema calls 4.0 an integer."""
     body = f'{{"query": "x", "min_score": 0.5, "top": {written}}}'.encode()
     assert decode_body(body, SearchRequest) == SearchRequest(query="x", min_score=0.5, top=4)
 
@@ -48,7 +48,7 @@ def test_any_other_number_in_its_place_is_refused_by_name(written: str) -> None:
     ],
 )
 def test_what_a_pattern_wants_is_said_in_words(meta: Meta, words: str) -> None:
-    """A caller is not asked to read a regular expression where the contract has words."""
+    """A caller need not read a regular expression if the contract has words for it."""
     with pytest.raises(EngineError) as refused:
         convert_path({"x": "bb"}, {"x": Annotated[str, meta]})
     assert refused.value.detail == words
@@ -86,7 +86,7 @@ def test_retry_after_is_never_too_early(wait: float, seconds: str) -> None:
 
 
 def test_every_operation_is_in_one_document_and_says_whether_it_changes_anything() -> None:
-    """Some POSTs change nothing; whatever else is no GET honours an idempotency key."""
+    """Some POSTs change nothing; every other non-GET operation honours an idempotency key."""
     assert sorted(entry.id for part in ApiSurface for entry in of_surface(part)) == sorted(BY_ID)
     reading = {entry.id for entry in OPERATIONS if entry.reads}
     assert reading == {"checkCitation", "search", "vectorSearch"}

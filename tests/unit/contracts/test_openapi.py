@@ -1,4 +1,4 @@
-"""The responses of the adapter fit the document: statuses, codes, headers and bodies."""
+"""The adapter's responses fit the document: statuses, codes, headers and bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ each_with_body = pytest.mark.parametrize(
 
 
 async def fail(incoming: Incoming) -> msgspec.Struct:
-    """A handler that fails with the code that the test asks for."""
+    """A handler that fails with the code that the test sends."""
     assert isinstance(incoming.source, web.Request)
     raise EngineError(incoming.source.headers.get("X-Fail-With", "internal"), "As the test wants.")
 
@@ -45,7 +45,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 def responses(operation: AnyOperation) -> dict[str, Any]:
-    """The documented responses by status, references followed."""
+    """Return the documented responses by status, with references resolved."""
     named = DOCUMENT["paths"][operation.path][operation.method.lower()]["responses"]
     shared = DOCUMENT["components"]["responses"]
     return {
@@ -63,7 +63,7 @@ async def exchange(
     headers: dict[str, str] | None = None,
     **body: Any,
 ) -> tuple[int, Any]:
-    """Send a request and check the response against the document; its status and its code."""
+    """Send a request and check the response against the document; return its status and code."""
     if operation.example is not None and not body:
         body = {"json": operation.example}
     path = operation.path.format(**PLACES) + (query or REQUIRED.get(operation.id, ""))
@@ -97,7 +97,7 @@ async def test_a_query_parameter_that_does_not_exist_is_documented(
 
 @each_operation
 async def test_the_document_says_who_needs_the_key(client: Client, operation: AnyOperation) -> None:
-    """The probes take no notice of a wrong one."""
+    """The probes ignore a wrong key."""
     is_open = DOCUMENT["paths"][operation.path][operation.method.lower()].get("security") == []
     assert is_open == operation.public
     answer = (500, "internal") if is_open else (401, "unauthorized")
@@ -143,7 +143,7 @@ async def test_a_file_goes_as_multipart(client: Client) -> None:
 
 
 def test_the_form_has_the_file_and_each_field_of_its_model() -> None:
-    """`tags` and `metadata` are JSON texts whose content has a schema, a boolean is its word; else text."""
+    """`tags` and `metadata` are JSON texts with a content schema, booleans are words, the rest is text."""
     content = DOCUMENT["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
     fields = content["schema"]["properties"]
     assert content["schema"]["required"] == ["file"]
@@ -177,7 +177,7 @@ def test_a_confirmation_is_required_and_true() -> None:
 
 
 def test_answers_with_a_documents_version_carry_an_etag() -> None:
-    """And the status, whose version is the engine's, does not."""
+    """The status has a version of the engine, not of a document, and no ETag."""
     tagged = {
         entry.id
         for entry in OPERATIONS
@@ -209,7 +209,7 @@ def test_answers_with_a_documents_version_carry_an_etag() -> None:
     ],
 )
 def test_what_stands_between_members_is_said_too(model: str, body: dict[str, Any], fits: bool) -> None:
-    """A request that fits the document is not refused for what the document keeps to itself."""
+    """A request that fits the document is not refused because of a rule that the document omits."""
     schema = {**DOCUMENT["components"]["schemas"][model], "components": DOCUMENT["components"]}
     validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     assert validator.is_valid(body) is fits

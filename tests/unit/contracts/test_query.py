@@ -1,4 +1,4 @@
-"""What a query asks for, and which passages hold it."""
+"""Parsing of queries, and the chunks that match one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = st.lists(WORD, min_size=1, max_size=6)
 
 
 def read(query: str) -> Read:
-    """The text to rank by, the phrases, and what is excluded."""
+    """Return the text to rank by, the phrases and the exclusions."""
     parsed = parse_query(query)
     wording = parsed.wording or Wording()
     return parsed.text, wording.phrases, wording.excluded
@@ -72,10 +72,10 @@ def test_a_query_that_only_excludes_is_refused(query: str) -> None:
 @example('"' * MAX_QUERY_CHARS)
 @example(' -"a' * (MAX_QUERY_CHARS // 4))
 def test_any_text_is_read(query: str) -> None:
-    """Into words that are no more than it has, or it is refused."""
+    """It is parsed into words of the query, or refused."""
     try:
         parsed = parse_query(query)
-    except EngineError:  # its code is tested above
+    except EngineError:  # the code is tested above
         return
     assert len(parsed.text) <= len(query)
     assert not set(parsed.text) - set(query) - {" "}
@@ -101,7 +101,7 @@ def test_what_is_written_is_read(words: list[str], phrase: list[str], excluded: 
 
 @given(WORDS, st.data())
 def test_a_passage_holds_what_is_cut_out_of_it(words: list[str], data: st.DataObject) -> None:
-    """However it is written between the words; and where it is excluded it does not pass."""
+    """The separators between words do not matter; with the phrase excluded, the text does not pass."""
     first = data.draw(st.integers(0, len(words) - 1))
     last = data.draw(st.integers(first, len(words) - 1))
     phrase = " ".join(words[first : last + 1]).upper()
@@ -161,6 +161,6 @@ def test_a_phrase_stands_in_title_heading_or_text_each_by_itself() -> None:
 
 @pytest.mark.parametrize("phrase", ["a " * 1_999, "a, " * 1_300, "x" * 4_000])
 def test_long_phrases_are_looked_for_in_a_time_in_proportion(phrase: str) -> None:
-    """A text that nearly holds it, over and over: going back at each place would take minutes."""
+    """A text with many near matches: backtracking at each position would take minutes."""
     wording = Wording([f"{phrase}b"], [f"{phrase}c"])
     assert not wording.passes("a " * 100_000, None, f"{phrase[:-3]} " * 200)

@@ -1,4 +1,4 @@
-"""The final score: its parts, its weights, and how results are put in order."""
+"""The final score: parts, weights, and the order of results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ shares = st.floats(0, 1)
 
 
 def result(number: int, score: float, days: float = 0, **metadata: Any) -> m.SearchResult:
-    """A result whose document changed so many days ago."""
+    """A result whose document changed `days` ago."""
     changed = (NOW - timedelta(days=days)).isoformat().replace("+00:00", "Z")
     document = summary_with(id=number, metadata=metadata, updated_at=changed)
     return result_with(chunk_with(id=number), document, score=score)
@@ -75,7 +75,7 @@ def test_recency_decays_by_the_days_since_the_last_change(days: float, expected:
 
 
 def test_a_change_that_lies_ahead_is_of_today() -> None:
-    """The clocks of two machines differ."""
+    """The clocks of two machines may differ."""
     assert recency_score((NOW + timedelta(days=3)).isoformat(), NOW, 10) == 1
 
 
@@ -86,7 +86,7 @@ def test_what_is_very_old_keeps_a_score() -> None:
 
 @pytest.mark.requirement("R29")
 def test_reputation_is_that_of_the_source_type() -> None:
-    """What is unknown, or no text, counts as manual."""
+    """Unknown or invalid types count as manual."""
     names = ("confluence", "web", "manual")
     confluence, web, manual = (reputation_score({"source_type": name}, SOURCE_TYPE_WEIGHT) for name in names)
     assert confluence > web > manual
@@ -146,7 +146,7 @@ def test_weights_that_do_not_add_up_to_1_are_refused(weights: dict[str, float]) 
 
 @pytest.mark.requirement("R26")
 def test_an_engine_may_weigh_by_the_kind_of_query() -> None:
-    """A request that names weights has the last word."""
+    """The weights of a request take precedence."""
     exact = m.RankingWeights(semantic=1.0)
     defaults = RankingDefaults(weights={"exact": exact})
     assert ranking_plan("E1234", m.Ranking(), defaults).weights == exact

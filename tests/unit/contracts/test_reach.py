@@ -1,4 +1,4 @@
-"""How far a caller reaches, and that narrowing only takes away."""
+"""Access scopes, which narrowing can only reduce."""
 
 from __future__ import annotations
 

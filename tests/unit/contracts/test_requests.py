@@ -1,4 +1,4 @@
-"""How a retry is recognised, that two requests of one key never run at once, how often one user may call."""
+"""Recognition of retries, exclusion of concurrent requests with one key, and rate limits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_requests_without_a_key_do_not_exclude_each_other() -> None:
 
 @dataclass
 class Timeline:
-    """Windows on a clock that stands still until it is moved; in microseconds."""
+    """Rate windows on a manual clock, in microseconds."""
 
     max_windows: int = 20_000
     now: int = 1_000_000_000
@@ -101,7 +101,7 @@ class Timeline:
         self.windows.count(operation, user, credential)
 
     def calls_until_refused(self, **call: str | None) -> int:
-        """How many calls are taken before one is refused."""
+        """Return the number of calls before the first refusal."""
         one: Callable[..., None] = self.call
         for taken in range(1_000):
             try:
@@ -124,7 +124,7 @@ def test_so_many_calls_are_taken(operation: str, limit: int) -> None:
 
 @pytest.mark.requirement("R53")
 def test_a_window_is_60_000_milliseconds_from_the_first_call() -> None:
-    """Not a millisecond less; what is refused in it neither counts nor extends it."""
+    """Not a millisecond less; refused calls neither count nor extend the window."""
     timeline = Timeline()
     timeline.call()
     timeline.now += 59_999_000
@@ -135,7 +135,7 @@ def test_a_window_is_60_000_milliseconds_from_the_first_call() -> None:
 
 
 def test_a_refusal_says_what_is_left_of_the_window() -> None:
-    """To the millisecond, rounded up: who comes back then is taken."""
+    """In milliseconds, rounded up: a call after that time is accepted."""
     timeline = Timeline()
     timeline.calls_until_refused()
     timeline.now += 12_345_600
@@ -147,7 +147,7 @@ def test_a_refusal_says_what_is_left_of_the_window() -> None:
 
 
 def test_users_are_counted_apart_and_without_one_the_credential() -> None:
-    """A user who is called as somebody's credential is not taken for it."""
+    """A user whose name equals a credential is counted separately."""
     timeline = Timeline()
     for user in ("a", "b", "c", None):
         assert timeline.calls_until_refused(user=user) == 20
@@ -156,7 +156,7 @@ def test_users_are_counted_apart_and_without_one_the_credential() -> None:
 
 
 def test_a_flood_of_users_takes_no_more_than_its_memory() -> None:
-    """The oldest windows go first; those that have ended go at once."""
+    """Expired windows are dropped at once, then the oldest ones."""
     timeline = Timeline(max_windows=100)
     assert timeline.calls_until_refused(user="first") == 20
     for number in range(99):

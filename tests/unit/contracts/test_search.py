@@ -1,4 +1,4 @@
-"""What a search asks for, the bound on the characters of its answer, and RAGler's form of it."""
+"""Parsing of search requests, the budget of a response's text, and RAGler's form of a search."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_other_text_is_refused_by_name(text: str) -> None:
 
 
 def test_an_end_before_the_start_is_told() -> None:
-    """The same moment for both is a span."""
+    """The same moment for both is valid."""
     date_window(Filters(date_from="2025-01-01T00:00:00Z", date_to="2025-01-01T00:00:00Z"))
     with pytest.raises(EngineError, match="before"):
         date_window(Filters(date_from="2025-01-02", date_to="2025-01-01"))
@@ -120,7 +120,7 @@ def size(one: m.SearchResult) -> int:
 
 
 def left_out(found: Sequence[m.SearchResult], kept: Sequence[m.SearchResult]) -> int:
-    """How many results, and how many neighbours of those that were kept."""
+    """The number of dropped results, plus dropped neighbours of kept results."""
     beside = [sum(len(one.before) + len(one.after) for one in some[: len(kept)]) for some in (found, kept)]
     return len(found) - len(kept) + beside[0] - beside[1]
 
@@ -136,7 +136,7 @@ def test_without_a_budget_nothing_is_left_out() -> None:
 
 
 def test_neighbours_go_before_the_text_itself() -> None:
-    """The passage that was found is what counts: it is not cut, and they are left out."""
+    """The found text is not cut as long as neighbours can be dropped."""
     (kept,), omitted = within_budget([result(80, before=50, after=50)], 100)
     assert (len(kept.chunk.text), kept.before, kept.after) == (80, [], [])
     assert (kept.truncated, omitted) == (False, 2)
@@ -149,7 +149,7 @@ def test_what_was_cut_before_stays_marked() -> None:
 
 
 def test_a_first_result_over_the_budget_is_cut_and_not_left_out() -> None:
-    """A budget never makes an answer empty."""
+    """A budget never makes a response empty."""
     (kept,), omitted = within_budget([result(500), result(10)], 100)
     assert (len(kept.chunk.text), kept.truncated, omitted) == (100, True, 1)
 
@@ -164,7 +164,7 @@ def test_the_budget_holds_and_nothing_is_cut_in_silence(found: list[m.SearchResu
 
 
 def tokens_of(text: str) -> int:
-    """As a tokenizer that puts a mark at either end."""
+    """Count like a tokenizer that adds a mark at both ends."""
     return 2 + -(-len(text) // 3)
 
 

@@ -1,4 +1,4 @@
-"""The contract as an engine serves it: a page and two documents, for everybody who can reach it."""
+"""The contract as an engine serves it: a page and two documents, without authentication."""
 
 from __future__ import annotations
 

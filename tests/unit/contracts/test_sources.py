@@ -1,4 +1,4 @@
-"""What becomes of a submission, of the documents that its source points to, and what it did not bring."""
+"""Plans of a submission: its outcome, other documents of its source, scopes, and merged tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both stores for whoever asks for a place."""
+"""Both stores, for tests that use a place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stores import Place, new_place
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """Where a base may lie: a file, or a database."""
+    """A place for a base: a file, or a database."""
     place = await new_place(request.param, tmp_path)
     yield place
     if isinstance(place, Database):

@@ -1,4 +1,4 @@
-"""Who may do what with an engine, by its settings and its data folder."""
+"""Authorization at an engine, by its settings and its data folder."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from kb_engine.settings import EngineSettings
 
 
 def test_nothing_is_ranked_unless_it_is_set() -> None:
-    """What is set by default is what the contract says without any setting."""
+    """The defaults of the settings equal those of the contract."""
     defaults = EngineSettings().ranking.defaults
     assert defaults.for_all is None
     assert set(defaults.weights.values()) == {DEFAULT_WEIGHTS}

@@ -1,4 +1,4 @@
-"""Benchmarks: options, load, and figures whose ratios are taken within a round."""
+"""Benchmarks: options, load, and figures whose ratios are computed within a round."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(b"ok")
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server that answers at once, on a machine without wrk."""
+    """The port of a server that responds at once, on a machine without wrk."""
     monkeypatch.setattr(shutil, "which", lambda _: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
     thread = threading.Thread(target=server.serve_forever)
@@ -82,7 +82,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_every_connection_is_kept_busy(port: int) -> None:
-    """Each answer is followed by a request; nothing is lost at the end."""
+    """Each response is followed by a request; no call is lost at the end."""
     load = generate(port, Message({}, b"{}"), connections=2, seconds=1)
     assert load.errors == 0
     assert load.calls > 20
@@ -113,7 +113,7 @@ def test_a_handshake_call_has_no_envelope() -> None:
 
 
 def test_a_plain_answer_and_a_stream_hold_the_same_result() -> None:
-    """The last event of a stream is the answer; progress before it is not."""
+    """The last event of a stream is the response; earlier ones are progress."""
     plain = b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"total":3}}}'
     stream = (
         b'event: message\ndata: {"method":"notifications/progress"}\n\nevent: message\ndata: %s\n\n' % plain
@@ -148,6 +148,6 @@ def test_the_length_of_an_answer_is_known_from_its_head() -> None:
 
 
 def test_an_answer_without_a_length_is_refused() -> None:
-    """The small client reads no chunked answers, and says so."""
+    """The small client does not read chunked responses."""
     with pytest.raises(ValueError, match="Content-Length"):
         answer_length(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

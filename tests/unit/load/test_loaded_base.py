@@ -1,4 +1,4 @@
-"""What a load run asks of the base that it meets, and what it leaves there."""
+"""A load run's requirements of the base, and its clean-up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def added(base: LoadedBase, text: str) -> int:
 def test_a_base_that_holds_anything_is_refused_unless_that_is_allowed(
     server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command too, before anything is sent; what is removed leaves it empty."""
+    """The command refuses before it sends anything; after the removal the base is empty."""
     base = LoadedBase(server, KEY)
     assert refusal(base, anyway=False) == ""
     note = added(base, "a note of somebody")
@@ -72,5 +72,5 @@ def test_a_run_leaves_the_base_as_it_was(
 
 
 def test_a_server_that_is_not_there_is_said() -> None:
-    """Nothing is loaded that cannot be looked at."""
+    """A base that cannot be checked is not loaded."""
     assert "does not answer" in refusal(LoadedBase(f"http://127.0.0.1:{free_port()}"), anyway=False)

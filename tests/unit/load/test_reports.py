@@ -1,4 +1,4 @@
-"""Budgets, percentiles, slopes, shapes, histories and reports: the arithmetic behind every figure."""
+"""Budgets, percentiles, slopes, shapes, histories and reports: the arithmetic of every figure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_spike_comes_back() -> None:
 
 @pytest.mark.parametrize(("peak", "seconds"), [(0, 60), (5_001, 60), (1, 4), (1, 24 * 3600 + 1)])
 def test_a_plan_out_of_bounds_is_refused(peak: int, seconds: int) -> None:
-    """Nothing runs without an end, or with more users than a machine can hold."""
+    """Every run ends, with no more users than a machine can hold."""
     with pytest.raises(ValueError, match=r"users|seconds"):
         Plan("steady", peak, seconds)
 
@@ -124,7 +124,7 @@ def test_a_run_within_its_budgets_breaks_nothing() -> None:
 
 
 def test_a_percentile_over_its_budget_is_named_with_tool_version_and_value() -> None:
-    """The reader learns what to look at without opening the report."""
+    """The reader knows the cause without opening the report."""
     budgets = Budgets(tools={"kb_search": ToolBudget(p95=19)})
     assert broken(budgets, figures(entry()), 1) == ["kb_search at 2025-11-25: p95 20 ms; budget 19"]
 
@@ -136,7 +136,7 @@ def test_the_share_of_errors_counts_all_tools_together() -> None:
 
 
 def test_fewer_calls_a_second_than_the_floor_are_a_breach() -> None:
-    """A server that answers nothing quickly is not fast. Few users make few calls."""
+    """A server that responds to few calls is not fast. Few users make few calls."""
     budgets = Budgets(total=TotalBudget(calls_per_second_per_user=1.5))
     found = broken(budgets, figures(entry()), 8)
     assert found == ["10.0 calls a second of 8 users; budget at least 12"]
@@ -145,7 +145,7 @@ def test_fewer_calls_a_second_than_the_floor_are_a_breach() -> None:
 
 @pytest.mark.parametrize(("shape", "mean"), [("steady", 20), ("ramp", 14.7), ("spike", 7.2)])
 def test_the_users_of_a_plan_are_counted_on_average(shape: ShapeName, mean: float) -> None:
-    """A peak that is there for a fifth of the time does not raise the floor for all of it."""
+    """A peak that lasts a fifth of the time does not raise the floor for all of it."""
     assert Plan(shape, 20, 60).mean_users == pytest.approx(mean, abs=0.5)
 
 
@@ -193,7 +193,7 @@ def test_the_budgets_that_come_along_can_be_read(name: str) -> None:
     "text", ["[total]\nerror_share = 2", "[totals]\nerror_share = 0", "[tools.kb_search]\np95 = 0", "p95 ="]
 )
 def test_budgets_that_say_something_else_are_refused_by_file_name(tmp_path: Path, text: str) -> None:
-    """A typing error must not turn a budget off."""
+    """A typing error must not disable a budget."""
     path = tmp_path / "budgets.toml"
     path.write_text(text)
     with pytest.raises(BudgetsUnreadable, match=r"budgets\.toml"):
@@ -271,7 +271,7 @@ def test_uploads_are_compared_by_way_and_size() -> None:
 
 
 def test_two_workers_are_compared_with_one_under_the_same_load() -> None:
-    """Of the round; and the least share is that of all its calls, not of the worst turn."""
+    """Ratios are taken within a round; the least share is that of all its calls, not of the worst turn."""
 
     def turn(host: str, manner: str, number: int, cpu: float, shares: list[float]) -> calls.Round:
         load = Load(calls=1000, seconds=2, p50=1, p95=2, p99=3, errors=0, bytes_each=1000)

@@ -1,4 +1,4 @@
-"""The benchmark `search`: its corpus, its exact answers, and a run end to end."""
+"""The benchmark `search`: its corpus, its exact results, and a run end to end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_texts_with_too_few_words_are_refused(tmp_path: Path) -> None:
 def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
     made_of: str, filtered: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Computed once more from the texts, passage by passage, with the engine's analyser."""
+    """Computed again from the texts, chunk by chunk, with the engine's analyser."""
     corpus: Corpus = request.getfixturevalue(made_of)
     analyser = Analyser()
     passages, answering = {}, set()
@@ -135,7 +135,7 @@ def open_peer(folder: Path) -> Exact:
 
 
 class Exact:
-    """A peer that knows the exact answers: what is measured of it is the benchmark's own."""
+    """A peer that knows the exact results, so that only the benchmark itself is measured."""
 
     efforts: Sequence[int] = (0, 1)
     effort = 0
@@ -151,7 +151,7 @@ class Exact:
         assert len(documents) == TAGGED_EVERY
 
     def finish(self) -> None:
-        """It has all."""
+        """Do nothing."""
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         place = self._places[text] if text is not None else -1
@@ -163,12 +163,12 @@ class Exact:
         return sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing."""
 
 
 @pytest.mark.process
 def test_kb_and_pgvector_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kb ranks all questions exactly; a peer whose package is missing is named. Nothing is left behind."""
+    """kb ranks all questions exactly; a peer without its package is named. No files are left behind."""
     with tempfile.TemporaryDirectory(prefix="kb-bench-test-") as folder:
         Path(folder).chmod(0o755)  # PostgreSQL may run as another user
         monkeypatch.setenv("TMPDIR", folder)

@@ -1,4 +1,4 @@
-"""The reader's process: bound, ended with its family, and leaving nothing."""
+"""The reader's process: resource limits, its end with all children, and no leftovers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nothing_stays() -> Iterator[None]:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A file that is never read to its end, and where to write into it."""
+    """A file that never ends, and a descriptor to write to it."""
     path = tmp_path / "endless.html"
     os.mkfifo(path)
     writer = os.open(path, os.O_RDWR)
@@ -51,7 +51,7 @@ def endless(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 
 async def reading(writer: int) -> psutil.Process:
-    # More than a pipe holds: this returns only when someone took a part of it away.
+    # More than a pipe holds: this returns only after the reader has read a part.
     await asyncio.to_thread(os.write, writer, b"x" * (1 << 18))
     return reader_of(psutil.Process())
 
@@ -90,7 +90,7 @@ async def test_cancelling_ends_the_reader(endless: tuple[Path, int]) -> None:
 
 
 async def test_cancelling_while_the_reader_starts_ends_it(endless: tuple[Path, int]) -> None:
-    """However early: nobody is left to end it later."""
+    """However early the cancellation, because nothing could end the process later."""
     for turns in range(6):
         task = asyncio.create_task(read_path(endless[0], HTML))
         for _ in range(turns):
@@ -137,7 +137,7 @@ async def test_what_the_reader_started_is_ended_with_it(
         advance(ANSWER_SECONDS)
         assert (await failing).code == "extraction_timeout"
         os.set_blocking(listening.fileno(), True)
-        # The end comes when the last that holds the other side is gone.
+        # End of file comes when the last process with the other side is gone.
         assert await asyncio.to_thread(listening.read) == b""
 
 
@@ -183,7 +183,7 @@ def page_of(megabytes: float) -> bytes:
         (partial(page_of, 128), "html", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (partial(page_of, 128), "pdf", Limits(memory_bytes=100 << 20), "extraction_memory", "100 MiB"),
         (nested_pdf, "pdf", Limits(least_memory_bytes=200 << 20), "extraction_memory", "200 MiB"),
-        # Long before a large one would be: what it may compute goes by its size.
+        # The limit of processor time depends on the file's size.
         (
             nested_pdf,
             "pdf",

@@ -1,4 +1,4 @@
-"""Source code: cut at its definitions, under their names, with nothing lost."""
+"""Source code: split at its definitions, with their names, and nothing lost."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def read(source: str, name: str = "py") -> str:
 
 
 def headings(text: str, name: str = "py") -> list[str]:
-    """The headings of the chunks, in order, each once in a row."""
+    """The headings of the chunks in order, without adjacent repeats."""
     extraction = read_code(text.encode(), Context(name, DEFAULT_LIMITS))
     found = [chunk.heading for chunk in chunks(extraction, capacity=40)]
     return [one or "" for place, one in enumerate(found) if not place or found[place - 1] != one]
 
 
 def code_in(text: str) -> str:
-    """What stands in the fences."""
+    """The text inside the fences."""
     lines, fence = [], ""
     for line in text.split("\n"):
         opening = re.match(r"`{3,}", line)
@@ -154,7 +154,7 @@ def test_every_language_has_a_grammar_and_every_grammar_is_tried() -> None:
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_whatever_a_file_holds_nothing_of_it_is_lost(source: str) -> None:
     wanted = "".join(source.split())
-    # Control characters end lines for some and not for others; fences tell nothing of them.
+    # Readers disagree on control characters as line ends; they and the fences are ignored.
     assert re.sub(r"[\x00-\x20\x7f-\xa0\u2028\u2029`]", "", code_in(read(source))) == re.sub(
         r"[\x00-\x20\x7f-\xa0\u2028\u2029`]", "", wanted
     )

@@ -1,4 +1,4 @@
-"""CSV and TSV: rows as lines of a table, whatever separates their values."""
+"""CSV and TSV: rows as lines of a table, with any separator."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_no_text_is_refused(data: bytes) -> None:
 
 
 def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule below the names has eight characters for each comma of the file."""
+    """The rule below the names has eight characters for each comma of the file."""
     assert "columns" in refused(b"," * delimited.MOST_COLUMNS).message
     monkeypatch.setattr(model, "DEFAULT_LIMITS", Limits(text_bytes=100))
     assert "bytes of text" in refused(b"a,b" + b"," * 20 + b"c").message

@@ -1,4 +1,4 @@
-"""DOCX: the whole document in its order, and a clear answer for what is not what its name says."""
+"""DOCX: the whole document in order, and clear errors for files that are no DOCX."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def paragraph(words: str, properties: str = "") -> str:
 
 
 def test_a_docx_is_one_text_with_its_headings() -> None:
-    """A character that would make a heading is escaped."""
+    """A character that Markdown would take for a heading is escaped."""
     data = docx_of(
         [("Heading1", "Guide"), ("", "a_b *c* <d> `e` \\f & 1. g!"), ("Heading2", "Part"), ("", "# h")]
     )
@@ -50,7 +50,7 @@ def test_a_docx_is_one_text_with_its_headings() -> None:
 
 
 def test_a_heading_is_known_by_its_style_whatever_its_id_or_what_it_is_based_on() -> None:
-    """Word names styles in the language of its user, and people make their own of them."""
+    """Word names styles in the user's language, and users base their own styles on them."""
     styles = (
         f'<w:styles {WORD}><w:style w:styleId="berschrift2"><w:name w:val="heading 2"/></w:style>'
         '<w:style w:styleId="Mine"><w:name w:val="Mine"/><w:basedOn w:val="berschrift2"/></w:style>'
@@ -106,7 +106,7 @@ def item(words: str, depth: int = 0, list_id: int = 1) -> str:
 
 
 def test_headings_have_the_numbers_that_their_styles_give_them() -> None:
-    """What is based on a style is in its list, be it at another depth."""
+    """A derived style belongs to its base's list, at its own depth."""
     styles = (
         '<w:style w:styleId="H1"><w:name w:val="heading 1"/><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr>'
         '</w:pPr></w:style><w:style w:styleId="H2"><w:name w:val="heading 2"/><w:basedOn w:val="H1"/>'
@@ -121,7 +121,7 @@ def test_headings_have_the_numbers_that_their_styles_give_them() -> None:
 
 
 def test_items_have_the_numbers_of_their_list() -> None:
-    """A level that nothing counted has its start; one without a text shows nothing."""
+    """A level that was never counted shows its start; a level without a text shows nothing."""
     levels = [
         level(0, "%1.", start="4"), level(1, "%1.%2"), level(2, "(%3)", "lowerLetter"),
         level(3, "%3.%4", "upperRoman", more="<w:isLgl/>"), level(4, "%5)"), level(5, ""),
@@ -155,7 +155,7 @@ def test_numbers_are_written_in_the_format_of_their_level(fmt: str, start: str, 
 
 
 def test_lists_of_one_definition_go_on_unless_they_begin_again() -> None:
-    """A list may have levels of its own too, which change nothing for the others."""
+    """A list may override levels, which has no effect on other lists."""
     override = '<w:lvlOverride w:ilvl="0">{}</w:lvlOverride>'
     lists = "".join(
         f'<w:num w:numId="{number}"><w:abstractNumId w:val="0"/>{override.format(changed)}</w:num>'
@@ -200,7 +200,7 @@ def test_a_table_is_a_table_and_a_frame_is_text() -> None:
 
 
 def table(*rows: list[tuple[str, int]]) -> str:
-    """Of cells with the number of columns that each takes."""
+    """A table of cells, each with its number of columns."""
     cells = (
         "".join(
             f'<w:tc><w:tcPr><w:gridSpan w:val="{span}"/></w:tcPr>{PARAGRAPH.format(words)}</w:tc>'
@@ -258,7 +258,7 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
 
 
 def test_properties_of_before_a_tracked_change_do_not_count() -> None:
-    """They stand behind the ones that hold."""
+    """The former properties follow the current ones."""
     former = '<w:pPrChange w:id="1" w:author="a"><w:pPr>{}</w:pPr></w:pPrChange>'
     was_heading = former.format('<w:pStyle w:val="Heading1"/><w:outlineLvl w:val="0"/>')
     was_item = former.format('<w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr>')
@@ -354,7 +354,7 @@ def test_fractions_and_exponents_of_equations_are_written_in_one_line(inner: str
 
 
 def with_chunks(chunks: Mapping[str, bytes]) -> bytes:
-    """A document whose body is these parts, as converters from HTML write it."""
+    """A document whose body consists of these parts, as converters from HTML write it."""
     package = "http://schemas.openxmlformats.org/package/2006/relationships"
     links = "".join(
         f'<Relationship Id="{name}" Type="{OFFICE}/aFChunk" Target="/word/{name}"/>' for name in chunks

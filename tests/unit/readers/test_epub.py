@@ -1,4 +1,4 @@
-"""EPUB: a book's documents in their order; nothing of the ZIP is trusted."""
+"""EPUB: a book's documents in order, without trust in the ZIP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTML: what a reader sees becomes Markdown, whatever the nesting and the encoding."""
+"""HTML: the visible text becomes Markdown, for any nesting and encoding."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_title_is_the_pages_own_or_its_first_heading(html: str, title: str |
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "table><tr><td", "b", "blockquote", "svg", "p"])
 def test_no_nesting_is_too_deep(tag: str) -> None:
-    """A tree would run out of stack; what is below would be lost."""
+    """A tree would overflow the stack, and the text below would be lost."""
     assert "the bottom" in text_of(f"<{tag}>" * 20_000 + "the bottom")
 
 
@@ -135,7 +135,7 @@ def test_merged_cells_make_a_text_in_proportion_to_the_file(cell: str) -> None:
     ],
 )
 def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:
-    """By mark, by declaration, and as browsers understand a declaration; else UTF-8."""
+    """By byte order mark, or by declaration in the sense of browsers; otherwise UTF-8."""
     words = html.rpartition("<p>")[2].removesuffix("</p>")
     assert read_html(html.encode(encoding)).pages[0].text == words
 
@@ -145,7 +145,7 @@ def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:
     [([13, 1, 13, 74, 27, 19], "①㈱山"), ([89, 1, 90, 63, 90, 64, 92, 94], "纊泚洄＂")],
 )
 def test_japanese_has_what_windows_added_to_its_characters(rows_and_cells: list[int], words: str) -> None:
-    """As browsers and mail programs write it, in either encoding that is not Shift JIS."""
+    """Browsers and mail programs use them, in both encodings other than Shift JIS."""
     euc = bytes(number + 0xA0 for number in rows_and_cells)
     jis = b"\x1b$B" + bytes(number + 0x20 for number in rows_and_cells) + b"\x1b(B"
     assert read_html(b"<meta charset=euc-jp>" + euc).pages[0].text == words

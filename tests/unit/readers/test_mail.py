@@ -1,4 +1,4 @@
-"""E-mail: who, to whom, when, what; and what is not read is named."""
+"""E-mail: sender, recipients, date, text, and a list of unread parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HTML = b"Content-Type: text/html\n\n<p>%s</p>\n"
 
 
 def multipart(subtype: str, *parts: bytes) -> bytes:
-    """A part that is made of these."""
+    """A multipart entity of these parts."""
     mark = f"{subtype}-{len(parts)}".encode()
     head = b"Content-Type: multipart/%s; boundary=%s\n\n" % (subtype.encode(), mark)
     return head + b"".join(b"--%s\n%s\n" % (mark, part) for part in parts) + b"--%s--\n" % mark

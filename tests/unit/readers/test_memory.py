@@ -1,4 +1,4 @@
-"""Readers share one amount of memory, and each has as much of it as its file accounts for."""
+"""Readers share one memory budget, and each may use as much as its file's size allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PDF: pages, order, headings, tables, titles, and a clear answer for what is not what its name says."""
+"""PDF: pages, order, headings, tables, titles, and clear errors for files that are no PDF."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_page_of_a_pdf_has_its_text_and_number() -> None:
 
 
 def test_the_known_sentences_are_unique_and_repeat_with_the_seed() -> None:
-    """So that a test elsewhere may search for one."""
+    """Other tests search for one of them."""
     sentences = {sentence_of_page(n) for n in range(1, 2001)}
     assert len(sentences) == 2000
     assert large_pdf(2, seed=5) == large_pdf(2, seed=5) != large_pdf(2, seed=6)
@@ -55,7 +55,7 @@ def test_the_known_sentences_are_unique_and_repeat_with_the_seed() -> None:
 
 
 def test_a_page_without_text_is_empty_and_no_error() -> None:
-    """A scan is a document with nothing in it, and is told so by whoever stores it."""
+    """A scan, for example; the ingestion reports it."""
     assert [page.text for page in read_pdf(pdf_of([[], [], []])).pages] == ["", "", ""]
 
 
@@ -83,7 +83,7 @@ def test_the_words_of_a_sound_pdf_stay_as_they_are() -> None:
 
 
 def test_the_number_of_pages_is_reported_before_they_are_read() -> None:
-    """Whoever follows the work then knows how much there is."""
+    """The caller then knows the amount of work."""
     reported: list[Progress] = []
     read_pdf(large_pdf(3), Context("pdf", Limits(), reported.append))
     assert reported == [PagesCounted(3)]
@@ -121,7 +121,7 @@ def test_columns_are_a_table_and_one_wide_gap_is_none() -> None:
 
 
 def test_a_footer_drawn_first_comes_last_and_a_header_drawn_last_comes_first() -> None:
-    """As programs draw them; what is between keeps the order in which it is drawn."""
+    """Programs draw them in this order; the text between keeps its drawing order."""
     content = (
         "1 0 0 1 50 30 Tm (page 7) Tj 1 0 0 1 50 700 Tm (Body.) Tj 1 0 0 1 50 686 Tm (More.) Tj "
         "1 0 0 1 50 820 Tm (Running head) Tj"
@@ -130,7 +130,7 @@ def test_a_footer_drawn_first_comes_last_and_a_header_drawn_last_comes_first() -
 
 
 def test_ligatures_are_letters_and_leaders_are_a_mark() -> None:
-    """So that words are found, and a table of contents holds no rows of dots."""
+    """Words are then found, and a table of contents has no rows of dots."""
     assert text_of(r"50 700 Td (The \336rst \337ow) Tj") == "The first flow"
     assert text_of(f"50 700 Td (Chapter {'. ' * 30}7) Tj") == "Chapter … 7"
 
@@ -162,17 +162,17 @@ def test_a_pdf_that_cannot_be_read_says_why(data: bytes, code: str, message: str
 
 
 def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
-    """As disks and mail programs leave it."""
+    """Disks and mail programs append it."""
     assert read_pdf(pdf_of([["text"]]) + b"\0" * 10_000).pages[0].text == "text"
 
 
 def contents_of(data: bytes) -> list[tuple[int, int]]:
-    """Where the streams of the file begin and end, in their order."""
+    """Return start and end of each stream of the file, in order."""
     return [found.span(1) for found in re.finditer(rb"stream\r?\n(.*?)endstream", data, re.DOTALL)]
 
 
 def test_a_changed_byte_in_the_contents_of_a_page_is_remarked() -> None:
-    """PDFium reads up to it, and says nothing."""
+    """PDFium reads up to the byte, without an error."""
     sound = (EXAMPLES / "garden-soil.pdf").read_bytes()
     assert read_pdf(sound).remark is None
     streams = contents_of(sound)
@@ -189,7 +189,7 @@ def test_a_changed_byte_in_the_contents_of_a_page_is_remarked() -> None:
 
 
 def packed_pdf(contents: list[bytes]) -> bytes:
-    """Pages whose contents are these streams, packed."""
+    """A PDF of pages whose contents are these compressed streams."""
     kids = b" ".join(b"%d 0 R" % (4 + 2 * number) for number in range(len(contents)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -208,7 +208,7 @@ def drawn(words: str) -> bytes:
 
 
 def test_contents_without_an_end_are_damage_where_others_have_one() -> None:
-    """Some programs write streams without a checksum; all of theirs are so."""
+    """Some programs always write streams without a checksum."""
     first, second = drawn("granite"), drawn("feldspar")
     extraction = read_pdf(packed_pdf([first, second[:-6]]))
     assert (extraction.remark or "").startswith("The file is damaged on page 2: ")
@@ -245,7 +245,7 @@ NOTES = [
 
 
 def noted_pdf(text: str, fields: list[bytes], notes: list[bytes]) -> bytes:
-    """A PDF of two pages: one with this text, fields and notes, and one without any of them."""
+    """A PDF of two pages: one with this text, fields and notes, and an empty one."""
     numbers = [7 + number for number in range(len(fields) + len(notes))]
     named = [b"%d 0 R" % number for number in numbers]
     catalog = b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [%b] >> >>" % b" ".join(
@@ -267,7 +267,7 @@ def noted_pdf(text: str, fields: list[bytes], notes: list[bytes]) -> bytes:
 
 
 def test_what_was_written_onto_a_page_stands_behind_its_text() -> None:
-    """What its text says already, what nobody sees, and buttons are left out."""
+    """Repeated text, invisible text and buttons are left out."""
     line = "The granite quarry above the river opened."
     first, second = read_pdf(noted_pdf(line, FIELDS, NOTES)).pages
     assert first.text == (

@@ -1,4 +1,4 @@
-"""PPTX: slide by slide with titles, tables and notes, and a clear answer where there is no sound file."""
+"""PPTX: slide by slide with titles, tables and notes, and clear errors for damaged files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def texts(data: bytes) -> list[str]:
 
 
 def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes_below() -> None:
-    """Numbered from 1; what Markdown would take for a heading is none."""
+    """Slides are numbered from 1; text that Markdown would take for a heading is escaped."""
     presentation = Presentation()
     titled(presentation, "Granite", "First point\n# Second point", "Remember the zircon")
     titled(presentation, "Basalt", "Third point")
@@ -71,7 +71,7 @@ def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes_below() -> No
 
 
 def test_a_passage_knows_its_slide_and_heading() -> None:
-    """So that a hit in the notes is told from one on the slide."""
+    """A hit in the notes can then be told from one on the slide."""
     presentation = Presentation()
     titled(presentation, "Granite", "word " * 150, "note " * 150)
     passages = chunks(read_pptx(saved(presentation)))
@@ -102,7 +102,7 @@ def test_tables_are_rows_of_cells_and_groups_are_looked_into() -> None:
 
 
 def test_a_slide_without_title_and_a_hidden_one_say_so() -> None:
-    """A slide without a title never stands under that of the slide before; an empty one is empty."""
+    """A slide without a title is never under the previous slide's; an empty slide is empty."""
     presentation = Presentation()
     titled(presentation, "Granite")._element.set("show", "0")
     untitled = presentation.slides.add_slide(presentation.slide_layouts[BLANK])
@@ -121,7 +121,7 @@ def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
 
 
 def test_what_only_older_programs_show_is_not_read_twice() -> None:
-    """A newer shape has a copy of itself for them."""
+    """A newer shape has a copy of itself for older programs."""
     both = (
         b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
         b"<mc:Choice><a:r><a:t>once</a:t></a:r></mc:Choice>"
@@ -234,7 +234,7 @@ def broken_by(code: str) -> expat.ExpatError:
 
 
 def test_a_parser_that_ran_out_of_memory_says_nothing_of_the_file() -> None:
-    """Its sender must not be told to save a sound file again."""
+    """The sender must not be asked to save a sound file again."""
     assert isinstance(unsound("DOCX", broken_by(expat.errors.XML_ERROR_NO_MEMORY)), MemoryError)
 
 

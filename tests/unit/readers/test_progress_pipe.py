@@ -1,4 +1,4 @@
-"""What a child may report of its pages, which is not to be trusted."""
+"""Progress reports of a child process, which is not trusted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_the_number_of_pages_is_reported_once_before_any_page() -> None:
     ids=["too many", "past the end", "page 0", "no such page", "twice", "backwards"],
 )
 async def test_a_child_that_reports_nonsense_is_broken(pages: list[PageBegun]) -> None:
-    """It may not buy itself time by it."""
+    """Invalid reports do not extend its time."""
     with open_progress_pipe(5) as pipe:
         os.write(pipe.writer, b"".join(page.record for page in pages))
         for page in pages[:-1]:
@@ -51,7 +51,7 @@ async def test_a_child_that_reports_nonsense_is_broken(pages: list[PageBegun]) -
 
 
 async def test_a_child_that_reports_without_end_takes_no_memory() -> None:
-    """And its first nonsense ends it."""
+    """Its first invalid report ends it."""
     with open_progress_pipe(5) as pipe:
         os.set_blocking(pipe.writer, False)
         assert os.write(pipe.writer, bytes(1 << 16)) > 0

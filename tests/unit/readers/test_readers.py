@@ -1,4 +1,4 @@
-"""What holds for the reader of every format: it runs in the child, and no file is a fault of it."""
+"""Rules for the reader of every format: it runs in the child, and no file causes an unknown error."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_file_is_read_in_the_child_as_its_reader_reads_it(tmp_path: Path
     assert (extraction.method, extraction.mime_type) == ("text_extraction", FORMATS[name].mime_type)
 
 
-@pytest.mark.parametrize("name", sorted(READERS.keys() - {"pdf"}))  # PDFium is tried in the child alone
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"pdf"}))  # PDFium is tested in the child only
 @given(noise=st.binary(max_size=200), place=st.integers(0, 40_000))
 def test_no_damage_is_a_fault_of_the_reader(name: str, noise: bytes, place: int) -> None:
     data = bytearray(SOUND[name])

@@ -1,4 +1,4 @@
-"""What a remark lists."""
+"""Lists in remarks."""
 
 from __future__ import annotations
 

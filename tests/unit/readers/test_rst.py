@@ -1,4 +1,4 @@
-"""reStructuredText: sections as headings, the rest as it stands."""
+"""reStructuredText: sections as headings, the rest unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a reader that a hostile file has taken over can do: without the sandbox, and in it.
+"""Abilities of a reader that a hostile file has taken over: without the sandbox, and in it.
 
-`docs/security.md` has the table, and is held to it.
+The table in `docs/security.md` is checked against them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NEEDED = (
     "read the packages that readers are made of",
     "start a thread",
 )
-"""What works in the sandbox too: the first is a limit, the others are what readers need."""
+"""Attempts that succeed in the sandbox too: the first is a known limit, the others are needed by readers."""
 LANDLOCK_ALONE = ("read ", "list ", "open ")
-"""What only Landlock refuses begins with one of these."""
+"""Attempts that only Landlock refuses begin with one of these."""
 
 pytestmark = [
     pytest.mark.process,
@@ -77,7 +77,7 @@ def targets(tmp_path: Path) -> Iterator[Targets]:
 
 @pytest.fixture
 async def signals() -> AsyncIterator[list[int]]:
-    """The signals that reach this process, in the place of an engine."""
+    """The signals that this process receives, in place of an engine."""
     received: list[int] = []
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGURG, received.append, signal.SIGURG)
@@ -86,7 +86,7 @@ async def signals() -> AsyncIterator[list[int]]:
 
 
 async def outcomes(targets: Targets, sandbox: Sandboxing) -> dict[str, str]:
-    """Of each attempt the error that ended it; nothing where it worked."""
+    """Return the error of each attempt by name, or an empty string if it succeeded."""
     source = Path(targets.folder) / "file"
     source.write_bytes(msgspec.json.encode(targets))
     with source.open("rb") as file:
@@ -114,7 +114,7 @@ async def test_a_hostile_reader_reaches_nothing(targets: Targets, signals: list[
 
 
 async def test_without_the_sandbox_it_would(targets: Targets, signals: list[int]) -> None:
-    """The attempts are real: as the engine's own user they work. Its system may refuse it some."""
+    """The attempts are real: without the sandbox they succeed, unless the system itself refuses them."""
     found = await outcomes(targets, "off")
     worked = {name for name, error in found.items() if not error}
     assert {"connect over TCP", "read /etc/passwd", "overwrite the base", "start a program"} <= worked
@@ -126,7 +126,7 @@ async def test_without_the_sandbox_it_would(targets: Targets, signals: list[int]
 async def test_without_landlock_files_can_be_read_and_nothing_more(
     targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old kernel, or a container that hides it."""
+    """On an old kernel, or in a container that hides it."""
     monkeypatch.setattr(child, "_WORKER", "tests.support.without_landlock")
     found = await outcomes(targets, "auto")
     worked = [name for name, error in found.items() if not error and name not in NEEDED]
@@ -158,7 +158,7 @@ async def test_the_documentation_has_the_table_of_what_works(targets: Targets, s
     if os.geteuid() != 0:
         pytest.skip("what worked without it is what works as root")
     now = await outcomes(targets, "require")
-    before = await outcomes(targets, "off")  # which removes some of them
+    before = await outcomes(targets, "off")  # this run removes some of them
     rows = [f"| {name} | {_word(before[name])} | {_word(now[name])} |" for name in ATTEMPTS]
     stated = [line for line in PAGE.read_text("utf-8").splitlines() if re.search(r"\| (yes|no) \|$", line)]
     assert stated == rows, "\n".join(rows)
@@ -172,7 +172,7 @@ def _word(error: str) -> str:
 
 
 def answer_of(machine: kernel.Machine, number: int, *arguments: int, audit: int | None = None) -> int:
-    """What the filter of process 7 on this machine answers to a system call."""
+    """Return the answer of process 7's filter on this machine to a system call."""
     words = {0: number, 4: machine.audit if audit is None else audit}
     for index in range(6):
         value = arguments[index] if index < len(arguments) else 0
@@ -216,19 +216,19 @@ def test_the_filter_lets_through_what_reading_takes(
         (clone, THREAD): ALLOWED,
         (clone, PROCESS): DENIED,
         (clone, NAMESPACE): DENIED,
-        (435,): UNKNOWN,  # clone3: threads are made by clone
+        (435,): UNKNOWN,  # clone3: threads are created by clone
         (kill, 7, 9): UNKNOWN,
         (tgkill, 7, 7, 6): ALLOWED,  # abort
         (tgkill, 1, 1, 9): DENIED,
         (prctl, 15): ALLOWED,  # a thread's name
-        (prctl, 1): DENIED,  # whether it dies with its parent
+        (prctl, 1): DENIED,  # sets the signal at the parent's death
         (prlimit64, 0, 7, 0): ALLOWED,
         (prlimit64, 0, 7, 1 << 32): DENIED,
         (prlimit64, 0, 7, 1): DENIED,
         (socket_, 2, 1): UNKNOWN,
         (execve,): UNKNOWN,
         (ioctl, 0, 0x5401): ALLOWED,
-        (ioctl, 0, 0x5412): DENIED,  # type for the user of a terminal
+        (ioctl, 0, 0x5412): DENIED,  # TIOCSTI: inserts terminal input
         (444,): UNKNOWN,
     }
     assert {call: answer_of(machine, *call) for call in expected} == expected

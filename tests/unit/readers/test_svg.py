@@ -1,4 +1,4 @@
-"""SVG: the texts of a drawing in its order, and nothing asked for or run that it names."""
+"""SVG: the texts of a drawing in order; references are neither loaded nor run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_text_of_a_drawing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_titles_descriptions_and_texts_come_in_the_order_of_the_file() -> None:
-    """The drawing's title is its heading; what Markdown would take for another one is none."""
+    """The drawing's title is its heading; other text that looks like a heading is escaped."""
     extraction = read_svg(
         svg(
             "<title>The  quarry</title><desc>Where granite\n is cut</desc>"

@@ -62,7 +62,7 @@ def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
 
 
 def test_no_two_formats_share_an_extension() -> None:
-    """So that a name tells one format."""
+    """A file name then has one format."""
     taken = [extension for each in FORMATS.values() for extension in each.extensions]
     assert len(taken) == len(set(taken))
     assert all(key == each.name for key, each in FORMATS.items())
@@ -133,7 +133,7 @@ def test_a_title_has_no_emphasis_and_no_escapes() -> None:
 
 
 def test_a_heading_without_end_is_cut() -> None:
-    """Else every chunk below it would carry it whole."""
+    """Otherwise every chunk below it would repeat the whole."""
     (heading,) = headings("# " + "x" * 100_000)
     assert len(heading.title) == 200
     assert heading.title.endswith("…")

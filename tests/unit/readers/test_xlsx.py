@@ -1,4 +1,4 @@
-"""XLSX: sheets and rows as their reader sees them, and bounds on what a workbook may cost."""
+"""XLSX: sheets and rows in display order, and limits of a workbook's cost."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_values_are_shown_as_their_reader_sees_them() -> None:
     ],
 )
 def test_the_number_format_says_what_a_number_is(number: int, code: str, raw: str, shown: str) -> None:
-    """By its code where it has one, else by its number; what is no day stays a number."""
+    """By its code if it has one, otherwise by its number; values out of range of dates stay numbers."""
     assert formatter(number, code, from_1904=False)(raw) == shown
 
 
@@ -183,7 +183,7 @@ ACCOUNTING = r'_("$"* #,##0.00_);_("$"* \(#,##0.00\);_("$"* "-"??_);_(@_)'
     ],
 )
 def test_the_zeros_of_a_code_and_the_unit_of_a_number_are_kept(code: str, raw: str, shown: str) -> None:
-    """What a number format does otherwise, or for some numbers alone, is left."""
+    """Other properties of a format, and parts for certain numbers only, are ignored."""
     assert formatter(164, code, from_1904=False)(raw) == shown
 
 
@@ -244,7 +244,7 @@ def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
 
 
 def test_values_that_do_not_stand_below_the_names_of_their_columns_have_them() -> None:
-    """Rows that differ in the columns alone are different lines."""
+    """Rows that differ only in their columns give different lines."""
     empty = [None] * 9
     data = book_of(
         ["Name", *empty, "Q10", "Q11", *empty, "x" * 50],

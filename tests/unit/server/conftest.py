@@ -1,4 +1,4 @@
-"""What several files share: the toolset `knowledge` before an engine of its own, uploads on a disk."""
+"""Shared fixtures: the toolset `knowledge` with an engine of its own, and uploads on a disk."""
 
 from __future__ import annotations
 

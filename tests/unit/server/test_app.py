@@ -1,4 +1,4 @@
-"""The MCP server over HTTP, put together: what it logs at its start, and how its workers are set up."""
+"""The complete MCP server over HTTP: its log at start, and the setup of its workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def warnings() -> AsyncIterator[Warnings]:
 async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unready(
     tmp_path: Path, warnings: Warnings
 ) -> None:
-    """Its own readiness is open to all, and says nothing of our key."""
+    """The engine's readiness needs no key, so it says nothing about the server's key."""
     async with simulated_engine("secret") as engine, aiohttp.ClientSession() as http:
         async with (
             started(tmp_path, engine_url=engine.url, engine_api_key="secret") as base,

@@ -1,4 +1,4 @@
-"""Collections: names, tags, and moves that leave a document in exactly one whatever happens in between."""
+"""Collections: names, tags, and moves that leave a document in exactly one, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ async def engine(simulated: SimulatedEngine) -> AsyncIterator[InterruptedEngine]
 
 
 def in_collections(simulated: SimulatedEngine) -> list[str]:
-    """The collection tags of the one document as the engine has them now."""
+    """The collection tags that the document has in the engine now."""
     return [tag for tag in simulated.document().tags if tag.startswith("collection:")]
 
 
 async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
-    """A move whose pauses take no time, as a tool makes it."""
+    """Move a document as a tool does; pauses take no time."""
     try:
         return await collection_moves.move(engine, document, target, clock=JumpingClock().clock())
     except EngineFault as fault:
@@ -65,19 +65,19 @@ async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
 
 
 async def repair(engine: Engine, document: m.Document) -> m.Document | None:
-    """As whoever has read the document repairs it."""
+    """Repair a document as its reader does."""
     return await collection_moves.repair(engine, document.id, document.tags, document.version)
 
 
 class Distant:
-    """An engine with one document, which needs 5 ms of virtual time for every answer."""
+    """An engine with one document, which takes 5 ms of virtual time for every response."""
 
     def __init__(self, document: m.Document) -> None:
         self.seen = document
         self.time = VirtualClock()
 
     def clock(self) -> Clock:
-        """The clock to hand in: it passes only while all are waiting."""
+        """A clock that advances only while all tasks wait."""
         return Clock(monotonic=self.time.elapsed, sleep=self.time.sleep)
 
     async def call(
@@ -89,7 +89,7 @@ class Distant:
         body: Any = None,
         if_match: int | None = None,
     ) -> m.Document:
-        """A look, or a change of the tags, which is one version on."""
+        """Return the document, or change its tags, which raises its version by one."""
         await self.time.sleep(0.005)
         if operation is GET_DOCUMENT:
             return self.seen
@@ -138,7 +138,7 @@ def test_a_search_asks_for_the_explicit_tags_and_the_collections() -> None:
     ],
 )
 def test_a_results_tags_are_split(tags: list[str], split: SplitTags) -> None:
-    """Of several collections the one added last is shown."""
+    """The last added of several collections is shown."""
     assert split_tags(tags) == split
 
 
@@ -193,7 +193,7 @@ def test_a_tag_that_no_engine_takes_is_refused_here(tag: str) -> None:
 async def test_the_old_tag_is_removed_first_then_the_new_one_added(
     simulated: SimulatedEngine, engine: Engine
 ) -> None:
-    """Through the tag API, each with the version last seen; the other tags stay."""
+    """Through the tag API, each with the version last seen; other tags stay."""
     document = simulated.add("collection:documents", "insurance")
     moved = await move(engine, document, "memory")
     assert moved.tags == ["insurance", "collection:memory"]
@@ -209,7 +209,7 @@ async def test_the_old_tag_is_removed_first_then_the_new_one_added(
 async def test_who_reaches_a_part_alone_swaps_the_tags_in_one_request(
     simulated: SimulatedEngine, engine: InterruptedEngine
 ) -> None:
-    """The engine lets it take no document out of that part, as it is between two requests."""
+    """The engine refuses to take a document out of the caller's scope, even between two requests."""
     document = simulated.add("collection:documents", "insurance")
     refusals = [Refused("forbidden", "Without this tag the document would be out of this key's reach.")]
 
@@ -227,7 +227,7 @@ async def test_who_reaches_a_part_alone_swaps_the_tags_in_one_request(
 async def test_a_document_with_more_tags_than_it_may_have_is_moved(
     simulated: SimulatedEngine, engine: Engine
 ) -> None:
-    """As an earlier engine took them: nothing is added to these, so that one takes another's place."""
+    """Earlier engines accepted such documents: a tag is removed before the new one is added."""
     document = simulated.add("collection:documents", *(f"t{number}" for number in range(m.MAX_TAGS)))
     moved = await move(engine, document, "memory")
     assert moved.tags == [*document.tags[1:], "collection:memory"]
@@ -267,7 +267,7 @@ async def test_a_document_in_none_or_several_is_in_exactly_one_afterwards(
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_sixteen_moves_at_once_all_succeed(simulated: SimulatedEngine, seed: int) -> None:
-    """Each pauses as chance has it before it tries again, and so they come one after another."""
+    """Random pauses between attempts put them in sequence."""
     document = simulated.add("collection:documents", "insurance")
     distant = Distant(document)
     engine, jitter = cast("Engine", distant), random.Random(seed).random
@@ -326,7 +326,7 @@ async def test_where_undoing_fails_too_the_error_says_so(simulated: SimulatedEng
 async def test_a_step_whose_response_was_lost_is_recognised(
     simulated: SimulatedEngine, engine: InterruptedEngine, operation: str, done: list[str]
 ) -> None:
-    """It was done: the next attempt conflicts, and a look shows what is left to do."""
+    """The change was done: the next attempt conflicts, and reading the document shows the remaining steps."""
     document = simulated.add("collection:documents")
 
     async def loses_its_response(_step: MakeCall) -> Any:
@@ -342,7 +342,7 @@ async def test_a_step_whose_response_was_lost_is_recognised(
 async def test_a_move_given_up_after_its_removal_puts_the_document_back(
     simulated: SimulatedEngine, engine: InterruptedEngine
 ) -> None:
-    """The removal was done and unanswered, and the look after it failed."""
+    """The removal was done without a response, and the read after it failed."""
     document = simulated.add("collection:documents")
 
     async def loses_its_response(_removal: MakeCall) -> Any:
@@ -404,7 +404,7 @@ async def test_a_document_that_keeps_changing_is_reported(
 async def test_a_caller_that_leaves_does_not_stop_it_half_way(
     simulated: SimulatedEngine, engine: InterruptedEngine
 ) -> None:
-    """Cancelled during the first step, the second is still done."""
+    """If the move is cancelled during the first step, the second is still done."""
     document = simulated.add("collection:documents")
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -447,7 +447,7 @@ async def test_a_document_in_one_collection_is_left_alone(simulated: SimulatedEn
 async def test_one_that_changed_meanwhile_is_left_to_the_next(
     simulated: SimulatedEngine, engine: Engine
 ) -> None:
-    """Whoever only came to read gets no error of it."""
+    """A caller who only reads gets no error of the repair."""
     document = simulated.add("collection:a", "collection:b")
     simulated.edit()
     assert await repair(engine, document) is None

@@ -1,4 +1,4 @@
-"""An engine that ends while it is started for a call: it is started once more, and the reason is its own."""
+"""An engine that ends while it is started for a call is started again, and its own reason is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_an_engine_that_is_killed_at_its_start_is_started_once_more(
 
     def has_failed() -> bool:
         if starts.exists() and starts.read_text().count("started") == 2:
-            advance(1)  # towards the end of the time that an engine of another process is given
+            advance(1)  # towards the time limit of an engine in another process
         return calling.done()
 
     await eventually_async(has_failed, what="the refusal of the call")

@@ -1,4 +1,4 @@
-"""Portable schemas: what the pickiest client takes, and what is refused at build."""
+"""Portable schemas: types accepted by the strictest clients, and refusals at build time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_constraints_defaults_formats_and_names_are_kept() -> None:
 
 
 def test_a_nullable_output_object_or_array_is_itself_or_null() -> None:
-    """With properties and no type beside them, a client that builds types would take no null for it."""
+    """Some clients that generate types accept no null beside `properties` without a type."""
     properties = output_schema(Everything)["properties"]
     for name, kind in {"tags": "array", "metadata": "object", "within": "object"}.items():
         itself, null = properties[name]["anyOf"]
@@ -109,7 +109,7 @@ def test_a_nullable_output_object_or_array_is_itself_or_null() -> None:
 
 
 def test_a_nullable_scalar_output_carries_no_type() -> None:
-    """A validating client accepts its null; objects are open, so that a newer server may say more."""
+    """A validating client accepts its null; objects are open, so that a newer server may add members."""
     schema = output_schema(Everything)
     assert "additionalProperties" not in schema
     assert "additionalProperties" not in schema["properties"]["within"]["anyOf"][0]
@@ -162,7 +162,7 @@ def test_an_output_validates_with_and_without_its_nulls() -> None:
 
 
 def test_null_is_still_taken_as_not_given() -> None:
-    """The published type has no null; the validator has."""
+    """The published type has no null, but the validator accepts it."""
     assert msgspec.convert({"query": "q", "tags": None}, Everything).tags is None
 
 
@@ -227,7 +227,7 @@ def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words
 
 
 def test_in_a_result_a_value_may_be_itself_or_null_and_nothing_else() -> None:
-    """One that is a text or a number no typed client could build; and what it may be is looked at too."""
+    """Typed clients cannot represent other unions; the alternatives are checked too."""
     text, null = {"type": "string"}, {"type": "null"}
 
     def within(*kinds: dict[str, Any]) -> dict[str, Any]:

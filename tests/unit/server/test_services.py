@@ -1,4 +1,4 @@
-"""The services: what is refused at start, what waits for its first use, and what is closed."""
+"""The services: errors at start, late initialization, and closing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_data_folder_that_cannot_be_read_stops_nobody(tmp_path: Path) ->
 
 
 async def test_at_start_the_remains_of_dead_servers_are_removed(tmp_path: Path) -> None:
-    """Without waiting for the first upload: they may hold somebody's documents."""
+    """This does not wait for the first upload, because they may hold a user's documents."""
     dead = tmp_path / "staging" / "dead"
     dead.mkdir(parents=True)
     async with Services(settings(tmp_path)):

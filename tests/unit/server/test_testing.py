@@ -1,11 +1,11 @@
-"""The fixtures for agents work in anybody's project, and make no warning."""
+"""The fixtures for agents work in any project, without warnings."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import httpcore  # noqa: F401 - a run of pytest inside takes out of memory the modules that it imports first
+import httpcore  # noqa: F401 - an inner run of pytest unloads the modules that it was the first to import
 import pytest
 
 pytestmark = pytest.mark.process
@@ -74,7 +74,7 @@ def test_a_hang_is_given_up(mcp_client, faults):
 
 
 def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -> None:
-    """The one that was asked for, with the seed; and what the engine saw of the agent."""
+    """The named plugin is the one in use, with the seed; the report shows the engine's journal."""
     source = "\ndef test_it(mcp_client):\n    mcp_client.refused('kb_status')\n"
     result = run(pytester, source, "--sim-seed", "99")
     result.assert_outcomes(failed=1)

@@ -1,4 +1,4 @@
-"""A state on a clock that a test moves, and a simulator that runs: with short names for what tests do."""
+"""A state on a manual clock, and a running simulator, with short names for frequent operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.patience import ANSWER_SECONDS
 
 
 class Base:
-    """A state, its clock, and notes and files to put into it."""
+    """A state, its clock, and methods that add notes and files."""
 
     def __init__(self, seed: int = 7) -> None:
         self.clock = Clock(ClockMode.MANUAL)
@@ -42,14 +42,14 @@ class Base:
         return self.state.accept(submissions.note(f"request-{next(self._numbers)}", request))
 
     def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
-        """Submit a note's update; its job."""
+        """Submit a note's update; return its job."""
         wanted = submissions.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
         job = self.state.update(wanted, retry)
         assert isinstance(job, m.Job)
         return job
 
     def patch(self, document_id: int, **patch: Any) -> m.Document:
-        """A note after its update, where jobs end at once."""
+        """Update a note with jobs that end at once; return the document."""
         changed = self.state.outcome(self.update(document_id, **patch).id)
         assert isinstance(changed, m.Document)
         return changed
@@ -61,7 +61,7 @@ class Base:
         return self.document_of(self.state.accept(self.upload(name, text, **fields)))
 
     def upload(self, name: str, text: str | m.JobError, **fields: Any) -> submissions.Submission:
-        """A file to submit, with this text or without any."""
+        """A submission of a file, with this text or an extraction error."""
         content = Extraction.of_note(text) if isinstance(text, str) else text
         return submissions.file(
             f"request-{next(self._numbers)}",
@@ -79,7 +79,7 @@ class Base:
         return ended.document_id
 
     def found(self, query: str, **fields: Any) -> list[int]:
-        """The documents that a search by words finds, best first."""
+        """Return the ids of the documents that a keyword search finds, best first."""
         request = m.SearchRequest(query=query, **{"mode": "fts", **fields})
         answer = search(self.state.documents, request, self.state.now())
         return [result.document.id for result in answer.results]
@@ -90,7 +90,7 @@ API = "/api/v1"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A simulator in the test's own loop, where its parts may be looked at directly."""
+    """A simulator in the test's own loop, which gives direct access to its parts."""
 
     simulator: Simulator
     http: httpx.AsyncClient
@@ -106,7 +106,7 @@ class Running:
         return self.namespace.faults.arm(fault).id
 
     async def sleeping(self, count: int) -> None:
-        """Let the loop run until so many sleep."""
+        """Wait until `count` tasks sleep on the virtual clock."""
         clock = self.namespace.clock
         await eventually_async(lambda: clock.sleeping, lambda sleeping: sleeping == count)
 
@@ -119,7 +119,7 @@ class Running:
         return await self.http.post(f"{API}/search", json={"query": query, **fields})
 
     async def raw(self, body: Mapping[str, Any], path: str = f"{API}/search") -> tuple[bytes, bool]:
-        """Post JSON on a connection of its own: all bytes that come, and whether it ends with a reset."""
+        """Post JSON on a new connection; return all received bytes, and True if it ended with a reset."""
         port = httpx.URL(self.simulator.url).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         data = msgspec.json.encode(body)
@@ -142,10 +142,10 @@ class Running:
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[Running]:
-    """A simulator of these settings on free ports, and a client of its engine."""
+    """Yield a simulator with these settings on free ports, and a client of its engine."""
     async with (
         Simulator(SimulatorSettings(port=0, **settings)) as simulator,
-        # Without certificates to load, a client is made in a tenth of the time.
+        # Without loading certificates, a client is created in a tenth of the time.
         httpx.AsyncClient(base_url=simulator.url, timeout=ANSWER_SECONDS, verify=False) as http,
     ):
         yield Running(simulator, http)

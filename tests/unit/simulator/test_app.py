@@ -1,4 +1,4 @@
-"""The fake engine over HTTP: the contract's adapter over the state, namespaces and journal around it."""
+"""The fake engine over HTTP: the contract's adapter over the state, with namespaces and journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.unit.simulator.parts import API, Running, serving
 async def test_a_file_is_taken_in_whatever_its_size(
     running: Running, name: str, data: bytes, text: str
 ) -> None:
-    """Small ones are read at once, large ones beside the loop."""
+    """Small files are parsed on the loop, large ones in a thread."""
     job = await running.http.post(f"{API}/jobs", files={"file": (name, data)}, data={"tags": '["t"]'})
     assert job.status_code == 202
     ended = (await running.http.get(f"{API}/jobs/{job.json()['id']}")).json()
@@ -123,7 +123,7 @@ async def test_namespaces_know_nothing_of_one_another(running: Running) -> None:
 
 
 async def test_two_namespaces_of_one_seed_have_the_same_ids(running: Running) -> None:
-    """A test repeats whatever the name of its namespace."""
+    """A test is repeatable, whatever the name of its namespace."""
     answers = [await running.note("granite", headers={HEADER: name}) for name in ("one", "two")]
     assert answers[0].json() == answers[1].json()
 
@@ -135,7 +135,7 @@ async def test_a_name_that_is_none_is_refused(running: Running, name: str) -> No
 
 
 async def test_a_key_alone_chooses_its_namespace(running: Running) -> None:
-    """For clients that cannot send a header of their own."""
+    """For clients that cannot send an additional header."""
     running.simulator.namespaces.set_key("mine", "secret")
     await running.note("granite", headers={"Authorization": "Bearer secret"})
     assert len(running.simulator.namespaces.get("mine").state.jobs) == 1
@@ -161,7 +161,7 @@ async def test_a_namespace_with_a_key_wants_it(running: Running) -> None:
 async def test_a_strangers_page_is_refused_as_by_an_engine_without_a_key(
     running: Running, headers: dict[str, str]
 ) -> None:
-    """Before a namespace is made for it; one with a key goes by the key alone."""
+    """The check comes before the creation of a namespace; one with a key needs only its key."""
     running.simulator.namespaces.set_key("mine", "secret")
     refused = await running.http.get(f"{API}/status", headers={**headers, HEADER: "theirs"})
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
@@ -177,7 +177,7 @@ async def test_pages_and_programs_of_this_machine_are_served(running: Running) -
 
 
 async def test_a_search_that_is_known_does_not_pass_by_the_check_of_its_headers(running: Running) -> None:
-    """It is answered without the contract's adapter."""
+    """Its response comes from a cache before the contract's adapter."""
     for _ in range(2):
         assert (await running.search("granite")).status_code == 200
     twice = [("Origin", "http://localhost"), ("Origin", "http://localhost")]
@@ -231,7 +231,7 @@ async def test_whoever_hangs_up_has_no_answer_in_the_journal(running: Running) -
 
 
 def test_every_operation_is_told_from_its_route() -> None:
-    """Each route of the application belongs to one; `/health` is the other name of a probe."""
+    """Each route of the application has one operation; `/health` is an alias of a probe."""
     app = build_app(Namespaces(7), max_upload_bytes=1)
     routes = {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource}
     promised = {(operation.method.value, operation.path) for operation in OPERATIONS}
@@ -240,7 +240,7 @@ def test_every_operation_is_told_from_its_route() -> None:
 
 @pytest.mark.parametrize(("name", "force_ocr"), [("jpg", False), ("png", False), ("pdf", True)])
 async def test_nothing_is_read_by_ocr(name: str, force_ocr: bool) -> None:
-    """As by an engine that lacks the extra for it."""
+    """Like an engine without the OCR extra."""
     with pytest.raises(ExtractionFailed) as failed:
         await extract(large_pdf(1), FORMATS[name], force_ocr=force_ocr)
     assert failed.value.code == "ocr_failed"
@@ -331,10 +331,10 @@ def arm(namespace: Namespace) -> None:
 
 
 async def attempt(http: httpx.AsyncClient, method: str, path: str, **more: object) -> None:
-    """One request, again and again until its answer is good.
+    """Repeat one request until it succeeds.
 
-    Who gives up after so many failures makes as many requests as chance dealt to it in particular; who goes
-    on until success makes, together with the others, as many as it takes, whoever they are.
+    With a fixed number of attempts, the number of requests would depend on each caller's faults; repeated
+    until success, all callers together make the same number of requests in every order.
     """
     for _ in range(50):
         try:
@@ -346,7 +346,7 @@ async def attempt(http: httpx.AsyncClient, method: str, path: str, **more: objec
 
 
 async def call(http: httpx.AsyncClient, caller: int, dice: random.Random) -> None:
-    """What one caller does: notes, files and searches, with pauses that no two runs have in common."""
+    """The requests of one caller: notes, files and searches, with pauses that differ between runs."""
     for number in range(ROUNDS):
         tag = "odd" if (caller + number) % 2 else "even"
         note = {"text": f"granite {caller} {number}", "tags": [tag]}
@@ -359,7 +359,7 @@ async def call(http: httpx.AsyncClient, caller: int, dice: random.Random) -> Non
 
 
 async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
-    """A run of all callers at once: the canonical journal, and the numbers in the order of arrival."""
+    """Run all callers at once; return the canonical journal, and request fingerprints in order of arrival."""
     dice = random.Random(dice_seed)
     callers = list(range(CALLERS))
     dice.shuffle(callers)

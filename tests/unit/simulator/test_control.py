@@ -1,4 +1,4 @@
-"""The control plane does what it is told by those who may tell it; the page shows it, and escapes it all."""
+"""The control plane obeys authorized callers only; the page shows the state, and escapes all text."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ async def ask(running: Running, method: str, path: str, body: Any = None, **more
 
 
 class Tags(HTMLParser):
-    """The tags and attributes of a page."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -71,7 +69,7 @@ async def test_it_listens_on_loopback() -> None:
     ],
 )
 async def test_a_page_elsewhere_may_not_drive_it(running: Running, headers: dict[str, str]) -> None:
-    """Neither by its own name for this machine, nor by a browser's hand."""
+    """Neither under another name for this machine, nor through a browser."""
     for method, path in (("POST", f"{BASE}/reset"), ("GET", "/"), ("POST", "/arm")):
         response = await ask(running, method, path, {}, headers=headers)
         assert (response.status_code, response.json()["code"]) == (403, "forbidden")
@@ -197,7 +195,7 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 def control(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[ControlClient]:
-    """A client for a namespace of the test's own, with a key that chooses it."""
+    """A client for the test's own namespace, with a key that selects it."""
     with ControlClient(simulator.control_url or "") as client:
         mine = client.namespace(request.node.name, api_key=request.node.name, seed=3)
         yield mine
@@ -224,7 +222,7 @@ def test_faults_are_armed_by_name_or_by_effect(control: ControlClient, engine: h
         (named.id, 2, 1),
         (own.id, 2, 2),
     ]
-    with pytest.raises(ControlError, match="is armed already"):  # two rules would share their dice
+    with pytest.raises(ControlError, match="is armed already"):  # two rules would share their random numbers
         control.faults.arm("hang", id=own.id)
     assert control.faults.disarm(named.id).fired == 1
     with pytest.raises(ControlError, match=f"no armed fault '{named.id}'. There is {own.id}"):
@@ -315,7 +313,7 @@ def test_namespaces_are_made_listed_and_forgotten(simulator: Simulator, control:
 def test_a_key_that_another_namespace_has_is_refused_and_changes_nothing(
     simulator: Simulator, control: ControlClient, engine: httpx.Client
 ) -> None:
-    """Neither seed, clock, documents, faults and journal of the one that is named, nor which there are."""
+    """The named namespace stays hidden and unchanged: seed, clock, documents, faults, journal, existence."""
     other = control.namespace("owner", api_key="taken")
     note(engine)
     control.faults.arm("hang")

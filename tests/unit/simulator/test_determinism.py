@@ -1,4 +1,4 @@
-"""Decisions are keyed and time is virtual: the same in every run, in whatever order."""
+"""Decisions are keyed and time is virtual, so that every run gives the same, in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = st.lists(st.one_of(st.text(max_size=8), st.integers()), max_size=4)
 
 @given(st.integers(), KEYS)
 def test_a_decision_repeats_whatever_was_decided_before(seed: int, key: list[str | int]) -> None:
-    """There is no stream of numbers that others could draw from."""
+    """There is no shared stream of random numbers."""
     first = Seeded(seed)
     first.roll("something else")
     assert first.roll(*key) == Seeded(seed).roll(*key)
@@ -163,7 +163,7 @@ def test_time_does_not_go_back_or_to_its_end(seconds: float) -> None:
 
 
 def test_time_starts_where_it_is_said_to() -> None:
-    """In every mode, so that timestamps repeat."""
+    """In every mode, so that timestamps are repeatable."""
     assert rfc3339(Clock(ClockMode.MANUAL).microseconds()) == "2026-01-01T00:00:00.000000Z"
     assert Clock().microseconds() == microseconds_of(EPOCH)
 

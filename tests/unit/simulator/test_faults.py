@@ -1,4 +1,4 @@
-"""Faults fire where they are meant to, the same in every run; their effects are seen on the socket itself."""
+"""Faults fire as specified, equally in every run; their effects are checked on the socket."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def search(query: str = "x", **headers: str) -> RecordedRequest:
 def fired(
     armed: FaultRegistry, count: int, request: RecordedRequest | None = None, elapsed: float = 0.0
 ) -> list[int]:
-    """At which of `count` same requests a fault fires, from 1."""
+    """Return the positions, from 1, of `count` equal requests at which a fault fires."""
     request = request or search()
     return [n for n in range(1, count + 1) if armed.decide(request, n, elapsed) is not NOTHING]
 
@@ -95,7 +95,7 @@ def test_a_tag_is_seen_wherever_a_request_names_it(method: str, path: str, query
 
 @pytest.mark.parametrize(("name", "tags"), [('"guides"', ("collection:guides",)), ("5", ())])
 def test_a_search_in_a_collection_names_its_tag(name: str, tags: tuple[str, ...]) -> None:
-    """So that a fault or the journal can be about one collection."""
+    """A fault or a check of the journal can then select one collection."""
     body = f'{{"collectionName": {name}, "filters": [], "tags": "a"}}'.encode()
     assert record_request("POST", "/vector/search", "", "vectorSearch", {}, body).tags == tags
 
@@ -183,7 +183,7 @@ def test_matches_are_counted_for_the_rule_or_for_each_request() -> None:
 
 @given(st.permutations([(query, occurrence) for query in "abcd" for occurrence in range(1, 6)]))
 def test_chance_does_not_depend_on_the_order_of_arrival(order: list[tuple[str, int]]) -> None:
-    """Which request meets the fault, and for how long, is decided by what it is."""
+    """The request's content decides the fault and its duration."""
     armed = box()
     armed.arm(Fault(name="latency_lognormal", when=When(probability=0.5)))
     met = {each: armed.decide(search(each[0]), each[1], 0.0) for each in order}
@@ -262,7 +262,7 @@ def parted(received: bytes) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 async def true_body(running: Running) -> bytes:
-    """What an undisturbed search answers, of a base with one note in it."""
+    """The undisturbed response of a search in a base with one note."""
     await running.note("granite quarry")
     return (await running.search("granite")).content
 
@@ -411,7 +411,7 @@ async def test_a_lost_acknowledgement_is_done_all_the_same(running: Running) -> 
 
 
 async def test_a_refused_request_meets_the_fault_too(running: Running) -> None:
-    """A fault is asked before the contract is: what it answers does not depend on the request being good."""
+    """Faults apply before the contract's checks, so an invalid request gets the fault too."""
     running.arm("not_ready")
     assert (await running.http.get("/nowhere")).status_code == 503
 

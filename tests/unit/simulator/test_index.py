@@ -1,4 +1,4 @@
-"""Texts become passages and words; the inverted index scores what it holds and nothing of what it held."""
+"""Texts become chunks and words; the inverted index scores its current content only."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_cosine_of_the_same_words_is_one() -> None:
 
 @given(TEXTS, st.sampled_from(WORDS))
 def test_cosines_do_not_depend_on_the_neighbours(texts: list[str], query: str) -> None:
-    """Two texts have one cosine, as two embeddings have, whatever else the base holds."""
+    """The cosine of two texts does not depend on the rest of the base, like that of embeddings."""
     together = index_of(dict(enumerate(texts)))
     for place, text in enumerate(texts):
         alone = index_of({place: text})

@@ -1,4 +1,4 @@
-"""The journal tells what came, holds it to what was wanted, and names what came near."""
+"""The journal lists requests, compares them with expectations, and names near matches."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_fault_that_never_fired_is_reported_unless_it_is_optional() -> None:
 
 
 def test_requests_that_fit_no_operation_are_told() -> None:
-    """They are not judged: a test may send them on purpose."""
+    """They do not fail the check, because a test may send them on purpose."""
     journal = Journal()
     entry = journal.begin(record_request("POST", "/api/v1/serch", "", None, {}, b""), 0.0)
     entry.code = "route_not_found"

@@ -1,4 +1,4 @@
-"""The page in a real browser: it lives under its policy, and a person arms a fault and moves the clock."""
+"""The page in a real browser: it works under its policy, and a person arms a fault and moves the clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def browser(running: Running, tmp_path: Path) -> AsyncIterator[Browser]:
 
 
 async def test_a_person_watches_arms_a_fault_and_moves_the_clock(running: Running, browser: Browser) -> None:
-    """The page follows by itself, its forms do what they say, and no text of a note runs."""
+    """The page updates itself, its forms work, and no text of a note runs as script."""
     await browser.until("document.getElementById('pulse').textContent === 'live'")
     await running.note("<img src=x onerror='document.title=1'> granite")
     await browser.until("document.getElementById('live').innerText.includes('granite')")

@@ -1,4 +1,4 @@
-"""The package shows what it is meant to show, and starts without what it does not need."""
+"""The package exports its intended names, and starts without optional imports."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_the_command_says_where_it_listens_and_ends_when_told() -> None:
 
 
 def test_starting_loads_nothing_that_can_wait() -> None:
-    """Neither the client nor the page nor the readers of files: their import would double the start."""
+    """The client, the page and the readers load later; their import would double the start time."""
     late = ["httpx", "html.parser", "zipfile", "xml.parsers.expat", "kb_simulator.harness.control"]
     loaded = f"print([name for name in {late} if name in sys.modules])"
-    # aiohttp comes last: what it loads of the machine depends on what the command has set by then.
+    # aiohttp loads last, because it reads settings that the command makes first.
     start = "import sys, kb_simulator.__main__\nassert 'aiohttp' not in sys.modules"
     code = f"{start}\nimport kb_simulator.harness.app\n{loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

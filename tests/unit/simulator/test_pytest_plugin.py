@@ -1,8 +1,8 @@
-"""The fixtures work in anybody's project, and a test that proves nothing does not pass."""
+"""The fixtures work in any project, and a test that proves nothing fails."""
 
 from __future__ import annotations
 
-import httpcore  # noqa: F401 - a run of pytest inside takes out of memory the modules that it imports first
+import httpcore  # noqa: F401 - an inner run of pytest unloads the modules that it was the first to import
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -18,7 +18,7 @@ def add(engine, text="granite"):
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
-    """Run tests of another project under the plugin."""
+    """Run tests of another project with the plugin."""
     pytester.makepyfile(test_other=ADD + source)
     plugins = ("-p", "kb_simulator.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:asyncio")
     return pytester.runpytest_inprocess(*plugins, *options)
@@ -61,7 +61,7 @@ def test_it(engine, clock, faults, journal):
 
 
 def test_a_fault_that_never_fired_fails_the_test(pytester: pytest.Pytester) -> None:
-    """It would otherwise have proven nothing."""
+    """The test would otherwise prove nothing."""
     result = run(
         pytester,
         """

@@ -1,9 +1,9 @@
-"""A load test against the simulator measures what stands before it, and not the simulator.
+"""The simulator is fast enough for load tests of its clients.
 
 It searches beside a bare aiohttp handler that sends the same bytes. Both are servers of one process each; a
-client without a library takes turns with them. A second of the server's own processor is the measure, for
-other programs on the machine do not change it. The queries are of three words out of a small vocabulary, so
-that most chunks match.
+client without a library alternates between them. The measure is the server's own processor time, which other
+programs on the machine do not change. The queries are of three words out of a small vocabulary, so that most
+chunks match.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def served(body: bytes | None) -> Iterator[tuple[int, psutil.Process]]:
 
 
 class _Caller(asyncio.Protocol):
-    """One connection that asks again as soon as it has the answer."""
+    """One connection that sends the next request as soon as it has the response."""
 
     def __init__(self, bodies: Iterator[bytes], left: list[int]) -> None:
         self._bodies = bodies
@@ -142,7 +142,7 @@ class _Caller(asyncio.Protocol):
 
 
 async def load(port: int, bodies: list[bytes]) -> None:
-    """Ask `ANSWERS` times over all connections."""
+    """Send `ANSWERS` requests over all connections."""
     order = (bodies[place % len(bodies)] for place in range(1 << 40))
     left = [ANSWERS]
     loop = asyncio.get_running_loop()
@@ -154,23 +154,23 @@ async def load(port: int, bodies: list[bytes]) -> None:
 
 
 def rate(port: int, process: psutil.Process, bodies: list[bytes]) -> float:
-    """Searches that one turn answered in a second of the server's own processor."""
+    """Return the searches of one turn per second of the server's processor time."""
     before = sum(process.cpu_times()[:2])
     asyncio.run(load(port, bodies))
     return ANSWERS / (sum(process.cpu_times()[:2]) - before)
 
 
 def test_searches_reach_half_the_rate_of_a_bare_handler() -> None:
-    """1,000 documents, top 10, journal on; a handler that sends the same bytes, in the same run."""
+    """1,000 documents, top 10, journal on, compared with a handler of the same bytes in the same run."""
     bodies, headers = queries(), {"Content-Type": "application/json"}
     with served(None) as (port, process):
-        for body in bodies:  # asked for the first time, a search is worked out
+        for body in bodies:  # the first search of a query fills the cache
             url = f"http://127.0.0.1:{port}{PATH}"
             answer = httpx.post(url, content=body, headers=headers, verify=False).content
         with served(answer) as (bare_port, bare_process):
             turns = [
                 (rate(port, process, bodies), rate(bare_port, bare_process, bodies)) for _ in range(TURNS)
             ]
-    # A processor is now and then twice as fast for a moment: the best of each would be of different ones.
+    # A processor is sometimes twice as fast for a moment, so the medians are compared, not the best turns.
     ours, bare_rate = median(turn[0] for turn in turns), median(turn[1] for turn in turns)
     assert ours >= bare_rate / 2, f"{ours:,.0f} against {bare_rate:,.0f} in a second of the processor"

@@ -1,4 +1,4 @@
-"""The state keeps the promises of the contract, and decides nothing by chance or by the wall."""
+"""The state keeps the promises of the contract, and depends neither on chance nor on the wall clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Retry:
 
 
 def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> None:
-    """As an engine answers, whose work begins after its answer."""
+    """An engine also starts the work after its response."""
     job = base.submit("granite", title="Stone", tags=["a", "b", "a"])
     assert (job.status, job.title, job.tags, job.document_id) == ("queued", "Stone", ["a", "b"], None)
     ended = base.state.job(job.id)
@@ -44,7 +44,7 @@ def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> N
 
 
 def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
-    """Where the scope is a tag, the document must still carry it."""
+    """If the scope is a tag, the document must still have it."""
     first = base.note("granite", tags=["collection:a"], dedup_scope="collection:a")
     base.state.documents.remove_tag(first, "collection:a", None, now=0)
     assert base.note("granite", tags=["collection:a"], dedup_scope="collection:a") != first
@@ -249,7 +249,7 @@ def test_another_seed_gives_other_ids() -> None:
 
 
 def test_changes_have_times_of_their_own_while_the_clock_stands(base: Base) -> None:
-    """A microsecond apart, so that what came later is later."""
+    """They are a microsecond apart, so that later changes have later times."""
     for text in ("one", "two", "three"):
         base.note(text)
     times = [stored.document.created_at for stored in base.state.documents.by_id.values()]

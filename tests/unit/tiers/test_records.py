@@ -1,4 +1,4 @@
-"""A record of a tier that passed is found again for the same files, and for no others."""
+"""The record of a passed tier is found for the same files only."""
 
 from __future__ import annotations
 

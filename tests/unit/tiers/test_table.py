@@ -46,7 +46,7 @@ def test_a_tier_names_paths_and_preparations_that_exist(tier: Tier) -> None:
 
 
 def test_two_engines_are_checked_on_every_run() -> None:
-    """The attempts at access, the comparison of two bases and the kills do not wait for a change."""
+    """Access attempts, the comparison of two bases, and kills run without a relevant change too."""
     [promises] = [tier for tier in TIERS if tier.name == "promises"]
     assert promises.always
     assert {path.rpartition("/")[2] for path in promises.tests} == {

@@ -1,4 +1,4 @@
-"""`kb connect` changes one member of one file, after a yes, and says what it did."""
+"""`kb connect` changes one member of one file after confirmation, and reports the change."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_toolset_that_there_is_not_is_refused(kb: Kb) -> None:
 
 
 def test_the_token_count_of_kb_extra_is_within_a_tenth() -> None:
-    """By four characters a token, of what a client hands to a model."""
+    """Estimated at four characters a token, from the definitions that a client sends to a model."""
     tools = build_toolset(EXTRA, Services(ServerSettings(home=Path("unused")))).tools
     listed = [
         {"name": tool.name, "description": tool.description, "parameters": input_schema(tool.arguments)}
@@ -126,7 +126,7 @@ def test_what_else_is_in_the_file_stays(kb: Kb, home: Path) -> None:
 
 
 def test_a_link_stays_a_link(kb: Kb, home: Path, tmp_path: Path) -> None:
-    """Settings are often kept elsewhere, and linked to."""
+    """Settings are often kept elsewhere, with a link to them."""
     file = file_of("gemini", home)
     file.parent.mkdir(parents=True)
     kept = tmp_path / "kept.json"
@@ -177,7 +177,7 @@ def test_a_file_that_is_none_is_left_alone(kb: Kb, home: Path, content: bytes) -
 def test_a_file_that_changed_meanwhile_is_left_alone(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients write their configuration too."""
+    """The client itself may write its configuration at the same time."""
     file = file_of("cursor", home)
 
     def agreed(_question: str) -> bool:
@@ -210,7 +210,7 @@ def test_the_clients_are_listed(kb: Kb, home: Path) -> None:
 def test_one_that_leads_to_another_kb_is_not_called_connected(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `kb doctor` notices it."""
+    """`kb doctor` reports the same state."""
     there = ("--endpoint", "http://127.0.0.1:9/elsewhere/mcp")
     kb("connect", "cursor", "--yes", *there)
     monkeypatch.setenv("KB_HOME", str(home / "kb"))
@@ -220,7 +220,7 @@ def test_one_that_leads_to_another_kb_is_not_called_connected(
 
 
 def test_a_client_that_speaks_no_http_takes_no_endpoint(kb: Kb, home: Path) -> None:
-    """It would be connected with the kb of this machine instead."""
+    """Otherwise it would be connected to the kb of this machine instead."""
     status, _, err = kb("connect", "claude-desktop", "--yes", "--endpoint", "https://kb.example.org/mcp")
     assert (status, "KB_ENGINE_URL" in err, home.exists()) == (Exit.USAGE, True, False)
 

@@ -1,4 +1,4 @@
-"""A member goes into a file and out again, and nothing else in the file changes."""
+"""A member is added to a file and removed again, and the rest of the file stays the same."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ COMMENTS = st.sampled_from(["", " ", "\n", "  // }, {\n", '/* "kb": , */', "\r\n
 
 @st.composite
 def layouts(draw: st.DrawFn, value: object) -> str:
-    """A value of JSON with comments and blanks drawn between its parts."""
+    """A JSON value with random comments and white space between its parts."""
 
     def blank() -> str:
         return draw(COMMENTS)

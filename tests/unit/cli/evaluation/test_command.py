@@ -1,4 +1,4 @@
-"""`kb eval` on a scratch base and on an engine that runs."""
+"""`kb eval` on a scratch base and on a running engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.cli.evaluation.conftest import write_lines
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where scratch bases lie."""
+    """The folder of scratch bases."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -28,7 +28,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_dataset_is_measured_on_a_base_that_is_gone_afterwards(
     kb: Kb, dataset: Path, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of one run: the figures as JSON, what each question came to, and that it compares."""
+    """A whole run: figures as JSON, the results of each question, and a comparison."""
     monkeypatch.delenv("KB_ENGINE_URL")
     monkeypatch.setenv("KB_STORE", "sqlite:not-to-be-touched")
     nothing = write_lines(tmp_path / "nothing.jsonl", [{"question": "zyx wvu"}])
@@ -44,7 +44,7 @@ def test_a_dataset_is_measured_on_a_base_that_is_gone_afterwards(
             low, high = figures["intervals"][metric]
             assert 0 <= low <= figures[metric] <= high <= 1
         assert 0 < figures["latency_ms"]["p50"] <= figures["latency_ms"]["p95"]
-    # Each question holds words that only its document and the twin of one have.
+    # Each question has words that only its document and that document's twin contain.
     assert found["fts"]["ndcg@10"] > 0.9
     assert found["fts"]["recall@100"] == 1.0
     assert (found["fts"]["weak"]["missed"], found["fts"]["weak"]["unanswerable"]) == (0.0, 1)
@@ -90,7 +90,7 @@ def test_own_questions_are_asked_of_a_running_engine(kb: Kb, tmp_path: Path) -> 
 
 @pytest.mark.process
 def test_figures_are_drawn(kb: Kb, tmp_path: Path) -> None:
-    """matplotlib takes its time."""
+    """A process test because matplotlib is slow to import."""
     note = kb.note("Honey bees form a cluster and shiver")
     file = write_lines(tmp_path / "own.jsonl", [{"question": "honey bees cluster", "document": note}])
     plot = tmp_path / "plot.png"

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset is told by file and line."""
+"""Errors of a dataset name the file and the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics by hand, as trec_eval computes them, and intervals."""
+"""Metrics and intervals against values computed by hand, with the definitions of trec_eval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELEVEN = [f"x{number}" for number in range(10)]
         (["a", "b"], 1.0),
         # (1/log2(2) + 3/log2(3)) / (3/log2(2) + 1/log2(3)) = 2.892789 / 3.630930
         (["b", "a"], 0.796708),
-        # 3/log2(4) / 3.630930: what is not relevant, or less than that, adds nothing and takes its place.
+        # 3/log2(4) / 3.630930: irrelevant results add nothing but take a rank.
         (["c", "d", "a"], 0.413117),
         (["x", "y"], 0.0),
         ([], 0.0),
@@ -48,13 +48,13 @@ def test_an_interval_is_the_same_for_the_same_seed_and_holds_the_mean() -> None:
     values = [0.0, 1.0] * 50
     low, high = interval(values, seed=3)
     assert interval(values, seed=3) == (low, high) != interval(values, seed=4)
-    # A standard error of 0.05: 1.96 of them to each side.
+    # A standard error of 0.05, times 1.96 on each side.
     assert low == pytest.approx(0.4, abs=0.03)
     assert high == pytest.approx(0.6, abs=0.03)
 
 
 def test_a_difference_is_taken_question_by_question() -> None:
-    """Between questions that differ much a gain of all alike is certain."""
+    """If all questions gain the same, the gain is certain, however much the questions differ."""
     found = difference([0.1, 0.5, 0.9, 0.4], [0.2, 0.6, 1.0, 0.4], seed=1)
     assert (found.difference, found.better, found.worse) == (0.075, 3, 0)
     assert difference([0.0, 1.0], [0.25, 1.25], seed=1).interval == (0.25, 0.25)

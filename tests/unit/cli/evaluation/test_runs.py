@@ -1,4 +1,4 @@
-"""What a run adds up to, and how two compare."""
+"""The figures of a run, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED = 7
 def judged(
     id_: str, rankings: Mapping[Mode, list[str]], *, question: str = "words", weak: bool = False
 ) -> Judged:
-    """A question that `right` answers; without rankings nothing does."""
+    """A question that `right` answers, or without rankings an unanswerable one."""
     gains = {"right": 1} if rankings else {}
     modes = {}
     for mode in MODES:

@@ -1,4 +1,4 @@
-"""Settings of the engine, and what is told when it cannot start."""
+"""Settings of the engine, and errors at its start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.remote_index import RemoteIndex, Server
 
 
 def nobody(_url: str) -> None:
-    """Called when the engine is ready, which in these tests it never is."""
+    """Fail: the engine of these tests never becomes ready."""
     raise AssertionError("the engine must not start")
 
 
@@ -45,7 +45,7 @@ def test_the_base_lies_in_the_home_unless_it_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", ["sqlite:", "/data/kb.sqlite", "mysql://user:hunter2@host/db"])
 def test_another_store_is_refused_with_the_variables_name(store: str) -> None:
-    """And with what it takes; it may hold a password, mistyped."""
+    """The message has the accepted forms but not the value, which may contain a mistyped password."""
     with pytest.raises(SettingsError, match=r"KB_STORE.*sqlite:PATH") as caught:
         EngineSettings.read({"KB_STORE": store})
     assert "hunter2" not in str(caught.value)
@@ -63,7 +63,7 @@ def test_another_store_is_refused_with_the_variables_name(store: str) -> None:
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused_without_repeating_it(store: str, why: str) -> None:
-    """What was taken for a port may be the end of a password."""
+    """A text parsed as a port may be the end of a password."""
     with pytest.raises(SettingsError, match="KB_STORE") as caught:
         EngineSettings.read({"KB_STORE": store})
     assert why in str(caught.value)
@@ -92,7 +92,7 @@ async def test_an_unknown_embedder_is_one_line(tmp_path: Path) -> None:
 
 
 async def test_a_port_in_use_is_one_line_and_lets_go_of_the_base(tmp_path: Path) -> None:
-    """So that the next start, on another port, is not told that the base is in use."""
+    """The next start, on another port, does not find the base in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = EngineSettings(home=tmp_path, embedder="hash", port=taken.getsockname()[1])
         for _ in range(2):
@@ -152,7 +152,7 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
 
 @pytest.mark.requirement("R85")
 def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
-    """Rather than a base that is searched by another one than was wanted."""
+    """Falling back to the default index would hide the mistake."""
     with pytest.raises(SettingsError, match=r"VECTOR_DB_TYPE='pinecone'.* it takes qdrant, or nothing"):
         EngineSettings.read({"VECTOR_DB_TYPE": "pinecone"})
 
@@ -200,13 +200,13 @@ async def asked(
 @pytest.mark.parametrize("origin", ["https://stranger.example", "null", "http://127.0.0.1.stranger.example"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 async def test_a_strangers_page_cannot_submit_a_file(origin: str, host: str, tmp_path: Path) -> None:
-    """A form needs no permission from the browser: its Origin alone tells where it comes from."""
+    """A form needs no permission from the browser: only its Origin shows the source."""
     assert await asked(tmp_path, {"Origin": origin}, host=host) == (401, "unauthorized")
 
 
 @pytest.mark.parametrize("name", ["stranger.example", "stranger.example:8000", "localhost.stranger.example"])
 async def test_a_page_whose_name_resolves_to_this_machine_is_refused(name: str, tmp_path: Path) -> None:
-    """DNS rebinding makes the page's origin the engine's own; the Host is still the stranger's."""
+    """DNS rebinding makes the page's origin the engine's own; the Host is still the other site's."""
     assert await asked(tmp_path, {"Host": name}) == (401, "unauthorized")
 
 
@@ -229,6 +229,6 @@ async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
 
 
 async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
-    """No page knows it; a proxy in front may ask by any name."""
+    """No page knows the key, and a proxy may use any host name."""
     headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
     assert await asked(tmp_path, headers, key="k") == (202, "")

@@ -1,4 +1,4 @@
-"""What `/status` says is wrong, and what it is to use an engine."""
+"""`/status`: reported problems, and the requests that count as a use of the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    """An engine whose last scan has found something."""
+    """An engine whose last scan found damage."""
     settings = EngineSettings(home=tmp_path, embedder="hash")
     settings.folder.mkdir()
     settings.scan_position.write_text('{"looked_at": 9e9, "hurt": {"7": "a vector is missing"}}')
@@ -45,7 +45,7 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
 
 @pytest.mark.process
 async def test_an_index_that_cannot_be_asked_is_an_issue_until_it_can(tmp_path: Path) -> None:
-    """Of `/status` with the reason, of `/readyz` without."""
+    """`/status` gives the reason, `/readyz` does not."""
     async with serving(core_of("edge")) as qdrant:
         settings = EngineSettings(home=tmp_path, embedder="hash", index="qdrant", qdrant=qdrant.settings())
         async with TestClient(TestServer(await create_app(settings))) as client:

@@ -1,4 +1,4 @@
-"""A base that is looked at while nobody uses it: what is hurt is named, and nobody is kept waiting."""
+"""The scan of an idle base: it reports damage, and delays no caller."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
 
 
 class Scanning:
-    """A scan of a base whose hours pass when a test says so; `pauses` are those since then."""
+    """A scan whose hours pass when a test says so; `pauses` holds the pauses since then."""
 
     def __init__(self, parts: Parts, place: Path, clock: TestClock, *, days: float) -> None:
         self.clock = clock
@@ -48,13 +48,13 @@ class Scanning:
         await asyncio.sleep(0)
 
     async def look(self, hours: float = 1.0) -> list[str]:
-        """What is hurt, after so many hours and a slice that was begun then."""
+        """Let `hours` pass, wait for the slice that starts then, and return the damage found."""
         self.clock.move(hours=hours)
         await self.settled()
         return self.scan.issues
 
     async def settled(self) -> None:
-        """Wait until nothing is looked at: a look, which is every minute, follows another one."""
+        """Wait until no slice runs, which shows as three checks, one a minute, in succession."""
         self.pauses.clear()
         await eventually_async(lambda: self.pauses[-3:], lambda last: last == [60.0] * 3, what="a slice")
 
@@ -130,7 +130,7 @@ async def test_nothing_is_looked_at_while_somebody_uses_the_engine(parts: Parts,
 async def test_a_round_takes_its_days_and_then_rests(
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is left alone in between: a slice each hour, and none until the next round is due."""
+    """The disk is idle in between: one slice each hour, and none until the next round is due."""
     for number in range(6):
         await parts.done(f"granite {number}")
     monkeypatch.setattr("kb_engine.care.scan._LEAST_DOCUMENTS", 2)
@@ -175,7 +175,7 @@ async def test_the_model_is_not_asked_where_it_is_paid_for(parts: Parts, tmp_pat
 async def test_a_damaged_file_of_the_index_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle, where opening it does not look."""
+    """In the middle of the file, which opening does not check."""
     monkeypatch.setattr(embedded, "TAIL_ROWS", 4)
     async with parts_in(tmp_path) as parts:
         for number in range(9):

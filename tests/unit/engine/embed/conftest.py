@@ -1,4 +1,4 @@
-"""The endpoint that embedders are tested against."""
+"""The embedding endpoint of the tests."""
 
 from __future__ import annotations
 

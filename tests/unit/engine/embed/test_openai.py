@@ -1,4 +1,4 @@
-"""The embedder behind an endpoint, against one on loopback that answers well, badly, late or not at all."""
+"""The OpenAI embedder with a correct endpoint, its settings, and the parser of responses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_requests_are_bounded_in_texts_and_characters(served: EmbeddingEndpoint)
 
 
 def test_prefixes_stand_before_passages_and_questions(served: EmbeddingEndpoint) -> None:
-    """Each its own; that of passages changes their vectors, so it is part of the name."""
+    """Each has its own prefix; that of passages changes stored vectors, so it is part of the name."""
     settings = {"embedding_document_prefix": "passage: ", "embedding_query_prefix": "query: "}
     with asking(served, **settings) as embedder:
         embedder.load()
@@ -116,7 +116,7 @@ def test_the_length_of_vectors_can_be_asked_for(served: EmbeddingEndpoint) -> No
 
 
 def test_vectors_of_another_length_than_the_base_holds_are_refused(served: EmbeddingEndpoint) -> None:
-    """At loading and at any time later: the model behind a name may be another after a restart."""
+    """At loading and later: after a restart, another model may have the same name."""
     with asking(served) as embedder:
         embedder.expect(384)
         with pytest.raises(EmbedderUnavailable, match=r"256 dimensions where 384 .*kb reindex"):
@@ -151,7 +151,7 @@ def test_the_key_goes_into_the_header_alone(
 
 
 def test_a_redirect_is_not_followed(served: EmbeddingEndpoint) -> None:
-    """The key and the texts are for the host of the setting, and for no other."""
+    """The key and the texts are for the configured host only."""
     with endpoint() as elsewhere:
         for status in (301, 302, 307, 308):
             served.fault = always(status, Location=f"{elsewhere.url}/embeddings")
@@ -193,7 +193,7 @@ def test_a_fault_says_what_to_do_and_when_to_ask_again(
 
 
 def test_what_the_endpoint_says_is_passed_on_about_our_own_texts(served: EmbeddingEndpoint) -> None:
-    """As at loading: it mostly names what is wrong with the settings."""
+    """At loading, for example: the message usually names an error of the settings."""
     served.fault = always(404, 'model "hashing" not found, try pulling it first')
     with asking(served) as embedder, pytest.raises(EmbedderUnavailable, match="try pulling it first"):
         embedder.load()
@@ -263,7 +263,7 @@ ENDPOINT = {
 
 
 def test_an_endpoint_is_a_url_and_a_model() -> None:
-    """All else has a default; blanks at the end of a prefix stay, for they belong to it."""
+    """The other settings have defaults; trailing spaces of a prefix are kept."""
     settings = EngineSettings.read({**ENDPOINT, "KB_EMBEDDING_QUERY_PREFIX": "search_query: "})
     assert settings.openai.embeddings_url == "http://127.0.0.1:11434/v1/embeddings"
     assert settings.openai.embedding_query_prefix == "search_query: "
@@ -309,7 +309,7 @@ def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, 
 
 
 def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
-    """Half of its settings, and a key that the environment has for something else, do no harm."""
+    """Incomplete settings, and a key in the environment for another program, do no harm."""
     settings = EngineSettings.read({"KB_EMBEDDING_URL": "half", "OPENAI_API_KEY": "sk-\n"})
     assert settings.embedder == "minilm"
     with pytest.raises(SettingsError, match="KB_EMBEDDING_URL"):
@@ -329,7 +329,7 @@ def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
     ],
 )
 def test_a_key_on_a_network_without_tls_is_noticed(url: str, key: str, clear: bool) -> None:
-    """This machine is no network."""
+    """Loopback is not a network."""
     settings = OpenAISettings(embedding_url=url, embedding_model="m", embedding_key=key)
     assert any("encryption" in each for each in settings.warnings(chosen=True)) is clear
 
@@ -356,18 +356,18 @@ def minilm() -> MiniLM:
 @pytest.mark.process
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_tokens_are_estimated_at_no_fewer_than_a_tokenizer_counts(text: str, minilm: MiniLM) -> None:
-    """That of MiniLM, whose vocabulary is English: other scripts fall into letters and parts of letters."""
+    """MiniLM's vocabulary is English: other scripts are split into letters and parts of letters."""
     assert estimated_tokens(text) >= minilm.count_tokens(text)
 
 
 def test_a_chunk_of_english_fits_the_default_window() -> None:
-    """Chunks of 1,100 characters stay whole at 512 tokens."""
+    """Chunks of 1,100 characters fit 512 tokens."""
     assert estimated_tokens(TEXTS["english"][:1100]) <= OpenAISettings().embedding_max_tokens
 
 
 @given(st.text(max_size=400), st.integers(3, 100))
 def test_a_cut_text_is_a_beginning_within_the_window(text: str, most: int) -> None:
-    """Of any script; a single sign is never cut."""
+    """For any script; a single character is never cut."""
     kept = cut(text, most)
     assert text.startswith(kept)
     assert estimated_tokens(kept) <= most or len(kept) == 1
@@ -394,7 +394,7 @@ def test_what_is_no_vectors_is_a_bad_answer(data: str, words: str) -> None:
 
 @pytest.mark.parametrize("indices", [(None, 1), (0, None), (0, 0), (1, 2), (-1, 0)])
 def test_an_index_is_told_of_all_or_of_none(indices: tuple[int | None, ...]) -> None:
-    """Otherwise nobody knows whose vector is whose."""
+    """Otherwise the order of the vectors is unknown."""
     data = [{"embedding": [1.0], "index": index} for index in indices]
     with pytest.raises(BadAnswer, match="index"):
         vectors_of(json.dumps({"data": data}).encode(), count=2, dimensions=0)
@@ -402,7 +402,7 @@ def test_an_index_is_told_of_all_or_of_none(indices: tuple[int | None, ...]) -> 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_vectors_or_a_bad_answer(body: bytes) -> None:
-    """Nothing else is raised."""
+    """No other exception is raised."""
     with pytest.raises(BadAnswer):
         vectors_of(body, count=2, dimensions=0)
     assert isinstance(words_of(body, ""), str)

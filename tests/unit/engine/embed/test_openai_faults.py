@@ -1,4 +1,4 @@
-"""The embedder behind an endpoint that answers wrongly, late, too much or not at all."""
+"""The OpenAI embedder with an endpoint that answers wrongly, late, too much or not at all."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_an_endpoint_that_breaks_is_told_and_asked_again(
 
 
 async def dripping(request: web.Request, _asked: Json) -> web.StreamResponse:
-    """A byte now and then, so that the connection is never silent for long."""
+    """Send single bytes without end, so that the connection is never silent for long."""
     response = web.StreamResponse()
     await response.prepare(request)
     while True:
@@ -128,7 +128,7 @@ async def dripping(request: web.Request, _asked: Json) -> web.StreamResponse:
 def test_an_endpoint_that_hangs_is_given_up_in_time(
     served: EmbeddingEndpoint, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the total time, however little comes meanwhile; questions then are not asked for a while."""
+    """The total time counts, even if bytes arrive; queries are then refused for a while."""
     advance = advance_new_loops(monkeypatch)
 
     async def late(request: web.Request, asked: Json) -> web.StreamResponse:
@@ -200,7 +200,7 @@ def test_threads_may_share_it(served: EmbeddingEndpoint) -> None:
 def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture, status: int, words: str
 ) -> None:
-    """As by models that cut it off themselves; its neighbours in the batch are whole, and the log says it."""
+    """Some models truncate by themselves; here the batch's other texts stay whole, with a log warning."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = longer_than(300, status, words)
@@ -215,7 +215,7 @@ def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
 def test_a_text_that_the_model_makes_nothing_of_is_embedded_by_its_beginning(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where a number overflows within the model; its neighbours are whole."""
+    """This happens if a number overflows in the model; the other texts stay whole."""
     whole = HashEmbedder().embed
 
     def overflowing(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -235,7 +235,7 @@ def test_a_text_that_the_model_makes_nothing_of_is_embedded_by_its_beginning(
 
 @pytest.mark.parametrize("fault", [half, cut_off])
 def test_a_text_is_not_cut_for_a_fault_that_passes(served: EmbeddingEndpoint, fault: Any) -> None:
-    """A pooled connection that the endpoint closed meanwhile is no fault at all."""
+    """A pooled connection that the endpoint has closed meanwhile is not an error."""
     turns = iter([True])
 
     async def once(request: web.Request, asked: Json) -> web.StreamResponse | None:

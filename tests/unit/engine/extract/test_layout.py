@@ -1,4 +1,4 @@
-"""Lines that were recognized, in the order in which people read them."""
+"""The reading order of recognized lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def line(text: str, left: float, row: float, *, width: float = 400, certainty: f
 
 
 def column(name: str, left: float, rows: range, width: float = 400) -> list[Line]:
-    """Running text: the last line is short, the others end where the words do."""
+    """A column of running text: the last line is short, the others have ragged ends."""
     return [
         line(
             f"{name}{row}", left + 3 * (row % 2), row, width=60 if row == rows[-1] else width - 9 * (row % 3)

@@ -1,4 +1,4 @@
-"""Pages as pictures: whatever a page says of its size, and however its pictures are packed."""
+"""Rendering of pages, for any stated size and any encoding of pictures."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_page_of_no_sound_size_is_bounded(box: bytes, width: int, height: int)
 
 
 def test_pages_are_drawn_no_finer_than_they_are_read() -> None:
-    """200 dots an inch; as fine as their picture; never more than the recognizer takes."""
+    """At 200 dpi, or at the resolution of the picture, up to the recognizer's limit."""
     assert scale(300, 400, 0) == pytest.approx(200 / 72)
     assert scale(100, 140, 10) == 10
     assert math.isclose(scale(595, 842, 20) * 842, LONGEST_SIDE)

@@ -1,4 +1,4 @@
-"""JPG and PNG: the words that a picture shows, and bounds on what one may cost."""
+"""JPG and PNG: the words in a picture, and limits of its cost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt:
 
 
 def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models come in the package."""
+    """The models are part of the package."""
 
     def fetched(*_: object) -> None:
         raise AssertionError("fetched")
@@ -86,7 +86,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_tall_picture_is_read_in_pieces() -> None:
-    """Each row once, however small it would be on one page."""
+    """Each row is read once, although the whole would be scaled too small."""
     rows = [f"Row {number} of a long screenshot" for number in range(70)]
     tall = drawn((500, 3000), *((20, 20 + 41 * number, row) for number, row in enumerate(rows)))
     assert [line for line in text(saved(tall)).split("\n") if line] == rows
@@ -102,13 +102,13 @@ def test_a_picture_of_any_shape_is_read_or_passed_over() -> None:
 
 
 def test_what_stands_beside_is_a_line_and_a_gap_is_a_paragraph() -> None:
-    """Another column is a line of its own; what Markdown would take for a heading is none."""
+    """Another column is a line of its own; text that looks like a Markdown heading is escaped."""
     page = drawn((900, 400), (20, 20, "Total"), (700, 20, "12.50 EUR"), (20, 300, "# thank you"))
     assert text(saved(page)) == "Total\n12.50 EUR\n\n\\# thank you"
 
 
 def test_columns_of_running_text_are_read_one_after_the_other() -> None:
-    """Between them is no more room than between two words of a wide line."""
+    """The gap between the columns is no wider than between two words of a wide line."""
     left = [
         "The quarry was opened by two",
         "brothers who had bought the",
@@ -129,9 +129,9 @@ def test_columns_of_running_text_are_read_one_after_the_other() -> None:
 
 
 def test_a_picture_is_turned_as_the_camera_says_and_lies_on_white() -> None:
-    """So that what a viewer shows is what is read."""
+    """The text read is the text that a viewer shows."""
     turned = Image.Exif()
-    turned[0x0112] = 6  # to be turned right by a quarter
+    turned[0x0112] = 6  # to be rotated right by 90 degrees
     assert "granite" in text(saved(SIGN.rotate(90, expand=True), "JPEG", exif=turned), JPG)
     clear = Image.new("RGBA", SIGN.size, (0, 0, 0, 0))
     ImageDraw.Draw(clear).text((30, 30), "clear as glass", fill=(0, 0, 0, 255), font=FONT)
@@ -145,7 +145,7 @@ def test_a_picture_that_lies_is_turned_before_it_is_read(degrees: int) -> None:
 
 
 def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silence() -> None:
-    """As in a mirror, which no turn mends; what is certain among them is chance."""
+    """Mirrored text, for example, where the few certain lines are chance."""
     extraction = read(saved(ImageOps.mirror(SIGN)), PNG)
     assert extraction.pages[0].text == ""
     assert extraction.remark is not None
@@ -153,7 +153,7 @@ def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silen
 
 
 def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end() -> None:
-    """In pieces: shrunk as a whole it would not be legible."""
+    """In pieces: scaled down as a whole it would not be legible."""
     wide = drawn((20_000, 200), (60, 60, "The granite quarry"), (19_500, 60, "at seven"))
     extraction = read(saved(wide), PNG)
     assert (extraction.pages[0].text, extraction.remark) == ("The granite quarry\n\nat seven", None)
@@ -175,7 +175,7 @@ async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
 
 
 def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
-    """A progressive JPG is held whole while it is decoded."""
+    """A progressive JPG is held in memory as a whole while it is decoded."""
     data = bytearray(saved(SIGN, "JPEG", progressive=True))
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
@@ -237,7 +237,7 @@ def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: 
 
 @pytest.mark.parametrize("mebibytes", [200, 600])
 async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path, mebibytes: int) -> None:
-    """The models too keep to the memory that the reader has."""
+    """The models too stay within the memory limit of the reader."""
     path = tmp_path / "x"
     path.write_bytes(saved(SIGN))
     with pytest.raises(ExtractionFailed, match=f"{mebibytes} MiB") as failed:

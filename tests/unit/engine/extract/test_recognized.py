@@ -1,4 +1,4 @@
-"""Which way up a picture is, by what is recognized in it; the real recognizer is tried with the pictures."""
+"""The orientation of a picture, from recognized lines; the pictures' tests have the real recognizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GUESSED = [line._replace(text="Thne gi ry", certainty=0.7) for line in LEVEL]
 STANDING = [Line("opens at seven", 0.99, 10, 10, 20, 90), Line("The granite quarry", 0.99, 30, 10, 40, 90)]
 GUESSED_STANDING = [line._replace(certainty=0.7) for line in STANDING]
 PICTURE: Pixels = np.zeros((100, 100, 3), dtype=np.uint8)
-PICTURE[0, 0] = 255  # the corner tells how often it was turned
+PICTURE[0, 0] = 255  # the corner shows the number of turns
 CORNERS = {(0, 0): 0, (-1, 0): 1, (-1, -1): 2, (0, -1): 3}
 
 
@@ -43,7 +43,10 @@ def test_a_picture_that_is_read_well_is_read_once() -> None:
 
 
 def test_a_picture_is_turned_as_its_lines_lie() -> None:
-    """What stands and is read well was turned to the left for it; what is not, to the wrong side."""
+    """Clear vertical lines mean a left turn, unclear ones a right turn.
+
+    Unclear level lines mean a turn by 180 degrees.
+    """
     for first, turned in ((STANDING, 1), (GUESSED_STANDING, 3), (GUESSED, 2)):
         recognize = Recognizer(first, LEVEL)
         assert upright_lines(PICTURE, whole, recognize) == [LEVEL]
@@ -51,7 +54,7 @@ def test_a_picture_is_turned_as_its_lines_lie() -> None:
 
 
 def test_a_picture_that_is_no_better_when_turned_is_left() -> None:
-    """Columns of another script, or what cannot be read at all: only a few lines are tried."""
+    """Columns of another script, or illegible text: only a few lines are tried."""
     for first in (GUESSED, GUESSED_STANDING):
         recognize = Recognizer(first, GUESSED)
         assert upright_lines(PICTURE, whole, recognize) == [first]
@@ -63,7 +66,7 @@ def test_all_pieces_are_turned_as_the_first_with_lines_tells() -> None:
         half = pixels.shape[0] // 2
         yield from (pixels[:half], pixels[half:])
 
-    answers = [[], GUESSED, LEVEL, LEVEL, []]  # upper, lower, sample; upper and lower once it is turned
+    answers = [[], GUESSED, LEVEL, LEVEL, []]  # upper, lower, sample; then upper and lower after the turn
     assert upright_lines(PICTURE, halves, lambda _: answers.pop(0)) == [LEVEL, []]
     assert answers == []
 

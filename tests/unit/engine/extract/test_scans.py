@@ -1,4 +1,4 @@
-"""Pages of a PDF that are read by OCR: which ones, what comes of it, and bounds on what they may cost."""
+"""Pages of a PDF that are read by OCR: their selection, the results, and limits of their cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PDF = FORMATS["pdf"]
 LONG = " ".join(text_of_page(1, seed=7)[:3]).replace("(", "").replace(")", "")
 STAMP = "Exhibit 7"
 SLOW = pdf_of_sheets([Sheet(shown() * 200_000, (picture(drawn(["The granite quarry"])),))])
-"""A page that shows its picture 200,000 times: soon looked at, not drawn within minutes."""
+"""A page that draws its picture 200,000 times: quick to inspect, but minutes to draw."""
 MIXED = pdf_of_sheets(
     [
         Sheet(words(LONG)),
@@ -86,7 +86,7 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
 async def test_notes_on_a_scan_are_kept_beside_what_is_read_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long ones do not pass for the text of the page."""
+    """Long annotations do not count as text of the page."""
     sheet = scan(["The granite quarry"])
     note = b"/Annots [<< /Type /Annot /Subtype /Text /Rect [9 9 29 29] /Contents (%b) >>]" % LONG.encode()
     data = pdf_of_sheets([Sheet(sheet.content, sheet.named, sheet.entries + note), Sheet(words(LONG))])
@@ -105,7 +105,7 @@ def test_what_was_remarked_of_the_text_is_remarked_with_its_scans() -> None:
 
 @pytest.mark.requirement("N8")
 async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path) -> None:
-    """Of a page whose text is not what it shows, for example; a title is taken from the file all the same."""
+    """For pages whose text differs from their picture, for example; the title still comes from the file."""
     page = scan(["The granite quarry"], LONG)
     page = Sheet(page.content, [*page.named, b"<< /Title (Stones) >>"])
     lying = pdf_of_sheets([page], trailer=b"/Info 7 0 R")
@@ -130,7 +130,7 @@ def test_a_lone_line_on_a_page_is_seen() -> None:
 
 
 def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
-    """Each by itself; of one that cannot be read the number is given."""
+    """Each page by itself; illegible pages are listed by number."""
     lines = ["The granite quarry opens at seven", "on every second Monday in summer"]
     upright = drawn(lines, (700, 400))
     sheets = [
@@ -183,14 +183,14 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(
 async def test_time_in_which_a_report_waits_is_no_time_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job whose database is away for longer than a page may take is not failed for it."""
+    """A job whose database is away for longer than a page's time limit does not fail."""
     (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
 
     limits, advance = Limits(wall_seconds=ANSWER_SECONDS), advance_loop(monkeypatch)
 
     async def away(_page: Progress) -> None:
         advance(limits.wall_seconds + 1)
-        for _ in range(3):  # turns of the loop, in which a time-out would come
+        for _ in range(3):  # turns of the loop in which a time-out would fire
             await asyncio.sleep(0)
 
     extraction = await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_progress=away)
@@ -204,7 +204,7 @@ async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
-    """What half of the pages say is kept, and reported with the pages that are missing and why."""
+    """Text on at least half of the pages is kept, and the missing pages are reported with the reason."""
     data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"]), Sheet(words(LONG))])
     kept = await read(tmp_path / "x", data, Limits(ocr_pages=1))
     assert kept.method == "text_extraction"

@@ -1,8 +1,7 @@
-"""The contract of an index: its tests run on those in a base, PostgreSQL's in each of the ways in which it
-finds chunks, and on those far away.
+"""Tests of the index contract, run on the embedded index, PostgreSQL's and remote ones.
 
-Rows that only search share a base: they are subtests of one test. Rows of the analyser and of the parser of
-queries, which all indexes share, run on the embedded index.
+PostgreSQL's runs in each of its ways to find chunks. Rows that only search share a base: they are subtests of
+one test. Rows of the analyser and of the query parser, which all indexes share, run on the embedded index.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ KINDS = (
 
 @pytest.fixture
 async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
-    """An empty base with the embedded index."""
     async with opened(tmp_path / "kb.db") as base:
         yield base
 
@@ -39,7 +37,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
 async def base(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Base]:
-    """An empty base whose searches one of the indexes answers."""
+    """An empty base with one of the indexes."""
     store, _, way = request.param.partition(" ")
     place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
     if way:

@@ -1,4 +1,4 @@
-"""The words of a question are looked up while its vector is made; what changes meanwhile counts."""
+"""The words of a query are looked up while its vector is computed, and changes meanwhile count."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_change_counts_in_each_mode_and_selection(
 
 
 async def compare(base: Base, change: Change, query: Query) -> None:
-    """The answer of a search during which the base changes is that of a search afterwards."""
+    """Check that a search during which the base changes gives the results of a search afterwards."""
 
     async def vector() -> Vector:
         await change(base)
@@ -136,7 +136,7 @@ async def test_what_the_vector_raises_is_raised_and_the_store_goes_on(base: Base
 
 
 class TestSqlite:
-    """How often words are looked up, and when."""
+    """The number and the time of word lookups."""
 
     @pytest.fixture
     async def base(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
@@ -218,7 +218,7 @@ class TestSqlite:
 
 
 async def late_vector(base: Base, lookups: list[str]) -> Vector:
-    """One that takes long enough for a lookup to begin before it."""
+    """Return a vector that takes long enough for a lookup to begin first."""
     for _ in range(5):
         await base.store.read(documents.find, 1)
     lookups.append("vector")

@@ -1,4 +1,4 @@
-"""The words of chunks and questions are those that FTS5 finds, and so are their scores."""
+"""The words of chunks and queries, and their scores, equal those of FTS5."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_question_of_many_words_is_bounded() -> None:
 
 @pytest.mark.process
 def test_every_cjk_character_is_a_token_of_its_own_or_none() -> None:
-    """What the pairs rest on: after the tokenizer it is the same character still, in its plain form."""
+    """Pairs of characters depend on this: the tokenizer only converts the character to its plain form."""
     characters = filter(CJK_CHARACTER.match, map(chr, range(0x2E80, 0x40000)))
     for character in characters:
         (found,) = ANALYSER.chunks("", [(None, character)])
@@ -59,7 +59,7 @@ def test_a_word_of_megabytes_is_bounded() -> None:
 def test_scores_are_those_of_fts5(
     documents: list[tuple[str, str, str]], query: str, data: st.DataObject
 ) -> None:
-    """But for the weight of a word, which in FTS5 falls to nothing; removed rows count in neither."""
+    """The weight of a word differs, as it can fall to nothing in FTS5; removed rows count in neither."""
     db = apsw.Connection(":memory:")
     db.execute(
         "CREATE VIRTUAL TABLE words USING fts5 (title, heading, text, content = '', contentless_delete = 1, "

@@ -1,4 +1,4 @@
-"""With the packaged model a score means the same in a base of one passage, of forty and of ten thousand."""
+"""With the packaged model a score means the same in a base of one chunk, of forty and of ten thousand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model() -> MiniLM:
 def answered(
     model: MiniLM, passage: Passage, size: int, question: str, mode: m.Mode = "hybrid"
 ) -> tuple[list[Ranked], bool]:
-    """The passage is chunk 1, among others that are about something else in words and in meaning."""
+    """Search with the passage as chunk 1, among chunks with other words and another meaning."""
     vectors = np.random.default_rng(0).normal(size=(size, model.dimensions)).astype(np.float32)
     vectors[0] = model.embed([in_context(passage, lambda _text: True)])[0]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Filters are part of the query: what passes them is ranked as if nothing else existed."""
+"""Filters are part of the query: the ranking ignores everything outside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stores import START, Base, Place, axis, between, new_note, op
 
 @pytest.fixture
 async def base(base: Base) -> Base:
-    """Four documents that differ in everything, an hour apart."""
+    """Four documents that differ in every property, an hour apart."""
     manual: dict[str, Any] = {"metadata": {"source_type": "manual"}}
     await base.note("x 1", title="1", tags=["a", "b"], **manual, source_path="/docs/1")
     base.clock.move(hours=1)
@@ -94,7 +94,7 @@ async def test_a_change_of_tags_shows_in_the_next_search(base: Base) -> None:
 
 
 async def test_one_document_in_a_hundred_is_found_however_bad_its_score(place: Place) -> None:
-    """All others fit better, and are filtered out before the ranking rather than after."""
+    """All others match better, and are filtered out before the ranking rather than after."""
     async with opened(place) as base:
         for number in range(100):
             tags = ["rare"] if number == 57 else ["common"]

@@ -1,4 +1,4 @@
-"""An index without access to the store follows it through outages, losses and deaths: it answers right."""
+"""An index without access to the store follows it through outages, losses and crashes."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ async def refusal(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def notes(base: Base, count: int) -> None:
-    """Documents 1 to `count`, of two chunks."""
+    """Add documents 1 to `count`, of two chunks each."""
     for number in range(count):
         await base.note(f"apple {number}", "pear", dedup_scope=str(number))
 
 
 async def found(base: Base, text: str = "apple", **filters: Any) -> list[int]:
-    """The documents, ascending; one that is found twice stands there twice."""
+    """Return the ids of the documents found, ascending, with one entry for each hit."""
     return sorted(result.document.id for result in (await base.find(text, top=100, **filters)).results)
 
 
 async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base) -> None:
-    """By the search that comes next: it waits for the index."""
+    """The next search waits for the index."""
     document = await base.note("apple", tags=["a"])
     assert await found(base, tags=["a"]) == [document.id]
     await base.store.once(None, documents.add_tags, document.id, ["b"], None)
@@ -108,7 +108,7 @@ async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base
 async def test_an_outage_delays_writes_and_refuses_searches(
     base: Base, server: FarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never is an older state searched; when the index is back everything is there, once."""
+    """An older state is never searched; when the index is back it has every document once."""
     await base.note("apple")
     server.out_of_service = True
     await notes(base, 5)
@@ -128,7 +128,7 @@ async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, ser
 
 
 async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> None:
-    """Also when it breaks while it is built; until then no search is answered from the half."""
+    """Also if it breaks during the rebuild; until the end no search uses the incomplete index."""
     await notes(base, 7)
     assert await found(base) == list(range(1, 8))
     await server.lose_everything()
@@ -138,7 +138,7 @@ async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> Non
 
 
 async def test_searches_during_a_loss_answer_all_or_nothing(base: Base, server: FarServer) -> None:
-    """Never from a half: each is answered once the index is whole again, or refused."""
+    """Each search gets all results once the index is complete again, or is refused."""
     await notes(base, 7)
     assert await found(base) == list(range(1, 8))
 
@@ -176,7 +176,7 @@ async def test_what_was_committed_before_a_death_is_applied_after_it(
 async def test_changes_by_engines_without_the_index_are_not_overlooked(
     place: Place, server: FarServer
 ) -> None:
-    """The index is built again: nobody noted what they were."""
+    """The index is rebuilt, because the changes were not recorded."""
     async with followed(place, server) as base:
         await notes(base, 2)
         assert await found(base) == [1, 2]
@@ -222,7 +222,7 @@ async def test_applying_again_changes_nothing_and_the_overtaken_are_left_out(ser
 async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
     tmp_path: Path, server: FarServer, seed: int
 ) -> None:
-    """The same chunks with the same scores and totals, whatever happens to the index meanwhile."""
+    """The same chunks with the same scores and totals, across outages and losses of the index."""
     chance = random.Random(seed)
     async with followed(tmp_path / "kb.db", server) as base:
         for number in range(40):
@@ -258,7 +258,7 @@ async def change(base: Base, chance: random.Random, number: int) -> None:
 
 
 async def in_the_base(base: Base, query: Query) -> Found:
-    """What the index answers that lies in the base, and is not asked while there is another."""
+    """Return the results of the embedded index, which is not used while there is a remote one."""
     store = base.store
     assert isinstance(store, SqliteStore)
     follower, store._follower = store._follower, None

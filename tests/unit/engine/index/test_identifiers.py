@@ -1,4 +1,4 @@
-"""Identifiers are found as a whole, and words whatever form their letters have, in every index."""
+"""Identifiers are found as a whole, and words in any form of their letters, in every index."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FORMS = [
 
 
 async def test_the_form_of_a_letter_does_not_matter(embedded: Base) -> None:
-    """In neither of the two, in a text of a known language or of none."""
+    """Neither in the query nor in the text, with a known language or without."""
     for written, sought in FORMS:
         for query, text, language in ((sought, written, None), (written, sought, "de")):
             note = new_note(text, title="-", dedup_scope=str(language))
@@ -97,5 +97,5 @@ def test_no_text_is_refused_and_no_token_is_an_identifier(text: str) -> None:
     "text", ["a." * 100_000, "-" * 200_000, "_a" * 100_000, "a+" * 100_000, "#" * 9 + "a" * 99_999]
 )
 def test_giants_are_read_in_time(text: str) -> None:
-    """The expression never goes back: 200,000 characters take milliseconds."""
+    """The expression never backtracks: 200,000 characters take milliseconds."""
     assert len(identifiers(text)) <= len(text)

@@ -41,7 +41,7 @@ async def test_inflected_forms_are_found_in_a_mixed_base(embedded: Base, subtest
 async def test_a_word_as_it_stands_is_found_in_any_language(
     embedded: Base, subtests: pytest.Subtests
 ) -> None:
-    """Also in a document of before, whose language is not known."""
+    """Also in a document of an earlier version, whose language is unknown."""
     for one, text in TEXTS.items():
         await add(embedded, one, text)
         await add(embedded, None, text)
@@ -55,7 +55,7 @@ async def test_a_word_as_it_stands_is_found_in_any_language(
 @pytest.mark.parametrize("query", ["ışık", "Işık"])
 @pytest.mark.parametrize("text", ["Işık yıldızdan gelir.", "Bu ışık yıldızdan gelir."])
 def test_a_capital_i_is_that_of_turkish_too(text: str, query: str) -> None:
-    """To the tokenizer it is an i in lower case, whatever the language."""
+    """The tokenizer lowers it to an i in every language."""
     analyser = Analyser()
     (word,) = analyser.words_of(query, ["tr"])
     (chunk,) = analyser.chunks("", [(None, text)], "tr")

@@ -1,4 +1,4 @@
-"""Search agrees with the formula written down a second time, for any documents, query and filter."""
+"""Search agrees with a second implementation of the formula, for any documents, query and filter."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ K1, B = 1.2, 0.75
 
 
 class Model:
-    """All chunks with their words, and the textbook's BM25 over them."""
+    """All chunks with their words, scored with textbook BM25."""
 
     def __init__(self, documents: list[tuple[list[str], set[str]]]) -> None:
         self.chunks = [(text.split(), tags, meaning(text)) for texts, tags in documents for text in texts]
         self.average = sum(len(words) + 1 for words, _, _ in self.chunks) / len(self.chunks)
 
     def bm25(self, words: list[str], query: str) -> float:
-        """The title has one word, which no query asks for."""
+        """The length includes the title's one word, which no query has."""
         total = 0.0
         for word, count in Counter(words).items():
             if word in query.split():

@@ -1,4 +1,4 @@
-"""Scores: what they are made of, how they order, and what a search says of them."""
+"""Scores: their parts, their order, and the explanation by a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kb_engine.store.repository import search
 from tests.support.stores import SCORING, Base, axis, between, new_file, prepared
 
 APPLE_OF_TWO = math.log(103 / 1.5)
-"""The weight of a word in one of two chunks."""
+"""Weight of a word that one of two chunks has."""
 
 
 def explained(result: m.SearchResult) -> m.Explanation:
@@ -50,7 +50,7 @@ async def test_in_mode_fts_the_words_alone_count(base: Base) -> None:
 
 
 async def test_in_mode_vector_the_meaning_alone_counts(base: Base) -> None:
-    """The words have no say, and what points away scores nothing rather than less."""
+    """The words are ignored, and a negative cosine scores 0."""
     await base.note("apple", vectors=[-axis(0)], title="away")
     await base.note("pear", vectors=[between(0, 1, 0.6)], title="near")
     found = await base.find("apple", "vector", vector=axis(0), explain=True)
@@ -77,7 +77,7 @@ async def test_a_score_does_not_depend_on_the_other_results(base: Base) -> None:
 
 
 async def test_scores_lie_between_0_and_1(base: Base) -> None:
-    """Also where single precision gives a cosine above 1."""
+    """Also if single precision gives a cosine above 1."""
     await base.note("apple " * 200, title="apple", vectors=[axis(0) * 1.0001])
     for mode in ("hybrid", "fts", "vector"):
         (result,) = (await base.find("apple apple", mode, vector=axis(0))).results
@@ -95,7 +95,7 @@ async def test_what_holds_all_words_scores_alike_in_a_base_of_any_size(base: Bas
 
 
 async def test_a_word_that_is_nowhere_is_missed_in_what_is_found(base: Base) -> None:
-    """It counts in what the query asks for, so that a part of the words is not taken for all of them."""
+    """It counts in the query's total weight, so that a partial match is not scored as a full one."""
     await base.note("the capital", title="-")
     (whole,) = (await base.find("capital")).results
     (part,) = (await base.find("what is the capital of Mongolia")).results
@@ -172,14 +172,14 @@ async def test_the_total_does_not_depend_on_how_many_are_asked_for(base: Base) -
 
 
 async def test_a_good_answer_is_not_weak(base: Base) -> None:
-    """The floor itself is good enough; no answer is weak."""
+    """A score equal to the floor is not weak; an empty result is."""
     await base.note("n", vectors=[between(0, 1, 0.3)])
     assert not (await base.find("", "vector", vector=axis(0))).weak
     assert (await base.find("nothing")).weak
 
 
 async def test_the_floor_of_a_good_answer_rises_with_the_passages_that_may_answer(base: Base) -> None:
-    """Filters leave fewer, and of few the best is less likely to be near by chance."""
+    """Filters leave fewer chunks, of which the best is less likely to be near by chance."""
     await base.note("n", vectors=[between(0, 1, 0.25)], tags=["few"])
     for number in range(40):
         await base.note(f"far {number}", vectors=[-axis(0)])
@@ -198,7 +198,7 @@ async def test_words_alone_have_a_floor_whatever_their_share(base: Base) -> None
 
 
 async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
-    """There every bm25 is small, so that the score alone would call a good answer weak."""
+    """Every BM25 score is small there, so that the score alone would mark a good result as weak."""
     await base.note("n", vectors=[between(0, 1, 0.5)])
     found = await base.find("other words", "hybrid", vector=axis(0))
     assert found.results[0].score < SCORING.floor

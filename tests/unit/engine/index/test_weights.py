@@ -1,4 +1,4 @@
-"""What words weigh: rare ones more, function words little, and a query means the same in every base."""
+"""Weights of words: rare words high, function words low, and the same for a query in every base."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_function_words_weigh_little_however_rare_they_are(size: int) -> None:
 
 
 def test_a_query_of_function_words_alone_is_covered_by_nothing() -> None:
-    """Its own words are less than one word that is nowhere."""
+    """Its words together weigh less than one unknown word."""
     terms = Analyser().terms_of("what is it about")
     weights = weigh(terms, [1, 1, 1, 1], 1)
     assert weights.reach == pytest.approx(math.log((2 + BACKGROUND) / 0.5))

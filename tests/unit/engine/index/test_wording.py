@@ -1,4 +1,4 @@
-"""Phrases and exclusions: what passes is found however deep it lies, in whatever index."""
+"""Phrases and exclusions: matches are found at any rank, in every index."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kb_contracts.semantics.query import Wording
 from kb_engine.store.wording import FIRST, MOST
 from tests.support.stores import Base, axis, between, meaning, new_note, prepared
 
-pytestmark = pytest.mark.process  # most make a base of seven hundred passages, in each index
+pytestmark = pytest.mark.process  # most create a base of 700 chunks, in each index
 
 MODES = ("fts", "vector", "hybrid")
 DEEP = 700
-"""Passages that every ranking prefers, more than are looked at first."""
+"""Number of chunks that every ranking prefers, more than the first look covers."""
 
 
 def ranked(text: str, mode: str, **changes: Any) -> dict[str, Any]:
@@ -26,14 +26,14 @@ def ranked(text: str, mode: str, **changes: Any) -> dict[str, Any]:
 
 @cache
 def near(count: int) -> list[NDArray[np.float32]]:
-    """Vectors around that of the query, none of them as far from it as the one of what is wanted."""
+    """Vectors around the query's, all nearer to it than the vector of the wanted chunk."""
     around = [meaning(str(number)) for number in range(10 * count)]
     return [vector for vector in around if vector[0] > 0.2][:count]
 
 
 @pytest.fixture
 async def deep(base: Base) -> Base:
-    """Many passages of the words of a phrase, near to the query; the one that holds it is far, and long."""
+    """Many chunks near the query with the words of a phrase; the one with the phrase is far, and long."""
     assert FIRST < DEEP < MOST
     texts = [f"peer reset connection {number}" for number in range(DEEP)]
     await base.note(*texts, title="preferred", vectors=near(DEEP))
@@ -63,7 +63,7 @@ async def test_a_word_that_nearly_all_hold_is_excluded(deep: Base, subtests: pyt
 
 
 async def test_what_was_not_all_looked_at_is_no_exact_total(deep: Base) -> None:
-    """Enough passed at once, so that the rest was left alone."""
+    """Enough chunks passed at once, so the rest was not checked."""
     wording = Wording(["reset connection"])
     found = await deep.find(**ranked("reset connection", "fts", wording=wording, top=1))
     assert 1 <= found.total < DEEP
@@ -71,7 +71,7 @@ async def test_what_was_not_all_looked_at_is_no_exact_total(deep: Base) -> None:
 
 
 async def test_in_a_small_base_the_total_is_exact(base: Base, subtests: pytest.Subtests) -> None:
-    """Whatever the index makes of the words: here one of them is spelled otherwise."""
+    """For any words of the index: here one word is spelled differently."""
     await base.note("a connection reset", "connection ﬁrst, then a reset", title="1", vectors=[axis(0)] * 2)
     await base.note("a connection ﬁrst", title="2", vectors=[axis(0)])
     for mode in MODES:
@@ -108,8 +108,10 @@ async def test_a_phrase_is_found_under_filters(deep: Base) -> None:
 
 
 async def test_words_are_required_in_the_form_that_they_have_in_their_language(base: Base) -> None:
-    """German stems, pairs of Chinese characters, and an identifier with another sign in it, among so many
-    others that the index has to narrow."""
+    """German stems, pairs of Chinese characters, and an identifier with another separator.
+
+    There are enough other chunks that the index has to narrow the search.
+    """
     texts = [f"Häuser und Gärten {number} 学习机器 chars max" for number in range(FIRST + 50)]
     await german(base, *texts, title="preferred", vectors=near(len(texts)))
     await german(base, f"Gärten und Häuser {'im Norden ' * 200}", title="de", vectors=[axis(1)])

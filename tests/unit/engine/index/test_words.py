@@ -1,4 +1,4 @@
-"""Search by words: any language, any input, and a bound on the work of frequent words."""
+"""Keyword search: any language, any input, and a limit of the work for frequent words."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_every_word_counts_however_frequent(tmp_path: Path) -> None:
         assert best.bm25 == pytest.approx(sum(weights), rel=1e-4)
 
 
-# --- frequent words, of which a search on PostgreSQL looks up some
+# --- frequent words, only some of which a search on PostgreSQL looks up
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def store() -> AsyncIterator[Base]:
 
 @pytest.fixture
 async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
-    """Forty chunks hold `the`, thirty `tree`, one `apple`; the budget is ten chunks."""
+    """Forty chunks have `the`, thirty `tree`, one `apple`; the budget is ten chunks."""
     for number in range(40):
         text = "the tree" if number < 30 else "the lake"
         text += " apple apple" if number == 3 else ""
@@ -141,7 +141,7 @@ async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> N
 
 @pytest.mark.process
 async def test_a_frequent_word_counts_where_the_filters_leave_few(frequent: Base) -> None:
-    """Those few are scored by every word that they hold."""
+    """A few chunks are scored by every word in them."""
     assert [result.document.id for result in (await frequent.find("tree", tags=["few"])).results] == [6]
     found = await frequent.find("apple tree lake", tags=["few"])
     assert {result.document.id for result in found.results} == {6, 36}
@@ -170,7 +170,7 @@ async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
 async def test_what_is_remembered_of_words_follows_the_base(
     store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A count is taken again when the base has changed, and forgotten before it takes too much room."""
+    """A count is refreshed when the base has changed, and dropped before the cache grows too large."""
     monkeypatch.setattr(words, "CACHED_FROM", 1)
     monkeypatch.setattr(words, "CACHE_SIZE", 3)
     remembering = store.store._words

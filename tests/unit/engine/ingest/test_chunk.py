@@ -1,4 +1,4 @@
-"""Chunks: offsets that hold, headings, pages, tokens, and time in proportion to the text."""
+"""Chunks: correct offsets, headings, pages, tokens, and linear time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=80).map("".jo
 
 
 def made(*pages: str, mime_type: str = MARKDOWN) -> Extraction:
-    """What extraction would give for these pages, numbered if there is more than one."""
+    """An extraction of these pages, numbered if there are several."""
     numbered = [Page(n if len(pages) > 1 else None, text) for n, text in enumerate(pages, start=1)]
     return Extraction(numbered, None, "text_extraction", mime_type)
 
@@ -42,8 +42,9 @@ def chunked(extraction: Extraction, **options: Any) -> list[Chunk]:
 def test_every_offset_points_at_its_text(
     pages: list[str], mime_type: str, capacity: int, max_tokens: int
 ) -> None:
-    """In order, never blank, on one page, within capacity and tokens; nothing is doubled, nor lost but the
-    rules of tables.
+    """Chunks are in order, never blank, on one page, within capacity and tokens.
+
+    No text is repeated, and only the rules of tables are lost.
     """
     extraction = made(*pages, mime_type=mime_type)
     chunks = chunked(extraction, capacity=capacity, count_tokens=len, max_tokens=max_tokens)
@@ -115,7 +116,7 @@ def test_a_mark_in_a_fence_is_no_heading() -> None:
 
 
 def test_a_heading_is_never_alone_before_its_text() -> None:
-    """It goes with what follows, which it may make a tenth longer than the capacity."""
+    """It joins the text after it, and may exceed the capacity by a tenth."""
     long = "word " * 39 + "end"
     chunks = chunked(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
     assert [each.text.splitlines()[0] for each in chunks] == ["# Title", "## Part"]
@@ -131,7 +132,7 @@ ROWS = "".join(f"| {number} | Customer {number} | {3 * number} | {5 * number} |\
 
 
 def test_a_passage_within_a_table_has_the_names_of_its_columns_in_its_heading() -> None:
-    """Also where the table ends in it, and not where the names stand in it, or behind the table."""
+    """Also in the chunk where the table ends, but not in the chunk with the names, or after the table."""
     after = "word " * 30
     chunks = chunked(made(f"# Accounts\n\n{ACCOUNTS}{ROWS}\n{after}\n\n## More\n\n{after}"), capacity=200)
     headings = [each.heading for each in chunks]
@@ -196,7 +197,7 @@ def test_plain_text_has_no_tables() -> None:
 
 
 def test_the_rule_of_a_table_is_no_passage_of_its_own() -> None:
-    """It goes with what stands beside it, or is left out."""
+    """It is joined to its neighbours, or left out."""
     header = " | ".join(f"Result number {column}" for column in range(40))
     row = " | ".join(f"{column} mmol" for column in range(40))
     for columns in (12, 40, 400):
@@ -214,7 +215,7 @@ def test_a_part_of_a_table_leaves_room_for_the_names_of_its_columns() -> None:
 
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 def test_prose_fills_its_chunks(mime_type: str) -> None:
-    """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
+    """Sentences stay whole, and no chunk is short because of the way the text is processed."""
     text = "The quick brown fox jumps over the lazy dog. " * 4000
     chunks = chunked(made(text, mime_type=mime_type))
     assert all(each.text.endswith(".") for each in chunks)
@@ -222,7 +223,7 @@ def test_prose_fills_its_chunks(mime_type: str) -> None:
 
 
 def test_a_chunk_over_the_tokens_is_cut_further() -> None:
-    """As with Chinese, where a character is a token; what fits is left alone."""
+    """In Chinese, for example, each character is a token; chunks that fit are unchanged."""
     chinese = "天地玄黄宇宙洪荒。" * 100
     chunks = chunked(
         made(f"{'plain words ' * 20}\n\n{chinese}"), count_tokens=words_or_characters, max_tokens=100
@@ -264,7 +265,7 @@ LARGE: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 @pytest.mark.parametrize("kind", LARGE)
 def test_no_text_takes_more_than_its_share_of_time(kind: str, mime_type: str) -> None:
-    """Eight times the text takes about eight times as long, and never the sixty-four of a square."""
+    """Eight times the text takes about eight times as long; quadratic time would take 64 times."""
     small, large = (made(LARGE[kind](n), mime_type=mime_type) for n in (2_500, 20_000))
     chunked(small)
     assert least_seconds(large) < 30 * least_seconds(small) + 0.1

@@ -1,4 +1,4 @@
-"""What is kept of failed jobs: bounded in age and size, and gone when an upload needs the room."""
+"""Retention of failed jobs: limits of age and size, and removal if an upload needs the room."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> N
 
 
 async def failed(parts: Parts, *names: str) -> list[str]:
-    """As `unreadable`; then nothing is worked on any more."""
+    """Like `unreadable`; then stop the workers."""
     ids = await unreadable(parts, *names)
     await parts.workers.stop()
     return ids
 
 
 async def unreadable(parts: Parts, *names: str) -> list[str]:
-    """The ids of jobs whose files cannot be read."""
+    """Submit files that cannot be read; return the ids of their jobs."""
     ids = []
     for name in names:
         ids.append(await parts.accept_file(name, b"\xff\xff\xff"))
@@ -82,7 +82,7 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
 
 
 async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> None:
-    """It is said, rather than tried in vain."""
+    """A retry is refused, because it could not succeed."""
     (job_id,) = await failed(parts, "a.txt")
     parts.spool.path(job_id).unlink()
     keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 30), parts.spool.folder)
@@ -93,7 +93,7 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
 
 
 async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> None:
-    """Where nothing but versions and removed documents has files; what stands keeps its own."""
+    """Only versions and removed documents lose their files; current documents keep theirs."""
     async with parts_in(tmp_path, bounds=Bounds(originals=True)) as parts:
         (failure,) = await unreadable(parts, "a.txt")
         for number in range(2):

@@ -1,4 +1,4 @@
-"""Nobody waits for somebody else's file: which job ends first, told by its order and not by a clock."""
+"""Lanes keep jobs from waiting for other callers' files; tested by the order of ends, without a clock."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> 
 
 @pytest.mark.process
 async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
-    """Its lane is another one once its pages are known; its attempt is the first one still."""
+    """Its lane changes once its pages are known; the attempt stays its first."""
     scanned = await parts.accept_file("scan.pdf", SCAN)
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
@@ -82,13 +82,13 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
 
 @pytest.mark.process
 async def test_readers_together_keep_to_their_memory(parts: Parts, tmp_path: Path) -> None:
-    """There is room for one reader of pictures, whatever the number of places."""
+    """The memory allows one picture reader at a time, for any number of workers."""
     pipeline = Pipeline(parts.encoder, Limits(), memory=MemoryBudget(OCR_MEMORY))
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
     most = 0
 
     async def progress(_step: str, _done: int, _total: int) -> None:
-        """Nobody looks."""
+        """Ignore the progress."""
 
     async def watch() -> None:
         nonlocal most
@@ -112,7 +112,7 @@ async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
             what="the second of its files",
         )
         other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
-        assert (await parts.ended(other)).status == "failed"  # which takes no thread that embeds
+        assert (await parts.ended(other)).status == "failed"  # takes no embedding thread
         assert [(await parts.job(job_id)).status for job_id in held] == [
             "running",
             "running",

@@ -1,4 +1,4 @@
-"""From a text to its vectors: on every thread, in order, and no more of them than somebody wants."""
+"""From a text to its vectors: on every thread, in order, and no further than requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "\n\n".join(f"{number} {'granite quarry ' * 60}" for number in range(PASS
 
 
 class Together(TestEmbedder):
-    """Answers nobody before two calls are under way, and the second of them first."""
+    """Returns no result before two calls run, and the second call's result first."""
 
     def __init__(self) -> None:
         super().__init__()

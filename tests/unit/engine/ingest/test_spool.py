@@ -1,4 +1,4 @@
-"""The spool: what is whole stays, what is not goes."""
+"""The spool: complete files stay, incomplete ones are removed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_sweep_leaves_a_file_whose_job_is_being_accepted(spool: FolderSp
         assert await spool.sweep(nothing) == 0
 
     async def needed() -> set[str]:
-        await receive(spool, "late")  # arrives, and is accepted, after the folder was read
+        await receive(spool, "late")  # arrives and is accepted after the folder was listed
         return {"early"}
 
     assert await spool.sweep(needed) == 0

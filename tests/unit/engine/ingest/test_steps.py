@@ -1,4 +1,4 @@
-"""How far a job says that it is."""
+"""The progress of a job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_pages_read_by_ocr_are_the_steps_of_their_job() -> None:
 
 
 async def test_the_pages_of_a_text_are_done_when_they_have_their_vectors() -> None:
-    """They are known before their text is, so that the job moves while it is read."""
+    """The pages are known before their text, so that progress moves during the extraction."""
     assert await steps_of(0, 10, text_pages=5) == [
         ("Extracting text", 0, 1),
         ("Extracting text", 1, 8),
@@ -58,7 +58,7 @@ async def test_the_pages_of_a_text_are_done_when_they_have_their_vectors() -> No
 @pytest.mark.parametrize("text_pages", [0, 1, 400])
 @pytest.mark.parametrize(("pages", "passages"), [(0, 0), (0, 9), (1, 0), (3, 400), (400, 3)])
 async def test_progress_never_falls(pages: int, passages: int, text_pages: int) -> None:
-    text_pages = max(pages, text_pages) if text_pages else 0  # those by OCR are among them
+    text_pages = max(pages, text_pages) if text_pages else 0  # pages read by OCR are among them
     shares = [done / total for _, done, total in await steps_of(pages, passages, text_pages)]
     assert shares == sorted(shares)
     assert shares[-1] < 1

@@ -1,4 +1,4 @@
-"""Whose turn it is: the order of work as a state machine, without threads and without a store."""
+"""Turns: the order of work as a state machine, without threads or a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def order(turns: Turns[str]) -> list[str]:
 
 
 def test_one_caller_is_served_in_the_order_of_asking() -> None:
-    """There is nobody to be fair to."""
     turns: Turns[str] = Turns()
     for number in range(3):
         turns.add("ann", f"a{number}")
@@ -38,13 +37,13 @@ def test_who_comes_late_stands_behind_one_piece_of_the_others() -> None:
 
 
 def test_who_brings_one_piece_after_the_other_gets_every_second_turn() -> None:
-    """Although it never has anything waiting when its piece has just been served, and two others have."""
+    """Its queue is empty whenever its job has just been served; the other caller has two jobs queued."""
     turns: Turns[str] = Turns()
     for job in ("a-one", "b", "a-two"):
         turns.add(job[0], job)
     in_hand, served = turns.next(), []
     for _ in range(40):
-        following = turns.next()  # the thread is free before the last job has brought its next slice
+        following = turns.next()  # the thread is free before the last job brings its next slice
         turns.add(in_hand[0], in_hand)
         served.append(following)
         in_hand = following
@@ -112,5 +111,5 @@ def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int
 def test_short_notes_have_a_lane_of_their_own(
     kind: Literal["note", "file", "update"], size: int, lane: str
 ) -> None:
-    """A file has not, however small: two hundred of them come at once."""
+    """Files never have that lane, because two hundred may arrive at once."""
     assert lane_of(kind, size) == lane

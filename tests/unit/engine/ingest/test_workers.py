@@ -1,4 +1,4 @@
-"""The workers: jobs are taken, done once, stopped, failed, and leave nothing in the spool."""
+"""The workers: jobs are leased, done once, stopped or failed, and leave nothing in the spool."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
 
 @pytest.mark.process
 async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: Parts) -> None:
-    """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
+    """The job names the page being read; once the cancellation is answered, no reader runs."""
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
     job_id = await parts.accept_file("a.pdf", data)
     job = await eventually_async(
@@ -85,7 +85,7 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
 
 
 async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
-    """As when the database was away and another engine freed it: what was begun first is given up."""
+    """An outage of the database lets another engine free the job; its first attempt is given up."""
     async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.hold()
         await parts.store.write(jobs.release)
@@ -120,11 +120,11 @@ async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.M
     await parts.cancel(job_id)
     go_on.set()
     await parts.done("basalt")
-    assert len(counted) == 2  # the one passage in hand, and the next job's
+    assert len(counted) == 2  # the chunk in hand, and the next job's
 
 
 async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:
-    """Its lease is void, so nothing of it is stored."""
+    """Its lease is void, so no result is stored."""
     job_id = await parts.hold()
     await parts.store.once(None, jobs.cancel, job_id)
     parts.embedder.release.set()
@@ -193,7 +193,7 @@ class Vanishing(SqliteStore):
 
 
 class Full(SqliteStore):
-    """A store on a full disk, which cannot even say that a job has failed, twice."""
+    """A store on a full disk, which twice cannot even record that a job has failed."""
 
     refusals = 2
 
@@ -222,7 +222,7 @@ async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
 
 
 async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
-    parts.embedder.failures = 20  # each attempt is followed by one with a plain text
+    parts.embedder.failures = 20  # each attempt is followed by a probe with plain text
     job_id = await parts.accept("granite")
     assert (await parts.ended(job_id)).status == "completed"
     assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
@@ -238,7 +238,7 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     assert isinstance(job, m.Job)
     parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
-    assert parts.pauses  # it did not fail
+    assert parts.pauses  # the job waited instead of failing
     document, text = await parts.store.read(documents.note, note_id)
     assert (document.title, text, document.version) == ("copper mine", "copper mine", 2)
 
@@ -303,7 +303,7 @@ async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: 
 async def test_a_text_that_the_embedder_never_takes_fails_its_job(
     parts: Parts, error: type[Exception], pauses: int, why: str
 ) -> None:
-    """At once where it is refused: waiting would not help, and the embedder is not out of order."""
+    """If the text is refused, at once: waiting would not help, and the embedder works."""
     parts.embedder.poison, parts.embedder.error = "basalt", error
     job = await parts.done("granite and basalt")
     assert job.error is not None
@@ -349,7 +349,7 @@ class Reads:
 
 
 async def test_an_ended_job_is_answered_at_once() -> None:
-    """Nobody has to announce it."""
+    """No announcement is needed."""
     assert (await JobEnds().wait("j", 30, Reads("failed"))).status == "failed"
 
 
@@ -391,7 +391,7 @@ async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
 
 
 async def test_who_goes_away_is_forgotten() -> None:
-    """Nothing is kept of a poll that was cut off."""
+    """A cancelled poll leaves nothing behind."""
     ends, reads = JobEnds(), Reads("running")
     waiting = asyncio.create_task(ends.wait("j", 30, reads))
     await reads.asked.wait()

@@ -1,4 +1,4 @@
-"""A reranking endpoint, and rerankers that ask it."""
+"""A reranking endpoint, and rerankers that use it."""
 
 from __future__ import annotations
 

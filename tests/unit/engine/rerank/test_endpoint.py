@@ -1,4 +1,4 @@
-"""The reranker behind an endpoint: what it asks, what it makes of answers, and of none."""
+"""The reranker with an endpoint: its requests, responses, and missing responses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class Clock:
 async def asking(
     served: RerankEndpoint, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[EndpointReranker]:
-    """A reranker that asks this endpoint."""
     reranker = EndpointReranker(
         RerankSettings(**{"url": served.url, "timeout": 60.0, **settings}), clock=clock or Clock()
     )
@@ -145,7 +144,7 @@ async def test_logits_become_relevances(served: RerankEndpoint) -> None:
     ],
 )
 async def test_what_is_no_answer_fails_in_words(served: RerankEndpoint, fault: Fault, words: str) -> None:
-    """Without an address, and the next one is taken again."""
+    """The message has no address, and the next request is sent again."""
     clock = Clock()
     async with asking(served, clock=clock) as reranker:
         served.fault = fault
@@ -161,7 +160,7 @@ async def test_what_is_no_answer_fails_in_words(served: RerankEndpoint, fault: F
 async def test_one_that_hangs_is_given_up_in_time_and_left_alone(
     served: RerankEndpoint, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the time for all, however little comes meanwhile; the next searches do not wait."""
+    """The total time counts, even if bytes arrive; the next searches do not wait."""
     clock, advance = Clock(), advance_loop(monkeypatch)
 
     async def late(request: web.Request) -> web.StreamResponse:
@@ -218,7 +217,7 @@ async def test_one_that_is_not_there_fails_at_once() -> None:
 async def test_why_it_failed_stands_in_the_log(
     served: RerankEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the address, and nothing of question or passages."""
+    """The log has the address, but neither query nor texts."""
     served.fault = answering(b"granite", 500)
     with caplog.at_level(logging.WARNING, "kb_engine.rerank"):
         async with asking(served) as reranker:

@@ -1,4 +1,4 @@
-"""The settings of the reranker: none without a URL, refused by name where they cannot be used."""
+"""Settings of the reranker: off without a URL, and refused by name if unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a base in use has all that was acknowledged before it was begun, and nothing less is restored."""
+"""A backup of a base in use has all that was acknowledged before it began, and a restore is complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.stores import new_note, opened, prepared
 
 
 class Home:
-    """A data folder as the engine has it."""
+    """A data folder in the engine's layout."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Home:
 
 
 class Writers:
-    """Notes and files that are sent one after the other until the end; `acknowledged` says when each was."""
+    """Sends notes and files in succession until the end; `acknowledged` has the time of each."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -80,7 +80,7 @@ class Writers:
 
 
 def titles(url: str) -> set[str]:
-    """Of all documents, once no job waits any more."""
+    """Return the titles of all documents, once the queue is empty."""
     with EngineClient(url, API_KEY) as client:
         eventually(
             lambda: client.call(GET_STATUS).queue,
@@ -96,7 +96,7 @@ def titles(url: str) -> set[str]:
 
 @pytest.mark.process
 def test_copies_of_a_base_that_is_written_have_all_that_was_acknowledged_before(tmp_path: Path) -> None:
-    """Documents, and uploads whose jobs wait; each is found in the base that is made of the copy."""
+    """Documents, and uploads with queued jobs, are all in the restored base."""
     home = Home(tmp_path / "home")
     begun: list[float] = []
     with engine(home.path) as url, Writers(url) as writers:
@@ -183,7 +183,7 @@ async def test_what_cannot_be_copied_leaves_nothing(
 
 
 def with_files(home: Home) -> None:
-    """Two documents of files, one of which is in the trash, and one of a note."""
+    """Create two documents of files, one of them in the trash, and one of a note."""
     with engine(home.path) as url, EngineClient(url, API_KEY) as client:
         for text in ("granite", "basalt"):
             client.send_file(f"{text}.txt", BytesIO(text.encode()), m.FileFields())
@@ -241,7 +241,7 @@ async def test_a_damaged_copy_is_not_restored(tmp_path: Path, name: str, why: st
 
 
 async def test_nothing_is_restored_over_a_base(tmp_path: Path) -> None:
-    """Nor beside a log that SQLite would take for the new base's."""
+    """Nor beside a log that SQLite would apply to the new base."""
     home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
     await filled(home)
     home.back_up(tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""Collections: described, counted, named, and the ids that belong to them."""
+"""Collections: descriptions, counts, names and ids."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ async def listed(base: Base) -> list[tuple[str, str, int]]:
     ]
 
 
-# --- those that nobody has described --------------------------------------------------------------
+# --- without a description ------------------------------------------------------------------------
 
 
 async def test_what_carries_a_tag_of_the_kind_is_a_collection(base: Base) -> None:
-    """In the order of code points; the prefix alone names nothing, and other tags are none."""
+    """In the order of code points; the prefix alone names no collection, and other tags are ignored."""
     await base.note("1", tags=["collection:b", "collection:a", "x"])
     await base.note("2", "3", tags=["collection:a", "collection:"])
     await base.note("4", tags=["collection:Ä", "collection:Z", "collections", "collection"])
@@ -46,7 +46,7 @@ async def test_what_carries_a_tag_of_the_kind_is_a_collection(base: Base) -> Non
 
 
 async def test_a_collection_adds_up_its_documents(base: Base) -> None:
-    """Chunks, tokens, the first creation and the last change; a document without a text counts as none."""
+    """Chunks, tokens, first creation and last change; a document without text counts as empty."""
     first = await base.note("a b c", "d", tags=["collection:guides"])
     base.clock.move(hours=1)
     job = new_note("empty", tags=["collection:guides"])
@@ -84,7 +84,7 @@ async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
         assert (await refused(asked)).code == "collection_not_found"
 
 
-# --- those that somebody has described ------------------------------------------------------------
+# --- with a description ---------------------------------------------------------------------------
 
 
 async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
@@ -132,7 +132,7 @@ async def test_the_same_words_again_are_no_change(base: Base) -> None:
 
 
 async def test_a_described_collection_outlives_its_documents(base: Base) -> None:
-    """Whether they are deleted one by one or all at once; it goes when descriptions are to go too."""
+    """Deleted singly or all at once; the collection goes if descriptions are cleared too."""
     await put(base, ID, "guides", description="d")
     note = await base.note("1", tags=["collection:guides", "collection:stones"])
     await base.store.once(None, documents.delete, note.id)
@@ -171,7 +171,7 @@ async def test_names_and_ids_belong_together(base: Base, id_: str, name: str, na
 
 
 async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
-    """The id that a described name would have had of itself is nobody's."""
+    """A described collection's default id belongs to no collection."""
     await put(base, ID, "guides")
     await base.note("1", tags=["collection:guides", "collection:stones"])
     stones = r.collection_id("stones")
@@ -205,11 +205,11 @@ async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
     assert (
         await refused(base.store.once(key("k2"), collections.put, GUIDES, first))
     ).code == "collection_exists"
-    assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request has spent no key
+    assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request uses up no key
 
 
 def plan(tmp_path: Path, sql: str, values: Sequence[str]) -> list[str]:
-    """How SQLite would run a statement."""
+    """Return SQLite's plan for a statement."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
         migrate(db, path)
@@ -227,7 +227,7 @@ def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> 
 
 
 def test_names_are_found_from_one_to_the_next(tmp_path: Path) -> None:
-    """A collection costs one look, however many documents are in it."""
+    """Each collection costs one lookup, for any number of documents."""
     steps = plan(tmp_path, collections.NAMES, ("a", "b", "b"))
     assert all("COVERING INDEX document_tags_by_tag" in step for step in steps if "document_tags" in step)
     assert not any(step.startswith("SCAN document_tags") for step in steps)

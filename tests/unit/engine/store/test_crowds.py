@@ -1,6 +1,6 @@
-"""Many at once: nobody sees half a document, and of those who want the same one gets it.
+"""Concurrent work: no partial document is visible, and of several requests for the same thing one succeeds.
 
-On SQLite they are callers of one engine, on PostgreSQL those of two.
+On SQLite the callers share one engine, on PostgreSQL they use two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def engines(base: Base, place: Place) -> AsyncIterator[Engines]:
 
 
 async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: Base) -> None:
-    """Each search sees whole documents: as many chunks of one as it has."""
+    """Each search sees whole documents, with all of their chunks."""
     texts = ["common one ", "common two ", "common three "]
 
     async def writer(number: int) -> None:
@@ -87,7 +87,7 @@ async def test_many_submissions_under_one_key_are_one_job(engines: Engines) -> N
 
 
 async def test_a_change_that_comes_twice_at_once_under_one_key_is_done_once(engines: Engines) -> None:
-    """The second does not meet the version that the first has raised."""
+    """The second request does not fail because of the version that the first has raised."""
     document = await engines[0].note("a")
     asked = [base.store.once(key(), documents.add_tags, document.id, ["t"], 1) for base in engines]
     first, second = await asyncio.gather(*asked)

@@ -140,7 +140,7 @@ async def test_documents_are_sorted_both_ways_with_ties_by_id(base: Base) -> Non
 
 
 async def test_tags_keep_the_order_in_which_they_were_added(base: Base) -> None:
-    """Whoever has to tell which of two came last can."""
+    """Callers can see which of two tags came last."""
     document = await base.note("a", tags=["z", "b"])
     changed = await base.store.once(None, documents.add_tags, document.id, ["c", "a"], None)
     assert changed.tags == ["z", "b", "c", "a"]
@@ -192,7 +192,7 @@ async def test_tags_are_counted_and_listed_by_prefix(base: Base) -> None:
 
 @pytest.mark.parametrize("prefix", ["\ud7ff", "\U0010ffff", "a\U0010ffff", "z"])
 async def test_a_prefix_at_the_edge_of_unicode_matches_itself(base: Base, prefix: str) -> None:
-    """The next prefix in order is none that cannot be written."""
+    """The end of the range is always a valid string."""
     await base.note("a", tags=[prefix + "x", "other"])
     assert [one.tag for one in (await base.store.read(documents.tag_page, prefix, 10, 0)).tags] == [
         prefix + "x"
@@ -259,7 +259,7 @@ async def test_ids_are_never_given_twice(base: Base) -> None:
 
 
 async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_ones(base: Base) -> None:
-    """A job taken before cannot commit after."""
+    """A job leased before cannot commit afterwards."""
     await base.note("a", "b", size_bytes=5)
     await base.file("c", size_bytes=6)
     running = await base.lease(new_note("d"))
@@ -364,7 +364,7 @@ async def test_what_differs_is_another_document(base: Base, other: object) -> No
 
 
 async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> None:
-    """Whoever forces it wants it read in that way; whoever does not takes either."""
+    """A forced job wants OCR; an unforced one accepts either."""
     plain, forced = new_file("same"), new_file("same", force_ocr=True)
     first = await base.ingest(plain, prepared("words", extraction_method="text_extraction"))
     assert await base.store.read(sources.duplicate_of, forced) is None
@@ -383,7 +383,7 @@ async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
 
 
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
-    """Or the submission would vanish into another collection."""
+    """Otherwise the submission would vanish into another collection."""
     scope: dict[str, Any] = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
     moved = await base.note("same", **scope)
     await base.store.once(None, documents.remove_tag, moved.id, "collection:a", None)
@@ -403,7 +403,7 @@ async def test_a_document_taken_out_of_a_second_collection_is_the_duplicate_in_t
 
 
 async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> None:
-    """So that its work can be spared."""
+    """The worker can then skip the job's work."""
     document = await base.note("same")
     assert await base.store.read(sources.duplicate_of, new_note("same")) == document.id
     assert await base.store.read(sources.duplicate_of, new_note("same", dedup_scope="x")) is None
@@ -433,7 +433,7 @@ async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(bas
 
 
 async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
-    """Its lease is void: its tags do not come to the standing document."""
+    """Its lease is void, so its tags are not added to the existing document."""
     document = await base.note("same")
     leased = await base.lease(new_note("same", tags=["late"]))
     await base.store.once(None, jobs.cancel, leased.job.id)
@@ -462,7 +462,7 @@ async def test_a_preparation_that_does_not_fit_stores_nothing(base: Base) -> Non
 
 
 async def test_vectors_of_another_length_are_refused_whole(base: Base) -> None:
-    """The index and the rows never part ways. On PostgreSQL another engine may have bound the base."""
+    """Index and rows stay consistent. On PostgreSQL another engine may have set the base's embedder."""
     leased = await base.lease(new_note("a"))
     made = prepared("a")
     broken = dataclasses.replace(made, vectors=made.vectors[:, :3])

@@ -1,4 +1,4 @@
-"""A transaction happens whole or not at all: over crashes, full disks, cancelled callers and crowds."""
+"""A transaction is atomic across crashes, full disks, cancelled callers and concurrency."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def base(tmp_path: Path) -> AsyncIterator[Base]:
 
 
 async def indexed(store: SqliteStore) -> tuple[int, int]:
-    """How many chunks the base and the index know."""
+    """Return the number of chunks in the base and in the index."""
     rows = await store._readers.run(lambda db: db.execute("SELECT count(*) FROM chunks").get)
     return rows, store._index.state.size
 
@@ -114,7 +114,7 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
 
 
 async def bound_pages(base: Base, spare_pages: int = 0) -> None:
-    """No more pages than there are, and a few."""
+    """Limit the file to its current pages and a few more."""
 
     def bound(db: apsw.Connection) -> None:
         db.pragma("max_page_count", db.pragma("page_count") + spare_pages)
@@ -164,7 +164,7 @@ async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
     ],
 )
 def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str | None) -> None:
-    """A quota shows itself as a failed write. A disk that cannot be read is not called full."""
+    """A quota appears as a failed write. An unreadable disk is not reported as full."""
     failure = apsw.exception_for(code)
     assert isinstance(failure, apsw.Error)
     error = engine_error(failure)
@@ -174,7 +174,7 @@ def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str 
 async def test_the_log_is_moved_into_the_base_as_it_grows(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between transactions, so that it starts again from its beginning."""
+    """Between transactions, so that it restarts from its beginning."""
     monkeypatch.setattr(store, "CHECKPOINT_PAGES", 50)
     log = base.path.with_name("kb.db-wal")
     for number in range(60):
@@ -182,7 +182,7 @@ async def test_the_log_is_moved_into_the_base_as_it_grows(
     assert log.stat().st_size < base.path.stat().st_size / 2
 
 
-# --- a disk that is really full: a small file system of its own
+# --- a full disk that is real: a small file system of its own
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 async def fill_with_notes(base: Base) -> list[int]:
     added: list[int] = []
-    with suppress(EngineError):  # that it is full is for `expect_full` to say
+    with suppress(EngineError):  # `expect_full` checks that the disk is full
         while True:
             added.append((await base.note(*CHUNKS, dedup_scope=f"{len(added)}")).id)
     return added
@@ -234,7 +234,7 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
 
 @pytest.mark.process
 async def test_versions_and_trash_make_room_first(disk: Path) -> None:
-    """A base that has any takes nearly as much as one that has none."""
+    """A base with versions takes nearly as many notes as one without."""
     counts = []
     for removed in (0, 6):
         async with opened(disk / "kb.db") as base:
@@ -260,7 +260,7 @@ async def test_a_waiting_job_can_be_cancelled_on_a_full_disk(disk: Path) -> None
 
 
 async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Path) -> None:
-    """Stopping and starting the engine is what people try first."""
+    """People first try to restart the engine."""
     async with opened(disk / "kb.db") as base:
         document = await base.note(*CHUNKS)
         fill(disk)
@@ -276,7 +276,7 @@ async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Pa
 
 @asynccontextmanager
 async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
-    """What is asked for inside waits for the thread that writes until the end; one item a commit."""
+    """Hold the writer thread until the end of the block; yield a list with one item for each commit."""
     commits: list[None] = []
     free = threading.Event()
 
@@ -295,7 +295,7 @@ async def one_transaction(base: Base) -> AsyncIterator[list[None]]:
 
 
 async def begun(*calls: Awaitable[object]) -> list[asyncio.Future[object]]:
-    """The calls, each of which waits for the thread by now."""
+    """Return the calls as futures, which now wait for the thread."""
     futures: list[asyncio.Future[object]] = [asyncio.ensure_future(call) for call in calls]
     await asyncio.sleep(0)
     return futures
@@ -349,7 +349,7 @@ async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(
 async def test_a_write_fails_where_the_base_cannot_be_opened(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it can, the next one is done; none waits for ever."""
+    """Once it can, the next write succeeds; no write waits forever."""
 
     def locked(_path: Path) -> apsw.Connection:
         raise apsw.BusyError("locked")

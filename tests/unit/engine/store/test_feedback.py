@@ -1,4 +1,4 @@
-"""What voices say of documents, in both stores."""
+"""Votes on documents, in both stores."""
 
 from __future__ import annotations
 

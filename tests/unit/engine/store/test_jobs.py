@@ -1,4 +1,4 @@
-"""The durable queue: what is accepted is done once, in order, or ends with a reason."""
+"""The durable queue: accepted jobs are done once, in order, or end with a reason."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
 
 
 async def after_crashes(count: int, place: Place, folder: Path) -> Place:
-    """A base whose only job was taken by that many processes, each of which died over it."""
+    """Return a base whose only job was leased by `count` processes, each of which died."""
     async with opened(place) as base:
         await base.accept(new_note("a"))
     clock = TestClock()
@@ -160,7 +160,7 @@ async def after_crashes(count: int, place: Place, folder: Path) -> Place:
 
 @pytest.mark.parametrize("deaths", [2, 3, 7])
 async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
-    """They are not its fault; its text is still there, and it is done when an engine lives long enough."""
+    """The job is not to blame; its text is still there, and it is done when an engine lives long enough."""
     async with opened(await after_crashes(deaths, place, tmp_path)) as base:
         assert await base.store.write(jobs.release) == 1
         (job,) = (await base.store.read(jobs.page, None, 10, 0)).jobs
@@ -175,7 +175,7 @@ async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, dea
 async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
     place: Place, tmp_path: Path
 ) -> None:
-    """It rests, a little longer each time, and is taken again by itself."""
+    """It waits a little longer each time, and is then leased again by itself."""
     async with opened(await after_crashes(3, place, tmp_path)) as base:
         await base.store.write(jobs.release)
         assert await base.store.write(jobs.take, "too early") is None
@@ -266,7 +266,7 @@ async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
 
 
 async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
-    """The oldest failure first, with name and size; then neither text nor file is needed."""
+    """The oldest failure first, with name and size; once released, text and file are no longer needed."""
     note, file = new_note("a"), new_file("bb")
     for job in (note, file):
         await failed(base, job)
@@ -328,7 +328,7 @@ async def taking(base: Base, seconds: float, job: NewJob) -> None:
 
 
 async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -> None:
-    """By the size of the file, for each format; null where none was done yet."""
+    """By file size, for each format; null until a job of the format is done."""
     assert (await base.accept(new_file("x" * 10))).estimated_seconds is None
     await base.store.write(jobs.take, "first")
     await base.store.once(None, jobs.cancel, (await base.store.read(jobs.page, "running", 1, 0)).jobs[0].id)
@@ -340,7 +340,7 @@ async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -
 
 
 async def test_tiny_files_say_nothing_of_large_ones(base: Base) -> None:
-    """Their time is that of any job. From the first large one on, what a byte costs is known."""
+    """They take the time of any job. The first large file shows the cost of a byte."""
     for size, seconds in ((90, 0.6), (95, 0.7), (120, 0.9), (20, 0.5)):
         await taking(base, seconds, new_file(f"{size}", size_bytes=size))
     assert (await base.accept(new_file("t", size_bytes=100))).estimated_seconds == pytest.approx(0.7, abs=0.1)
@@ -357,7 +357,7 @@ async def test_tiny_files_say_nothing_of_large_ones(base: Base) -> None:
 
 
 async def test_sizes_that_are_alike_say_nothing_of_others(base: Base) -> None:
-    """What any job costs is not told from what a byte adds."""
+    """The fixed cost of a job cannot be told from the cost of a byte."""
     for number in range(3):
         await taking(base, 60, new_file(f"{number}", size_bytes=100_000 + number))
     for name, size, expected in (("s", 1_000, None), ("a", 50_000, 30), ("l", 900_000, None)):
@@ -367,7 +367,7 @@ async def test_sizes_that_are_alike_say_nothing_of_others(base: Base) -> None:
 
 
 async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
-    """And what runs, less what that has taken already; the list of jobs says the same."""
+    """Running jobs count too, less their time so far; the list of jobs has the same estimate."""
     for size, seconds in ((100, 2), (200, 3), (400, 5)):
         await taking(base, seconds, new_file(str(size), size_bytes=size))
     await base.lease(new_file("running", size_bytes=400))
@@ -384,7 +384,7 @@ async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
 
 
 async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
-    """The more, the further it is."""
+    """The more progress it has, the more its pace counts."""
     await taking(base, 2, new_file("a", size_bytes=100))
     leased = await base.lease(new_file("b", size_bytes=100))
     base.clock.move(seconds=1)
@@ -401,7 +401,7 @@ async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
         assert (await base.accept(new_note("b"))).estimated_seconds == pytest.approx(4)
 
 
-# --- whose turn it is: callers take turns, and short notes stand apart
+# --- turns: callers alternate, and short notes have their own lane
 
 
 async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
@@ -410,7 +410,7 @@ async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
 
 
 async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
-    """The titles of the next jobs; fewer where no more wait."""
+    """Lease up to `count` jobs; return their titles."""
     chosen = {"lanes": lanes} if lanes else {}
     leases = [
         await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)
@@ -426,7 +426,7 @@ async def test_who_comes_late_stands_behind_one_file_of_the_others(base: Base) -
 
 
 async def test_an_empty_queue_forgets_nobodys_turn(base: Base) -> None:
-    """Who has had many turns is not behind by as many when somebody else comes."""
+    """A caller who has had many turns does not owe them when another caller comes."""
     await queued(base, "ann", "a0", "a1", "a2", "a3")
     assert len(await taken(base, 4)) == 4
     await queued(base, "ben", "b0", "b1", "b2")
@@ -435,7 +435,7 @@ async def test_an_empty_queue_forgets_nobodys_turn(base: Base) -> None:
 
 
 async def test_short_notes_stand_in_a_lane_of_their_own(base: Base) -> None:
-    """A long note stands with the files, and a worker of one lane sees nothing of the other."""
+    """Long notes share the lane of files, and a worker of one lane sees only that lane."""
     await queued(base, "ann", "file")
     long = "x" * (SHORT_BYTES + 1)
     await base.accept(new_note(long, title="long note", caller="ann"))
@@ -452,7 +452,7 @@ async def test_a_caller_can_be_passed_over(base: Base) -> None:
 
 
 async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
-    """Its attempt does not count, its old lease is void, and it stands behind its caller's jobs there."""
+    """Its attempt does not count, its old lease is void, and it queues after its caller's jobs there."""
     await queued(base, "ann", "a0", "a1")
     for lane in ("long", "long"):
         leased = await base.store.write(jobs.take, "first", (lane,))
@@ -467,7 +467,7 @@ async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
 
 
 async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> None:
-    """What ran when it died comes first again, in its lane."""
+    """Jobs that ran at the crash come first again, in their lanes."""
     await queued(base, "ann", "a0", "a1", "a2")
     await queued(base, "ben", "b0", "b1")
     assert await taken(base, 3) == ["a0", "b0", "a1"]

@@ -1,4 +1,4 @@
-"""Passages that have lost their vectors: searches answer with the rest, and say so."""
+"""Chunks that have lost their vectors: searches use the other chunks, and report it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def filled(base: Base) -> None:
 async def test_a_search_without_lost_vectors_is_marked_incomplete(
     place: Place, monkeypatch: pytest.MonkeyPatch, restarted: bool, few: int
 ) -> None:
-    """Where its filters leave a passage that has lost it, and as long as that is there."""
+    """Only if a damaged chunk passes the filters, and as long as it exists."""
     monkeypatch.setattr(postgres_search, "FEW_CHUNKS", few)
     async with opened(place) as base:
         await filled(base)

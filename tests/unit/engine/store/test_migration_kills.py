@@ -1,8 +1,8 @@
-"""A kill in the middle of a migration, at each of its statements: the base opens, with everything in it.
+"""A kill during a migration, at each of its statements: the base opens complete.
 
-The process that migrates is a real one. It is killed with SIGKILL at its first statement, then at its second,
-and so on through every migration, until a kill comes too late. Whatever migration is added is tried too. The
-way from the first layout crosses all of them; a whole run begins at each of the others, too.
+The migrating process is a real one. It is killed with SIGKILL at its first statement, then at its second, and
+so on through every migration, until a kill comes too late. New migrations are covered too. The way from the
+first layout crosses all of them; a whole run begins at each of the others, too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CONTENT: list[tuple[str, Mapping[str, Any]]] = [
     ("job_texts", {"job_id": JOB["id"], "text": "waits"}),
     ("collections", COLLECTION),
 ]
-"""What is put into every layout, as far as it has the tables and the columns."""
+"""Content of every layout, as far as it has the tables and columns."""
 
 
 def fill_sqlite(path: Path, version: int) -> None:
@@ -103,7 +103,7 @@ async def fill_postgres(database: Database, version: int) -> None:
         await postgres.migrate(db, database.address, postgres.MIGRATIONS[:version])
         await set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
         await db.execute("UPDATE base SET chunks = 2, words = 10, last_document = 1, last_chunk = 2")
-        if version >= 6:  # from where on ids come from sequences
+        if version >= 6:  # ids come from sequences
             await db.execute("SELECT setval('document_ids', 1), setval('chunk_ids', 2)")
         for table, content in CONTENT:
             await insert(db, table, content)
@@ -127,9 +127,9 @@ async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
         await db.execute(to_dollar_params(sql), *columns.values())
 
 
-# Each is a process without threads that forks those that are killed, for starting one takes longest. That of
-# SQLite prints how many were killed; that of PostgreSQL takes databases from its input, each with the number
-# of statements to leave, and prints how its migration ended.
+# Each is a single-threaded process that forks the ones to kill, because starting a process takes longest. The
+# SQLite one prints the number of kills; the PostgreSQL one reads databases from its input, each with the
+# number of statements to complete, and prints how its migration ended.
 _SQLITE = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -193,7 +193,7 @@ for line in sys.stdin:
 
 
 async def expect_everything(place: Place, version: int) -> None:
-    """Documents, tags, words, vectors, and what the layout had beyond them; of no layout nothing."""
+    """Check documents, tags, words, vectors, and the further content of the layout; version 0 has none."""
     async with opened(place) as base:
         if not version:
             assert (await all_documents(base)).total == 0
@@ -224,7 +224,7 @@ async def expect_everything(place: Place, version: int) -> None:
 async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
     tmp_path: Path, version: int
 ) -> None:
-    """From every layout to today's; the last of these processes was not killed any more."""
+    """From every layout to the current one; the last process completed without a kill."""
     path = tmp_path / "kb.db"
     if version:
         fill_sqlite(path, version)

@@ -1,4 +1,4 @@
-"""A base of an earlier layout becomes one of today's with all that was in it."""
+"""A base of an earlier layout is migrated to the current one with all of its content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A base of the first layout: a note of two chunks, a file of one, a file of none."""
+    """A base of the first layout: a note of two chunks, a file of one, and an empty file."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
         migrate(db, path, MIGRATIONS[:1])
@@ -89,7 +89,7 @@ async def test_every_document_is_still_there_with_its_chunks_and_tags(old: Path)
 
 @pytest.mark.requirement("E29")
 async def test_everything_is_found_by_words_and_by_meaning(old: Path) -> None:
-    """Also by what the first layout could not find: a word in a Chinese sentence, and a title."""
+    """Also by words that the first layout could not find: a word in a Chinese sentence, and a title."""
     async with opened(old) as base:
         assert await base.titles("revalued pension") == ["Note"]
         assert await base.titles("中国") == ["File"]
@@ -102,7 +102,7 @@ async def test_everything_is_found_by_words_and_by_meaning(old: Path) -> None:
 
 
 async def test_collections_are_there_with_their_figures(old: Path) -> None:
-    """Tokens of chunks that nobody counted are estimated, four characters each; new ones are counted."""
+    """Tokens of old chunks are estimated at four characters each; those of new chunks are counted."""
     async with opened(old) as base:
         id_ = collection_id("memory")
         before = await base.store.read(collections.detail, id_)
@@ -195,7 +195,7 @@ async def test_a_new_base_has_the_layout_of_a_migrated_one(old: Path, tmp_path: 
 
 
 async def test_an_old_vector_that_is_damaged_is_left_out(old: Path) -> None:
-    """Vectors of another length than the embedder's would be read as nonsense."""
+    """Vectors of a length other than the embedder's would be misread."""
     with direct(old) as db:
         db.execute("UPDATE vectors SET vector = x'0000' WHERE chunk_id = 11")
     async with opened(old) as base:
@@ -212,7 +212,7 @@ def test_a_transaction_is_closed_however_it_ends(tmp_path: Path, then: Callable[
 
 
 async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path) -> None:
-    """Short notes in a lane of their own; what comes now stands behind them."""
+    """Short notes have their own lane; new jobs queue after them."""
     with direct(old) as db:
         migrate(db, old, MIGRATIONS[:4])
         db.executemany(
@@ -235,7 +235,7 @@ async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path)
 
 
 async def test_a_copy_of_the_earlier_layout_is_kept(old: Path) -> None:
-    """It is that base, whole, in place of an earlier one; a base of today's layout has none made."""
+    """The complete old base replaces an earlier copy; a base of the current layout gets no copy."""
     stale = old.with_name(f"{old.name}.layout-0")
     stale.touch()
     await visit(old)

@@ -1,4 +1,4 @@
-"""Whatever is done in whatever order, the store agrees with a model of a few dictionaries."""
+"""For any sequence of operations, the store agrees with a model of a few dictionaries."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class Modelled:
 
     @property
     def place(self) -> str:
-        """The collection, where there is one."""
+        """The collection, or the deduplication scope without one."""
         return next((tag for tag in reversed(self.tags) if tag.startswith("collection:")), self.scope)
 
 
 @dataclass
 class Model:
-    """What the store should know."""
+    """The expected content of the store."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     lines: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The place and path of the source of a job."""
+    """Place and path of each job's source."""
     documents: dict[int, Modelled] = field(default_factory=dict)
     updates: dict[str, tuple[int, str]] = field(default_factory=dict)
     last_id: int = 0
 
     def unfinished_updates(self, number: int) -> list[str]:
-        """The jobs that shall change a note yet, in the order of acceptance."""
+        """Return the unfinished updates of a note, in the order of acceptance."""
         return [
             job_id
             for job_id, (note, _) in self.updates.items()
@@ -71,7 +71,7 @@ class Model:
         ]
 
     def may_run(self, job_id: str) -> bool:
-        """Whether no earlier job of the same source, or update of the same note, is unfinished."""
+        """Return True if no earlier job of the same source, or update of the same note, is unfinished."""
         line = [
             each
             for each, source in self.lines.items()
@@ -82,7 +82,7 @@ class Model:
         return job_id not in self.updates or self.unfinished_updates(self.updates[job_id][0])[0] == job_id
 
     def commit(self, leased: LeasedJob) -> tuple[int, bool, str]:
-        """The document, whether it stood there with this text, and what became of the source."""
+        """Return the document, whether the text was a duplicate, and the outcome of the source."""
         job = leased.job
         self.jobs[job.id] = "completed"
         if job.document_id is not None:
@@ -142,7 +142,7 @@ class Model:
 
 
 def source_of(job: NewJob) -> tuple[str, str]:
-    """The place and the path of a job's source."""
+    """Return the place and the path of a job's source."""
     collections = [tag for tag in job.tags if tag.startswith("collection:")]
     return (collections or [job.dedup_scope])[-1], job.source_path or ""
 
@@ -250,7 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=accepted, number=st.integers(1, 4), text=TEXTS)
     def update(self, number: int, text: str) -> Any:
-        """A note shall have another text; the same once more is the same job."""
+        """Update the text of a note; repeating the last update joins its job."""
         patch, once = m.NotePatch(text=text), key(str(uuid4()))
         answer = self.ask(self.base.store.write(updates.accept, number, patch, once))
         if number not in self.model.documents:
@@ -298,7 +298,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class PostgresMachine(StoreMachine):
-    """The same on a database; fewer of them, for each step takes longer."""
+    """The same on a database, with fewer steps, because each takes longer."""
 
     kind = "postgres"
 

@@ -1,4 +1,4 @@
-"""Which bases open, and what is said of those that do not."""
+"""Opening of bases, and the errors of bases that do not open."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_another_embedder_is_refused_with_the_way_out(place: Place) -> Non
 
 
 async def test_a_base_takes_the_dimensions_of_its_first_vectors(place: Place) -> None:
-    """Where its embedder could not be asked; from then on they are its own, and the name is enough."""
+    """The embedder was unreachable before; afterwards the base has its dimensions, and its name suffices."""
     unknown = EmbedderIdentity("test", 0)
     async with opened(place, embedder=EmbedderIdentity("misspelt", 0)) as base:
         assert base.store.dimensions == 0
@@ -112,7 +112,7 @@ async def test_a_damaged_base_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [-1, 0, 1, len(MIGRATIONS)])
 async def test_a_base_of_another_program_is_refused_unchanged(tmp_path: Path, version: int) -> None:
-    """Some number their layouts too, and the number may be one of ours."""
+    """Other programs number their layouts too, and their number may be valid here."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
         db.execute("CREATE TABLE theirs (x)")
@@ -148,7 +148,7 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    """SQLite's words alone would tell nobody what to do."""
+    """SQLite's message alone would not say how to solve it."""
     (tmp_path / "kb.db").mkdir()
     with pytest.raises(BaseUnwritable, match="right to write"):
         await visit(tmp_path / "kb.db")
@@ -157,7 +157,7 @@ async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
 async def test_a_base_that_another_program_keeps_locked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may not know of our lock."""
+    """The other program may not know of the lock file."""
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 1)
     db = apsw.Connection(str(tmp_path / "kb.db"))
     db.execute("CREATE TABLE some (x); BEGIN EXCLUSIVE")
@@ -214,7 +214,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def owner(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that owns the base and has acknowledged jobs, which are in the log beside the base alone."""
+    """A process that owns the base and has acknowledged jobs, which are only in the write-ahead log."""
     command = [sys.executable, "-c", _OWNER, str(path), str(ACKNOWLEDGED)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -224,7 +224,7 @@ def owner(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def symbolic(path: Path) -> Path:
-    """Another name that leads to the same file, from another folder."""
+    """A symbolic link to the base, in another folder."""
     (path.parent / "elsewhere").mkdir()
     other = path.parent / "elsewhere" / "link.db"
     other.symlink_to(path)
@@ -232,13 +232,13 @@ def symbolic(path: Path) -> Path:
 
 
 def without_lock_file(path: Path) -> Path:
-    """The same name, after somebody has tidied up."""
+    """The same path, after the lock file was deleted."""
     path.with_name(path.name + ".lock").unlink()
     return path
 
 
 def renamed(path: Path) -> Path:
-    """The file has another name than it had when it was opened."""
+    """The file under a new name, changed after it was opened."""
     return path.rename(path.with_name("renamed.db"))
 
 
@@ -267,13 +267,13 @@ async def test_a_base_that_is_owned_is_refused_by_any_name(
     if other_name is hard_linked:
         other.unlink()
         other = path
-    assert await jobs_in(other) == ACKNOWLEDGED  # SQLite's log lies beside the file, not beside a link to it
+    assert await jobs_in(other) == ACKNOWLEDGED  # the log is beside the file, not beside a link to it
 
 
 async def test_a_base_with_two_names_is_refused_until_it_has_one(
     path: Path, owner: subprocess.Popen[str]
 ) -> None:
-    """What was acknowledged may lie in a log beside the other name: opened by this one, it would be lost."""
+    """Acknowledged changes may be in a log beside the other name, and would be lost."""
     owner.kill()
     owner.wait()
     other = hard_linked(path)
@@ -285,7 +285,7 @@ async def test_a_base_with_two_names_is_refused_until_it_has_one(
 
 
 async def test_an_empty_file_is_not_a_new_base(path: Path) -> None:
-    """What was in it may have been lost on the way; nobody is to find that out by an empty answer."""
+    """Its content may have been lost, which an empty search result would hide."""
     path.touch()
     with pytest.raises(NotABase, match="empty"):
         await jobs_in(path)

@@ -1,4 +1,4 @@
-"""Files that are kept: one of each content, as long as something was made of it, through every death."""
+"""Originals: one file for each content, kept as long as a document uses it, across crashes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEEPING = Bounds(originals=True)
 async def keeping(
     place: Place, folder: Path, clock: TestClock | None = None, bounds: Bounds = KEEPING
 ) -> AsyncIterator[Filled]:
-    """A base, and the spool that it takes files from."""
+    """A base and its spool."""
     (folder / "spool").mkdir(exist_ok=True, parents=True)
     async with opened(place, clock, bounds=bounds) as base:
         is_folder = isinstance(place, Path)
@@ -42,7 +42,7 @@ class Filled:
         self.spool = spool
 
     async def add(self, text: str, **changes: Any) -> m.Document:
-        """Send a file and have it taken in, as the API and a worker do."""
+        """Send a file and ingest it, as the API and a worker do."""
         job = new_file(text, **{"spool": f"job of {os.urandom(4).hex()}", **changes})
         assert job.spool is not None
         async with self.spool.receive(job.spool) as file:
@@ -56,7 +56,7 @@ class Filled:
         return b"".join([block async for block in self.base.store.original(digest(text))])
 
     async def kept(self, *texts: str) -> list[bool]:
-        """Which of these are kept; nothing else is, neither a row nor a file."""
+        """Return which of these are kept; also check that there is no other row or file."""
         found = []
         for text in texts:
             try:
@@ -183,7 +183,7 @@ async def test_a_death_leaves_what_was_committed(place: Place, tmp_path: Path) -
             copied = originals_of(left)
             copied.mkdir()
             os.link(originals_of(filled.base.path) / digest("granite"), copied / digest("granite"))
-            # Of a file whose row was not committed, and of one that was not whole yet.
+            # A file whose row was not committed, and an incomplete one.
             (copied / digest("basalt")).write_bytes(b"basalt")
             (copied / f"{digest('marble')}.new").write_bytes(b"mar")
     async with keeping(left or place, tmp_path / "again") as filled:
@@ -191,7 +191,7 @@ async def test_a_death_leaves_what_was_committed(place: Place, tmp_path: Path) -
 
 
 async def test_two_at_once_do_not_lose_the_file_of_one(place: Place, tmp_path: Path) -> None:
-    """One document goes while another of the same content comes."""
+    """One document is removed while another with the same content is added."""
     async with keeping(place, tmp_path) as filled:
         for number in range(10):
             old = await filled.add("granite", dedup_scope=f"old {number}")

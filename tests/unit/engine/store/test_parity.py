@@ -1,4 +1,4 @@
-"""One history on both stores: the same documents, totals, order and scores, to the fourth decimal."""
+"""The same history on both stores gives equal documents, totals and order, and nearly equal scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Pair = tuple[Base, Base]
 
 
 async def search(pair: Pair, text: str, mode: m.Mode, **changes: Any) -> None:
-    """Ask both, and hold the answers against each other."""
+    """Search both bases, and compare the results."""
     first, second = [
         await base.find(text, mode, vector=meaning(text), explain=True, **changes) for base in pair
     ]
@@ -39,7 +39,7 @@ async def search(pair: Pair, text: str, mode: m.Mode, **changes: Any) -> None:
 
 
 def told(found: Found) -> tuple[object, ...]:
-    """All but the numbers that may differ in their last digits."""
+    """Return the results without the numbers that may differ in their last digits."""
     ids = [(result.chunk.id, result.document.id, result.chunk.text, result.tags) for result in found.results]
     return found.total, found.weak, ids
 
@@ -58,7 +58,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def fill(pair: Pair, chance: random.Random, count: int) -> None:
-    """Notes and files with headings and tags; some are changed, some removed."""
+    """Add notes and files with headings and tags; change some, remove some."""
     for number in range(count):
         made = document(chance, f"title {chance.choice(WORDS)}")
         job = (new_note if number % 2 else new_file)(
@@ -98,7 +98,7 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
 
 
 async def test_a_word_of_thirty_thousand_letters_is_found(pair: Pair) -> None:
-    """It is longer than a row of an index may be."""
+    """It is longer than an index row may be."""
     word = "q" * 30_000
     for base in pair:
         await base.ingest(new_note("x"), prepared(f"{word} and more"))

@@ -1,4 +1,4 @@
-"""A database on a disk that is really full: a small file system of its own, as a tablespace."""
+"""A full disk for a database: its tablespace is on a small file system."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DISK = "40m"
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A disk of the server's user, who can reach it."""
+    """A disk that belongs to the server's user."""
     folder = Path(tempfile.mkdtemp(prefix="kb-disk-"))
     folder.chmod(0o755)
     with small_disk(folder / "small", DISK, owner=server().folder) as small:
@@ -36,7 +36,7 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture
 async def small(disk: Path) -> AsyncIterator[Database]:
-    """A database with its tables on that disk, which the server's log is not on."""
+    """A database with its tables on that disk; the server's log is elsewhere."""
     running = await asyncio.to_thread(server)
     await running.run(f"CREATE TABLESPACE small LOCATION '{disk}'")
     await running.run("CREATE DATABASE kb_small TEMPLATE kb_template TABLESPACE small")
@@ -47,7 +47,7 @@ async def small(disk: Path) -> AsyncIterator[Database]:
 
 
 def noise(number: int) -> str:
-    """A text that does not shrink when it is kept."""
+    """Return a text that does not compress."""
     return os.urandom(100_000).hex() + str(number)
 
 
@@ -56,9 +56,9 @@ Count = Callable[[str], Awaitable[int]]
 
 @pytest.fixture
 async def count(small: Database) -> AsyncIterator[Count]:
-    """Count the rows of a table by a connection that is there before the disk is full.
+    """Return a function that counts a table's rows, over a connection opened before the disk is full.
 
-    A new one may have to write a file of the catalogue first.
+    A new connection may first have to write a file of the catalogue.
     """
     db = await asyncpg.connect(small.url, server_settings={"search_path": SEARCH_PATH})
     try:
@@ -68,7 +68,7 @@ async def count(small: Database) -> AsyncIterator[Count]:
 
 
 async def fill_with_notes(base: Base, count: Count) -> int:
-    """Fill the disk; the number of documents for which there was room."""
+    """Fill the disk; return the number of documents that fitted."""
     with suppress(EngineError):
         for number in range(1_000):
             await base.note(noise(number))

@@ -1,4 +1,4 @@
-"""Many engines on one base: each job is somebody's for as long as that one lives, and then another's."""
+"""Several engines on one base: a job is an engine's as long as its lease is renewed, then another's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Two:
     other: Base
 
     async def uploaded(self) -> NewJob:
-        """A job to accept whose file is in the spool."""
+        """Return a job whose file is in the spool."""
         job = new_file("a")
         await self.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
         return job
@@ -69,7 +69,7 @@ async def test_a_job_in_hand_is_not_released_by_an_engine_that_starts(two: Two) 
 
 
 async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: Two) -> None:
-    """Whatever the first one still does is refused, and the document comes of the second alone."""
+    """Whatever the first engine still does is refused, and the document comes from the second alone."""
     first = await two.one.lease(new_note("a"))
     await two.lapse()
     assert await two.other.store.write(jobs.release) == 1
@@ -85,7 +85,7 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
 
 
 async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older one answers reads still. It changes nothing in a layout unknown to it; its jobs lapse."""
+    """The older engine still serves reads, but changes nothing in an unknown layout; its leases expire."""
     extra = "CREATE TABLE extra (x integer)"
     database = await new_database(empty=True)
     async with opened(database) as older:
@@ -119,7 +119,7 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
 
 @asynccontextmanager
 async def held_base(two: Two, *works: Awaitable[Any], waiting: int = 1) -> AsyncIterator[asyncio.Future[Any]]:
-    """Another holds the base until the block ends; so many of `works` have come to wait for it."""
+    """Hold the base's lock until the block ends; `waiting` of the `works` wait for it."""
     db = await connect(two.database.address)
     try:
         async with asyncio.timeout(ANSWER_SECONDS), db.transaction():
@@ -145,7 +145,7 @@ async def test_a_migration_waits_for_changes_in_flight(two: Two) -> None:
 
 
 async def test_a_change_that_waited_for_a_migration_is_refused(two: Two) -> None:
-    """It reads the layout again once it has the base."""
+    """It reads the layout's version again once it has the lock."""
     document = await two.one.note("a")
     change = two.one.store.once(None, documents.add_tags, document.id, ["t"], None)
     async with held_base(two, change) as waiting:
@@ -167,7 +167,7 @@ async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
 
 
 async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
-    """However long it takes; those of another engine do not."""
+    """The time does not matter; heartbeats of another engine do not renew the lease."""
     await two.one.lease(new_note("a"))
     await two.lapse()
     await two.one.store.beat()
@@ -181,7 +181,7 @@ async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
 async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asked the base just before the job was taken, and is answered just after."""
+    """The heartbeat reads the base just before the job is leased, and returns just after."""
     store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
     renew, take = postgres_store.renew, jobs.take
 
@@ -201,7 +201,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
     monkeypatch.setattr(jobs, "take", after_the_beat)
     async with asyncio.timeout(ANSWER_SECONDS):
         taking = asyncio.ensure_future(store.write(jobs.take, "L"))
-        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.sleep(0)  # lets it begin
         beating = asyncio.ensure_future(store.beat())
         assert await taking is not None
         taken.set()
@@ -212,10 +212,10 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
 
 
 async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
-    """Its worker is stopped before the store is."""
+    """Its worker is stopped before the store."""
     job = await two.one.accept(new_note("a"))
     taking = asyncio.ensure_future(two.one.store.write(jobs.take, "L"))
-    await asyncio.sleep(0)  # so that it has begun
+    await asyncio.sleep(0)  # lets it begin
     taking.cancel()
     await asyncio.wait([taking])
     await two.one.store.close()
@@ -284,13 +284,13 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
 async def test_what_is_committed_is_answered_although_its_connection_goes_before_it_is_given_back(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody would work on the job that was taken, and its lease would be renewed for ever."""
+    """Otherwise the leased job would have no worker, and its lease would be renewed forever."""
     kill = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query = 'COMMIT;'"
     commit = Transaction.commit
 
     async def commit_and_lose(transaction: Transaction) -> None:
         await commit(transaction)
-        # In a thread, and not waited for by the loop, which must not hear of the lost connection yet.
+        # In a thread that blocks the loop, which must not notice the lost connection yet.
         with ThreadPoolExecutor(1) as elsewhere:
             elsewhere.submit(asyncio.run, two.database.execute(kill)).result(ANSWER_SECONDS)
 

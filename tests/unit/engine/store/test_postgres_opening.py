@@ -1,4 +1,4 @@
-"""Which databases become a base, who binds them, and what is said of those that do not."""
+"""Databases as bases: creation, binding of the embedder, and errors on opening."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, vis
 pytestmark = pytest.mark.process
 
 UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
-"""That of an endpoint that has not answered yet."""
+"""The identity of an endpoint that has not responded yet."""
 
 
 def shortened(made: Prepared, dimensions: int) -> Prepared:
-    """The same by an embedder whose vectors have another length."""
+    """The same chunks from an embedder with shorter vectors."""
     return replace(made, vectors=made.vectors[:, :dimensions])
 
 
@@ -104,7 +104,7 @@ async def test_existing_texts_have_their_hashes_unless_passages_are_missing() ->
 
 
 async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:
-    """It may stand in each other's way with a search of an engine that runs."""
+    """The migration may deadlock with a search of a running engine."""
     await database.execute("CREATE SEQUENCE tries")
     extra = "DO $$ BEGIN IF nextval('tries') = 1 THEN RAISE deadlock_detected; END IF; END $$"
     migrations = (*schema.MIGRATIONS, extra)
@@ -136,7 +136,7 @@ async def test_of_engines_with_two_embedders_one_gets_a_new_base(database: Datab
 
 
 async def test_of_engines_whose_endpoints_differ_the_first_vectors_bind_the_base(database: Database) -> None:
-    """They started together, before either endpoint had told: what has another length is kept out of it."""
+    """They started together, before either endpoint had responded; vectors of another length are refused."""
     async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
         jobs = [await base.lease(new_note(text)) for base, text in ((first, "eight"), (second, "three"))]
         answers = await asyncio.gather(
@@ -153,7 +153,7 @@ async def test_of_engines_whose_endpoints_differ_the_first_vectors_bind_the_base
 
 
 async def test_an_engine_that_comes_late_with_another_length_is_refused(database: Database) -> None:
-    """In changes and in searches by meaning; it can still find words, and its job is left to the others."""
+    """In changes and in semantic searches; keyword searches work, and its job is left to other engines."""
     async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as late:
         note = await first.note("words", vectors=[axis(1)])
         job = await late.lease(new_note("a"))
@@ -186,7 +186,7 @@ async def test_first_vectors_that_are_not_committed_bind_nothing(database: Datab
 
 
 async def test_a_base_without_vectors_goes_to_the_embedder_that_comes_last(database: Database) -> None:
-    """A misspelt name is mended by a start; who still runs under it cannot fill the base."""
+    """A restart corrects a misspelt name; an engine that still uses it cannot fill the base."""
     async with opened(database, embedder=EmbedderIdentity("misspelt", 0)) as before:
         job = await before.lease(new_note("a"))
         async with opened(database, embedder=UNKNOWN) as base:
@@ -271,13 +271,13 @@ def test_text_with_nul_is_kept_without_it_and_comes_back(text: str) -> None:
 
 
 def test_texts_keep_their_order() -> None:
-    """So that lists are sorted and prefixes found as in SQLite."""
+    """Lists are then sorted, and prefixes found, as in SQLite."""
     texts = ["", "\0", "\0\0", "\0a", "\1", "\1\1", "\1\2", "\2", "a", "a\0", "a\1", "ab"]
     assert sorted(texts, key=to_base) == sorted(texts)
 
 
 async def test_every_fault_of_the_driver_has_its_code() -> None:
-    """Those of the caller's making are not called the server's."""
+    """Errors caused by the caller are not reported as the server's."""
     told = {
         asyncpg.DiskFullError("x"): "storage_full",
         asyncpg.AdminShutdownError("x"): "not_ready",

@@ -1,4 +1,4 @@
-"""Changes of different documents do not wait for one another; those that meet do, and then see the other."""
+"""Changes of different documents run concurrently; conflicting ones wait, and then see the other's result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def other(database: Database) -> AsyncIterator[Base]:
 
 
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:
-    """Of whatever kind: they are committed while it is not."""
+    """Changes of any kind are committed while the other commit is open."""
     standing = [await one.note(text) for text in ("a", "b", "c")]
     leased = await one.lease(new_note("d"))
     async with in_flight(one, documents.commit, leased, prepared("d")) as commit:
@@ -96,7 +96,7 @@ async def test_the_same_content_in_one_scope_is_one_document_and_in_another_a_se
 
 
 async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
-    """Of two that were the same the younger one is, once the older has gone."""
+    """The younger of two duplicates counts, once the older one is gone."""
     scoped: dict[str, Any] = {"dedup_scope": "s", "tags": ["s"]}
     older = await one.note("a", **scoped)
     leased = await one.lease(new_note("a", **scoped))
@@ -136,7 +136,7 @@ async def test_clearing_waits_for_a_commit_and_removes_what_came_of_it(
 
 
 async def test_totals_are_counted_beside_those_who_count(database: Database, one: Base) -> None:
-    """A row of counters that somebody holds is left to him."""
+    """A row of counters that another transaction holds is skipped."""
     await one.note("a b")
     db = await connect(database.address)
     try:
@@ -157,7 +157,7 @@ async def test_totals_are_counted_beside_those_who_count(database: Database, one
 async def test_a_beat_brings_the_totals_to_where_engines_of_before_look(
     database: Database, one: Base, other: Base
 ) -> None:
-    """They read the row of the base while engines are upgraded."""
+    """They read the base's row while engines are upgraded."""
     await one.note("a b")
     leased = await one.lease(new_note("c"))
     async with in_flight(one, documents.commit, leased, prepared("c")):
@@ -172,7 +172,7 @@ async def test_a_beat_brings_the_totals_to_where_engines_of_before_look(
 
 
 async def test_engines_of_layout_5_do_no_harm_while_their_base_is_migrated() -> None:
-    """They hold the row of the base, which counts ids; once they have it they look at the layout again."""
+    """They lock the base's row, which counts ids, and then read the layout's version again."""
     database = await new_database(empty=True)
     earlier, later = await connect(database.address), await connect(database.address)
     try:
@@ -197,19 +197,19 @@ async def test_engines_of_layout_5_do_no_harm_while_their_base_is_migrated() -> 
 
 
 async def test_only_one_learns_at_a_time_how_long_work_takes(one: Base, other: Base) -> None:
-    """Who would have to wait does without; nobody's commit waits for that."""
+    """A commit that would have to wait skips the measurement."""
     leased = [await one.lease(new_note(text)) for text in ("a", "b")]
     async with in_flight(one, documents.commit, leased[0], prepared("a")):
         assert await other.commit(leased[1], prepared("b")) is not None
     assert await one.count("measures") == 1
 
 
-# A document whose ids are lower than those of another is committed after it, by another engine.
+# A document with lower ids than another one is committed after it, by another engine.
 
 
 @asynccontextmanager
 async def overtaken(one: Base, other: Base) -> AsyncIterator[None]:
-    """Within the block the second of two documents is there, and behind it the first too."""
+    """Within the block only the second of two documents is committed, and after it the first too."""
     leased = await one.lease(new_note("apple a"))
     async with in_flight(one, documents.commit, leased, prepared("apple a")):
         second = await other.note("apple b", "apple c")
@@ -224,7 +224,7 @@ async def found(base: Base) -> list[tuple[int, float]]:
 async def test_searches_score_what_was_overtaken_as_if_it_had_been_there_first(
     database: Database, one: Base, other: Base
 ) -> None:
-    """What an engine remembers of words between two searches is of one state of the base."""
+    """An engine's cache of words between two searches is of one state of the base."""
     async with overtaken(one, other):
         assert [chunk for chunk, _ in await found(other)] == [2, 3]
     async with opened(database) as fresh:
@@ -269,12 +269,12 @@ async def test_an_index_that_is_built_meanwhile_gets_what_was_overtaken_from_the
 
 @pytest.fixture
 def index() -> RemoteIndex:
-    """One that is out of service, so that the log stays as it is."""
+    """An index out of service, so that the log is kept."""
     return RemoteIndex(Server(out_of_service=True))
 
 
 async def test_the_log_grows_with_the_commits_of_all_engines(database: Database, index: RemoteIndex) -> None:
-    """Who has read up to a generation has missed none before it, however the changes overlap."""
+    """A reader up to a generation has missed no earlier one, however the changes overlap."""
     async with opened(database, index=index) as one, opened(database, index=index) as other:
         seen: set[int] = set()
 
@@ -298,7 +298,7 @@ async def test_the_log_grows_with_the_commits_of_all_engines(database: Database,
 async def test_what_an_engine_without_the_index_changes_is_a_gap_in_the_log(
     database: Database, index: RemoteIndex, one: Base
 ) -> None:
-    """Whenever that is: before a change that is logged, beside it and after it."""
+    """At any time: before, during and after a logged change."""
     async with opened(database, index=index) as logging:
         leased = await logging.lease(new_note("a"))
         async with in_flight(logging, documents.commit, leased, prepared("a")):

@@ -1,4 +1,4 @@
-"""Uploads in the database: whole or not there, for every engine, and gone with their job."""
+"""Uploads in the database: complete or absent, for every engine, and removed with their job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_file_comes_back_whole_whatever_its_parts(
 
 
 async def cut_off(spooled: Spooled, failure: type[BaseException]) -> None:
-    """A file of which a part is stored already."""
+    """Interrupt a file after a part of it is stored."""
     async with spooled.spool.receive("one") as file:
         await file.write(b"x" * (store.PART_BYTES + 1))
         raise failure
@@ -77,7 +77,7 @@ async def test_a_file_that_was_cut_off_is_gone(spooled: Spooled, failure: type[B
 
 
 async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> None:
-    """Whoever is told that acceptance failed, and wrongly, cannot take its file away."""
+    """If a client is wrongly told of a failure, its clean-up does not remove the file of an accepted job."""
     await spooled.receive("one")
     leased = await spooled.base.lease(new_file("a", spool="one"))
     await spooled.spool.remove("one")
@@ -111,7 +111,7 @@ async def test_files_that_nobody_receives_any_more_are_removed(spooled: Spooled)
 
 
 async def slowly(spooled: Spooled) -> None:
-    """A file that another engine takes for an orphan."""
+    """Receive a file that another engine takes for an orphan."""
     async with spooled.spool.receive("slow") as file:
         await spooled.age()
         await spooled.base.store.beat()
@@ -123,7 +123,7 @@ async def test_a_file_swept_while_it_comes_is_refused_and_not_accepted_by_halves
 
 
 async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled) -> None:
-    """Known by the lock that the end of a process lets go; and young ones may not be locked yet."""
+    """A running process locks its copy; a young copy may not be locked yet."""
     left, young = spooled.folder / "part-left", spooled.folder / "part-young"
     for path in (left, young):
         path.write_bytes(b"abc")

@@ -1,4 +1,4 @@
-"""What a transaction with a reach sees; and every statement of a repository has a reach, or a reason."""
+"""Visibility in a transaction with an access scope; every statement of a repository has one, or a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES = re.compile(
 )
 BOUNDED = re.compile(r"\b(?:within|version_within|job_within|of_document|_names)\(")
 
-# Statements that know no reach, each with the reason. All others must have a condition from `Read`.
+# Statements without an access scope, each with the reason. All others must have a condition from `Read`.
 UNBOUNDED = {
     "arrivals.restore": "of a document that `versions.find` has found within reach",
     "collections.every": "the descriptions are chosen by `_is_within`",
@@ -96,7 +96,7 @@ UNBOUNDED = {
 
 
 def statements() -> Iterator[tuple[str, str]]:
-    """Each function of a repository in whose source a statement about these tables stands."""
+    """Yield each function of a repository whose source has a statement about these tables."""
     for path in sorted(Path(repository.__path__[0]).glob("*.py")):
         source = path.read_text()
         named = {
@@ -132,7 +132,7 @@ async def note(base: Base, text: str, *tags: str, **changes: Any) -> int:
 
 
 async def test_a_transaction_sees_what_its_request_reaches(base: Base) -> None:
-    """And so do the texts of errors; without a request everything is there."""
+    """Error texts follow the scope too; outside a request everything is visible."""
     mine, theirs = await note(base, "granite", MINE), await note(base, "basalt", THEIRS)
     before = REACH.set(Reach(frozenset([MINE])))
     try:
@@ -148,7 +148,7 @@ async def test_a_transaction_sees_what_its_request_reaches(base: Base) -> None:
 
 
 async def test_a_job_reaches_as_far_as_who_has_submitted_it(base: Base) -> None:
-    """The worker has no request: what it may find the same, replace or update is in the job."""
+    """The worker has no request: the job stores the scope of its duplicates, replacements and updates."""
     theirs = await note(base, "granite", THEIRS, dedup_scope="free", source_path="a")
     job = new_note("granite", tags=[MINE], dedup_scope="free", reach=Reach(frozenset([MINE])))
     leased = await base.lease(job)

@@ -1,4 +1,4 @@
-"""A base changes its embedder whole, not before every chunk is embedded; on PostgreSQL while engines work."""
+"""A base changes its embedder at once, after every chunk is embedded; on PostgreSQL engines keep working."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = EmbedderIdentity("other", 3)
 
 
 def by_length(texts: Sequence[str]) -> Vectors:
-    """An embedder of three dimensions that looks at the length of a text."""
+    """Embed a text by its length, in three dimensions."""
     return np.eye(3, dtype=np.float32)[[len(text) % 3 for text in texts]]
 
 
@@ -46,7 +46,7 @@ async def reindex(
 
 
 async def fill(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two documents of three chunks in all, by the test embedder; batches of two."""
+    """Add two documents of three chunks in all, by the test embedder; reindex in batches of two."""
     for dialect in (sqlite, postgres):
         monkeypatch.setattr(dialect, "REINDEX_BATCH", 2)
     async with opened(place) as base:
@@ -83,7 +83,7 @@ async def test_all_chunks_are_embedded_anew_and_found(filled: Place) -> None:
 
 
 async def test_an_index_that_keeps_its_data_for_itself_is_built_again(place: Place) -> None:
-    """Its generation alone would not show that all vectors are others."""
+    """Its generation alone would not show that all vectors have changed."""
     server = Server()
     async with opened(place, index=RemoteIndex(server)) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
@@ -96,7 +96,7 @@ async def test_an_index_that_keeps_its_data_for_itself_is_built_again(place: Pla
 
 
 class Recorded:
-    """An embedder that keeps what it was given, and is interrupted after so many batches."""
+    """An embedder that records its input, and is interrupted after a number of batches."""
 
     def __init__(self, batches: int = 9) -> None:
         self.passages: list[Passage] = []
@@ -111,7 +111,7 @@ class Recorded:
 
 
 async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> None:
-    """Until then the base is as it was; what came and went meanwhile is included."""
+    """Until the end the base is unchanged; documents added and removed meanwhile are considered."""
     with pytest.raises(ZeroDivisionError):
         await reindex(filled, embed=Recorded(1))
     async with opened(filled) as base:
@@ -134,7 +134,7 @@ async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> 
 
 
 async def test_titles_and_headings_come_with_embedding_anew(filled: Place) -> None:
-    """A base of an earlier version goes on without them, and is never mixed."""
+    """A base of an earlier version works without them until then, and is never mixed."""
     async with opened(filled, embedder=replace(EMBEDDER, context=True)) as base:
         assert not base.store.context
         assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
@@ -167,7 +167,7 @@ async def test_a_file_in_use_is_not_touched(tmp_path: Path) -> None:
 
 
 async def test_where_there_is_no_base_none_is_made(tmp_path: Path) -> None:
-    """A mistyped name would otherwise succeed."""
+    """Otherwise a mistyped name would succeed."""
     with pytest.raises(NotABase, match="there is none"):
         await reindex(tmp_path / "kb.db")
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +183,7 @@ async def test_where_no_engine_was_in_a_database_no_base_is_made() -> None:
 
 @pytest.mark.process
 async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(database: Database) -> None:
-    """Before the switch, which is the one change that others see."""
+    """The check is before the switch, which is the only visible change."""
     loop = asyncio.get_running_loop()
 
     def embed(passages: Sequence[Passage]) -> Vectors:
@@ -201,7 +201,7 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
 
 @pytest.mark.process
 async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
-    """What it took in during the run is embedded too; after it vectors of two embedders are not mixed."""
+    """Documents ingested during the run are embedded too; after the switch vectors are not mixed."""
     async with opened(database) as base:
         loop = asyncio.get_running_loop()
         written: list[m.Job] = []
@@ -209,7 +209,7 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
 
         def embed(passages: Sequence[Passage]) -> Vectors:
             if not written:
-                # Called on a thread: the engine's own loop takes in a note before this batch is done.
+                # Called on a thread: the engine's loop ingests a note before this batch is done.
                 job = new_note("meanwhile", title="meanwhile")
                 ingest = base.ingest_among_others(job, prepared("meanwhile", title=job.title))
                 written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(ANSWER_SECONDS))
@@ -235,7 +235,7 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
 
 
 async def test_languages_are_found_and_words_made_again(place: Place) -> None:
-    """Until then a base of before answers as it did."""
+    """Until then a base of an earlier version gives the same results as before."""
     text = "Die alten Häuser am Fluss wurden im Frühling verkauft."
     async with opened(place) as base:
         await base.note(text, title="-")

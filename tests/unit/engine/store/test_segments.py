@@ -1,4 +1,4 @@
-"""The files of the index beside a base: whatever becomes of them, searches find what the base holds."""
+"""The index files beside a base: however they are damaged, searches find all chunks of the base."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ WORDS = ["apple", "pear", "plum", "fig"]
 
 @pytest.fixture(autouse=True)
 def small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few chunks are a segment."""
+    """A segment of a few chunks."""
     monkeypatch.setattr(embedded, "TAIL_ROWS", 8)
 
 
 async def notes(base: Base, first: int, count: int) -> None:
-    """Documents with three chunks each, numbered from `first` by their words."""
+    """Add documents of three chunks each, with words that depend on their number."""
     for number in range(first, first + count):
         texts = [f"{WORDS[number % 4]} {WORDS[number % 3]} {place} {number}" for place in range(3)]
         await base.note(
@@ -44,7 +44,7 @@ async def notes(base: Base, first: int, count: int) -> None:
 
 
 async def answers(base: Base) -> list[tuple[str, int, float]]:
-    """What is found, with all scores, filtered and not."""
+    """Return the results of searches with all scores, with and without a filter."""
     found = []
     for filters in ({}, {"tags": ["a"]}):
         for mode in ("fts", "vector", "hybrid"):
@@ -59,7 +59,7 @@ def files(base: Base) -> set[str]:
 
 
 async def tidied(base: Base) -> None:
-    """Wait until nothing is to be united or removed."""
+    """Wait until no merge or removal is due."""
 
     def left_to_do() -> object:
         state = base.store._index.state
@@ -70,13 +70,13 @@ async def tidied(base: Base) -> None:
 
 @pytest.fixture
 async def filled(tmp_path: Path) -> tuple[Path, list[tuple[str, int, float]]]:
-    """A base of some segments and a few more chunks, with removed ones in each; and its answers."""
+    """A base with several segments and further chunks, some of each removed, and its search results."""
     async with opened(tmp_path / "kb.db") as base:
         await notes(base, 0, 30)
         for one in (await all_documents(base)).documents[::5]:
             await base.store.once(None, documents.delete, one.id)
     number = 30
-    while True:  # until the upkeep, which goes on to the close, has left more than one
+    while True:  # until upkeep, which runs until the close, has left more than one
         async with opened(tmp_path / "kb.db") as base:
             await notes(base, number, 3)
             await tidied(base)
@@ -125,7 +125,7 @@ def one_missing(folder: Path) -> None:
 
 
 def swapped(folder: Path) -> None:
-    """Each holds the chunks of another."""
+    """Exchange two segments."""
     first, second, *_ = sorted(folder.iterdir())
     first.rename(folder / "x")
     second.rename(first)
@@ -133,7 +133,7 @@ def swapped(folder: Path) -> None:
 
 
 def exchanged(folder: Path) -> None:
-    """One holds rows of another, as many as the base has chunks of its own."""
+    """Replace a segment by rows of another, with the row count that the base expects."""
     with closing(sqlite3.connect(folder.with_suffix(""))) as db:
         counted = db.execute(
             "SELECT s.name, count(*) FROM index_segments s JOIN chunks c ON c.id BETWEEN s.first AND s.last "
@@ -167,7 +167,7 @@ async def test_files_that_are_missing_or_damaged_are_made_again(
 
 @pytest.mark.process
 async def test_a_large_base_without_its_files_is_indexed_in_pieces(tmp_path: Path) -> None:
-    """More chunks than are kept in memory at once while a base is read."""
+    """More chunks than are held in memory at once while a base is read."""
     async with opened(tmp_path / "kb.db") as base:
         await notes(base, 0, 60)
         await tidied(base)
@@ -180,7 +180,7 @@ async def test_a_large_base_without_its_files_is_indexed_in_pieces(tmp_path: Pat
 
 
 async def test_an_older_copy_of_a_base_finds_what_it_held(tmp_path: Path) -> None:
-    """The files beside it have gone on meanwhile; ids that come again are those of other chunks."""
+    """The files beside it are newer; ids assigned again belong to different chunks."""
     async with opened(tmp_path / "kb.db") as base:
         await notes(base, 0, 12)
         older = left_by_a_crash(base, tmp_path / "older")
@@ -199,7 +199,7 @@ async def test_an_older_copy_of_a_base_finds_what_it_held(tmp_path: Path) -> Non
 async def test_a_death_at_any_step_of_the_upkeep_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Before and after each step: the files, their list in the base, and what is removed."""
+    """Before and after each step: the files, their list in the base, and removals."""
     deaths: list[Path] = []
     owner: object = segments.Upkeep if moment == "_replace" else segments
     real = getattr(owner, moment)
@@ -285,7 +285,7 @@ EARLIER = min(EARLIER_ANALYSERS)
 
 @pytest.fixture
 async def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A base whose index an earlier analyser made: without identifiers, and no document has a language."""
+    """A base indexed by an earlier analyser: without identifiers, and without languages of documents."""
     with monkeypatch.context() as before:
         for module in (block, embedded):
             before.setattr(module, "ANALYSER", EARLIER)
@@ -325,7 +325,7 @@ async def renewed(base: Base) -> None:
 async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_anew(
     earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what is added, and what is removed meanwhile; and it is made anew once."""
+    """Chunks added and removed meanwhile are included, and the renewal happens once."""
     begin, may_end = threading.Event(), threading.Event()
     whole = segments._renewed
 
@@ -355,14 +355,14 @@ async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_an
         assert len(left) == 13
         now = await answers(base)
         assert notes_in(now) == notes_in(before)
-    monkeypatch.setattr(segments, "_renewed", None)  # it is not asked for again
+    monkeypatch.setattr(segments, "_renewed", None)  # no second renewal
     async with opened(earlier) as base:
         assert analysers(base) == {ANALYSER}
         assert await answers(base) == now
 
 
 async def test_closing_does_not_wait_for_a_renewal(earlier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was begun is begun again at the next start."""
+    """An interrupted renewal starts again at the next start."""
     begin, closing = threading.Event(), threading.Event()
     batches, read = segments._batches, []
 

@@ -1,4 +1,4 @@
-"""Sources in the store: jobs of one follow one another, and a replacement is whole or has not been."""
+"""Sources in the store: jobs of one source run in order, and a replacement is atomic."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ async def taken(base: Base, lease: str) -> str | None:
 
 
 async def test_jobs_of_a_source_follow_one_another(base: Base) -> None:
-    """Those of another path or another collection do not wait; nor does anything for a job that was
-    cancelled."""
+    """Jobs of another path or collection do not wait, and a cancelled job holds up no other."""
     first = new_note("1", title="first", source_path=PATH)
     for job in (
         first,
@@ -53,7 +52,7 @@ async def test_a_job_that_is_tried_again_waits_for_a_later_one_that_runs(base: B
 
 
 async def test_a_replacement_has_not_been_where_the_engine_died(base: Base, tmp_path: Path) -> None:
-    """The old text answers until the commit, and from then on the new one alone."""
+    """Searches find the old text until the commit, and then only the new one."""
     standing = await base.note("granite", source_path=PATH)
     leased = await base.lease(new_note("basalt", source_path=PATH))
     assert await base.titles("granite") == [standing.title]
@@ -87,7 +86,7 @@ async def test_a_source_is_replaced_and_not_spared_where_its_text_is_new(base: B
 
 
 async def test_the_new_title_of_a_note_that_its_source_replaced_meanwhile_is_refused(base: Base) -> None:
-    """Its passages were made from the old text."""
+    """Its chunks were made from the old text."""
     note = await base.note("granite", source_path=PATH)
     patch = m.NotePatch(title="Stone")
     await base.store.write(updates.accept, note.id, patch, key("k"))
@@ -118,7 +117,7 @@ async def test_what_a_plan_would_do_is_read_without_doing_it(base: Base) -> None
 
 
 async def test_a_base_of_the_layout_before_knows_its_sources(tmp_path: Path) -> None:
-    """A document that was moved is in the scope of its collection; one without a source is nobody's."""
+    """A moved document is in the scope of its collection; one without a source has none."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
         migrate(db, path, MIGRATIONS[:11])

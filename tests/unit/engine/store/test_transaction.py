@@ -1,4 +1,4 @@
-"""A mutation repeated under its key is done once."""
+"""A mutation repeated with its idempotency key is done once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
 async def test_a_repeated_mutation_gives_the_first_answer(base: Base, mutation: Mutation) -> None:
-    """Although the first one has changed what the second would meet."""
+    """Although the first mutation has changed the state that the second would meet."""
     assert await mutation(base, key()) == await mutation(base, key())
 
 
@@ -84,7 +84,7 @@ async def test_an_answer_is_replayed_as_it_was_given(base: Base) -> None:
 
 
 async def test_an_answer_is_kept_for_a_day_and_over_a_restart(base: Base) -> None:
-    """Then the key is free, and its row goes with the next one stored."""
+    """Then the key is free, and the next stored response removes its row."""
     await base.store.once(key(), documents.add_tags, 1, ["u"], None)
     await base.store.close()
     base.clock.move(hours=1)
@@ -131,7 +131,7 @@ MOMENTS = st.datetimes(timezones=st.just(UTC), max_value=datetime(9999, 12, 30))
 
 @given(MOMENTS, MOMENTS)
 def test_text_order_is_time_order(first: datetime, second: datetime) -> None:
-    """So that SQLite can compare them."""
+    """SQLite can then compare them."""
     assert (stamp(first) < stamp(second)) == (first < second)
 
 

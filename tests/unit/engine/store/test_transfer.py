@@ -1,4 +1,4 @@
-"""Whole records, as `kb migrate` takes them from one store to another."""
+"""Whole records, which `kb migrate` moves from one store to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kb_engine.store.repository.transaction import Write
 from tests.support.stores import Base, direct
 
 DERIVED = {"versions": {"id"}}
-"""Columns that each base gives itself."""
+"""Columns with values of each base's own."""
 TAKEN = {
     "documents", "note_texts", "document_sources", "document_tags", "chunks", "vectors", "feedback",
     "originals", *transfer.TABLES,
@@ -22,7 +22,7 @@ LEFT = {
     *("postings", "index_changes", "index_segments", "next_vectors", "next_embedder"),
     "reserve",
 }
-"""Work that is done, what a base knows of itself, and what is derived."""
+"""Finished work, a base's own state, and derived data."""
 
 
 async def names(base: Base, sqlite: str, postgres: str) -> set[str]:
@@ -33,7 +33,7 @@ async def names(base: Base, sqlite: str, postgres: str) -> set[str]:
 
 
 async def test_no_column_is_forgotten(base: Base) -> None:
-    """One that a later layout adds has to be named there, or in `DERIVED`."""
+    """A column added by a later layout must be listed in `transfer`, or in `DERIVED`."""
     for table, known in {"documents": transfer.DOCUMENT, **transfer.TABLES}.items():
         found = await names(
             base,
@@ -45,7 +45,7 @@ async def test_no_column_is_forgotten(base: Base) -> None:
 
 
 async def test_no_table_is_forgotten(base: Base) -> None:
-    """One that a later layout adds has to be taken along, or to be left on purpose."""
+    """A table added by a later layout must be transferred, or left out on purpose."""
     found = await names(
         base,
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'",

@@ -1,4 +1,4 @@
-"""A note's update is a job: durable, joined by who wants the same, done in the order of acceptance."""
+"""Updates of notes are jobs: durable, joined if equal, done in the order of acceptance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.support.stores import Base, Place, died, key, new_file, new_note, ope
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    """A base with the note 1."""
     async with opened(place) as base:
         await base.note("old", tags=["collection:memory"])
         yield base
@@ -39,7 +38,7 @@ async def accept(
 
 
 async def finish(base: Base, job: m.Job) -> None:
-    """Take and commit an update; nothing else may be taken first."""
+    """Lease and commit an update, which must be the next job."""
     leased = await base.take("lease")
     assert leased.job.id == job.id
     assert await base.commit(leased, prepared(leased.job.text or "old"))
@@ -54,7 +53,7 @@ async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
 
 
 async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> None:
-    """The key's answer is the note of that moment, also after a later change."""
+    """The key's response is the note of that moment, also after a later change."""
     job = await accept(base, key())
     assert await base.store.read(answer_to, key()) is None
     await finish(base, job)
@@ -68,7 +67,7 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
 
 
 async def test_an_update_to_what_stands_completes_without_a_version(base: Base) -> None:
-    """Its key answers the note as it is; the same text under another title is a change."""
+    """Its key returns the unchanged note; the same text with another title is a change."""
     before = await base.detail(1)
     job = await accept(base, key(), text="old")
     leased = await base.take("lease")
@@ -96,7 +95,7 @@ async def test_a_title_alone_keeps_the_text(base: Base) -> None:
 
 
 async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
-    """Waiting or running; another request under the key is refused."""
+    """The job may be queued or running; another request with the key is refused."""
     job = await accept(base, key())
     assert await accept(base, key()) == job
     await base.take("lease")
@@ -111,11 +110,11 @@ async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
     assert (await accept(base, key("two"))).id == job.id
     await finish(base, job)
     assert await base.store.read(answer_to, key("one")) == await base.store.read(answer_to, key("two"))
-    assert (await accept(base, key("three"))).id != job.id  # it has ended: this is asked for once more
+    assert (await accept(base, key("three"))).id != job.id  # it has ended, so this is a new request
 
 
 async def test_only_the_last_update_is_joined(base: Base) -> None:
-    """Or the text between would have the last word."""
+    """Otherwise the text between would win."""
     first = await accept(base, key("1"))
     second = await accept(base, key("2"), text="other")
     third = await accept(base, key("3"))
@@ -137,7 +136,7 @@ async def test_many_at_once_are_one(base: Base) -> None:
 
 
 async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
-    """The later one is not taken while the earlier one runs; what else waits is."""
+    """The later one is not leased while the earlier one runs; other jobs are."""
     first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
     leased = await base.take("lease")
     assert leased.job.id == first.id
@@ -158,7 +157,7 @@ async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> No
 
 
 async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
-    """Its key tells of the cancel, whatever is asked how often; it never happens."""
+    """Its key reports the cancellation to every retry, and the update never happens."""
     first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
     await base.store.once(None, jobs.cancel, first.id)
     assert (await accept(base, key("1"), text="a")).status == "cancelled"
@@ -168,7 +167,7 @@ async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
 
 
 async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows any more that it was cancelled; an answer that was given stays."""
+    """The cancellation is no longer known; a response that was given is kept."""
     done = await accept(base, key("done"))
     await finish(base, done)
     cancelled = await accept(base, key("cancelled"))
@@ -181,7 +180,7 @@ async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.Mon
 
 
 async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base) -> None:
-    """What came in between is told with the job, and its key is free."""
+    """A conflict in between fails the job, and its key is free."""
     error = await refused(accept(base, expected_version=7))
     assert (error.code, error.members) == ("version_conflict", {"current_version": 1})
     await accept(base, key(), expected_version=1)
@@ -212,7 +211,7 @@ async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
 
 
 async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
-    """Who is known already is answered."""
+    """A request with a known job gets it."""
     refusal = EngineError("embedder_unavailable", "It is away.")
     assert (await refused(accept(base, key(), refusal=refusal))).code == "embedder_unavailable"
     job = await accept(base, key())

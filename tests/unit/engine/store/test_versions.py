@@ -1,4 +1,4 @@
-"""Documents as they were: how many are kept and how long, and restored whole whatever happened since."""
+"""Past versions of documents: their number and age, and complete restoration after any changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def kept(base: Base, document: int) -> list[int]:
 
 
 async def rewritten(base: Base, document: int, text: str) -> int:
-    """The version of a note after its text was replaced."""
+    """Replace the text of a note; return its new version."""
     return (await base.update(document, text, prepared(text))).version
 
 
@@ -48,7 +48,7 @@ async def test_the_newest_versions_are_kept(place: Place) -> None:
 
 
 async def test_versions_and_trash_are_kept_so_long(place: Place) -> None:
-    """After that they are neither listed nor restored, and the next sweep deletes them."""
+    """After their retention they are neither listed nor restored, and the next sweep deletes them."""
     clock = TestClock()
     async with opened(place, clock, bounds=Bounds(version_days=2)) as base:
         changed, gone = await base.note("granite"), await base.note("basalt")
@@ -69,7 +69,7 @@ async def test_versions_and_trash_are_kept_so_long(place: Place) -> None:
 
 
 async def test_without_a_bound_nothing_is_kept(place: Place) -> None:
-    """Nor what was kept under an earlier setting of a document that is changed or removed."""
+    """Versions kept under an earlier setting are removed when their document changes or is removed."""
     async with opened(place) as base:
         note = await base.note("granite")
         await rewritten(base, note.id, "basalt")
@@ -82,7 +82,7 @@ async def test_without_a_bound_nothing_is_kept(place: Place) -> None:
 
 
 async def test_a_document_is_found_again_as_it_was(base: Base) -> None:
-    """By its words and along its vectors, with the passages where they stood."""
+    """By its words and its vectors, with the chunks at their old positions."""
     before = await base.note("granite is hard. ", "rivers are wet.", title="Stone")
     found = await base.find("granite", "hybrid", vector=meaning("rivers are wet."))
     await base.store.write(documents.delete, before.id)
@@ -99,7 +99,7 @@ async def test_a_document_is_found_again_as_it_was(base: Base) -> None:
 
 
 async def test_a_file_is_restored_as_it_was_read_before(base: Base) -> None:
-    """Also where the file and its title are the same; one that is as it was then changes not at all."""
+    """Also if the file and its title are the same; restoring the current state changes nothing."""
     scan = {"source_path": "/scan.pdf", "filename": "scan.pdf"}
     read = await base.ingest(
         new_file("scan", **scan), prepared("granite", extraction_method="text_extraction")
@@ -137,7 +137,7 @@ async def test_an_empty_document_is_brought_back(base: Base) -> None:
 
 
 async def test_a_moved_document_stays_where_it_is(base: Base) -> None:
-    """Its text is restored in the collection that it is in by now, where the same text is it again."""
+    """Its text is restored in its current collection, where the same text is a duplicate of it again."""
     one, two = "collection:one", "collection:two"
     note = await base.note("granite", tags=[one], dedup_scope=one)
     await base.store.write(documents.remove_tag, note.id, one, None)
@@ -149,7 +149,7 @@ async def test_a_moved_document_stays_where_it_is(base: Base) -> None:
 
 
 async def test_an_older_version_comes_back_to_where_the_document_was_removed(base: Base) -> None:
-    """With the tags, metadata and sources of its removal, and within the reach of that collection alone."""
+    """It has the tags, metadata and sources of its removal, and that collection's deduplication scope."""
     shared, own = "collection:shared", "collection:own"
     note = await base.note(
         "granite", tags=[shared], dedup_scope=shared, metadata={"n": 1}, source_path="/a.md"
@@ -168,7 +168,7 @@ async def test_an_older_version_comes_back_to_where_the_document_was_removed(bas
 
 
 async def test_after_another_embedder_passages_are_embedded_anew(place: Place) -> None:
-    """What is kept has no vectors then: whoever restores brings them."""
+    """The kept version then has no vectors; the caller of restore supplies them."""
     async with opened(place) as base:
         note = await base.note("granite")
         await rewritten(base, note.id, "basalt")
@@ -201,7 +201,7 @@ async def test_a_retried_restore_is_answered_as_before(base: Base) -> None:
 
 
 async def test_a_version_whose_vectors_are_gone_is_restored_with_others(base: Base) -> None:
-    """As of a document that was damaged when it was replaced."""
+    """For example, the document was damaged when it was replaced."""
     if not isinstance(base.place, Path):
         pytest.skip("damaged by hand in SQLite alone")
     note = await base.note("granite")

@@ -1,4 +1,4 @@
-"""From a token to what its sender may do, and from that to tools that are there."""
+"""From a token to the rights of its sender, and from those to the available tools."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_whoever_the_hosting_does_not_know_further_may_everything() -> None:
     assert grant_of(Identity("key")) == Grant(Access("key"))
 
 
-# Which right each tool needs that does more than read; what is not here reads.
+# The right of each tool that needs more than reading.
 _NEEDS = {
     "write": {
         "kb_addnote", "kb_update_note", "kb_upload_start", "kb_upload_chunk", "kb_upload_finish",

@@ -1,4 +1,4 @@
-"""Tokens of an issuer: whose keys are asked for when, what is refused, and what scopes allow."""
+"""Tokens of an issuer: requests for its keys, refused tokens, and the rights of scopes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_bad_one_is_not(verifier: TokenVerifier, issuer: Issuer, bad: Ba
     "changed",
     [
         {"aud": [AUDIENCE, "https://other.example"]},
-        {"exp": -10},  # seconds from now: clocks differ
+        {"exp": -10},  # seconds from now, within the tolerance for clocks
         {"scope": None, "scp": ["kb:read"]},
         {"scope": "openid kb:read"},
     ],
@@ -213,7 +213,7 @@ async def test_a_token_without_a_key_id_is_held_against_all_that_suit(
 async def test_a_token_without_a_key_id_is_refused_for_what_it_lacks(
     verifier: TokenVerifier, issuer: Issuer
 ) -> None:
-    """Where the signature fits the first of two keys, the other one has no say: it would call it a guess."""
+    """If the first of two keys verifies the signature, the second is not tried; it would count as a guess."""
     issuer.published = [public_jwk("current"), public_jwk("next")]
     expired = issuer.claims(exp=int(time.time()) - 3_600)
     for key in ("current", "next"):

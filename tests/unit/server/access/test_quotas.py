@@ -1,4 +1,4 @@
-"""Quotas: counted for each name, in windows, by all workers together, and after a restart."""
+"""Quotas: counted by name, in windows, over all workers, and across restarts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def let_pass(meter: FileMeter, most: int, name: str = "ci") -> int:
-    """How many calls it lets pass now."""
+    """Return the number of calls allowed now."""
     for passed in range(most + 1):
         try:
             meter.count_call(name, most)

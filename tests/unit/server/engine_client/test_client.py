@@ -1,4 +1,4 @@
-"""What the engine client sends, how often, and when it stops sending."""
+"""The engine client: requests, retries, and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Si
 
 
 def test_a_response_may_be_held_back_for_two_thirds_of_the_silence() -> None:
-    """Without an event loop: no session is opened before the first call."""
+    """Without an event loop: the session is opened at the first call."""
     for silence, longest in ((30, 20), (3, 2)):
         assert HttpEngine("http://engine:8000", silence=silence).longest_wait == longest
 
@@ -138,7 +138,7 @@ async def test_jobs_name_whom_they_are_for(client: HttpEngine, engine: Simulated
 
 
 async def test_only_what_was_given_is_sent_as_a_query(client: HttpEngine, engine: SimulatedEngine) -> None:
-    """Defaults are the engine's business, so that a plain call is a plain path."""
+    """The engine applies the defaults, so a plain call has a plain path."""
     await client.call(LIST_JOBS, query=JobsQuery())
     await client.call(LIST_JOBS, query=JobsQuery(status="failed", limit=5))
     document = engine.add()
@@ -163,7 +163,7 @@ async def test_a_tag_in_a_path_arrives_as_it_is(
 async def test_a_value_that_is_a_step_in_a_path_is_never_sent(
     client: HttpEngine, engine: SimulatedEngine, dots: str
 ) -> None:
-    """A proxy that resolves it would turn the removal of a tag into that of the document."""
+    """A proxy that resolves dots would turn the removal of a tag into that of the document."""
     engine.add("keep")
     with pytest.raises(Refused, match="is no tag"):
         await client.call(REMOVE_TAG, path={"document_id": 1, "tag": dots})
@@ -215,7 +215,7 @@ class TestVersionCheck:
     async def test_an_old_engine_is_refused_until_it_is_upgraded(
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
-        """Its status can be read all the same; after the upgrade no restart of the server is needed."""
+        """Its status can still be read; after the upgrade the server needs no restart."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kb_simulator.engine.state.API_VERSION", "v2.4.0")
             with pytest.raises(EngineTooOld, match=r"v2\.4\.0.*v3\.0\.0"):
@@ -239,8 +239,8 @@ class TestSendingAgain:
         "fault",
         [
             ("queue_full", "createJob"),
-            ("lost_ack", "createJob"),  # the connection broke, and the job is there
-            # The first attempt broke off here and goes on there: its answer is what we want.
+            ("lost_ack", "createJob"),  # the connection broke, and the job exists
+            # The interrupted first attempt continues, and its response is the right one.
             ("busy", "createJob", Status(code="in_progress")),
         ],
         ids=lambda fault: fault[0],

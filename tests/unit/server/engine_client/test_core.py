@@ -1,4 +1,4 @@
-"""The engine client's pure parts: circuit, retries, versions, answers, headers, and the words for faults."""
+"""The engine client's pure parts: circuit breaker, retries, versions, responses, headers, error texts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestCircuit:
 
     @pytest.fixture
     def probed(self) -> Breaker:
-        """Open at 0, and its one probe on its way at 2."""
+        """Open at 0, with its one probe pending at 2."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         assert breaker.allows(2.0)
@@ -157,13 +157,13 @@ class TestAnswers:
 
     @pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
     def test_another_content_type_is_a_bad_answer(self, kind: str) -> None:
-        """A proxy's page is not an engine's answer, whatever its status."""
+        """A proxy's page is not an engine's response, whatever its status."""
         with pytest.raises(EngineBadAnswer):
             decode(GET_HEALTH, answer(200, b'{"status":"ok"}', kind))
 
     @pytest.mark.parametrize("code", sorted(ERRORS))
     def test_every_code_of_the_contract_has_its_fault(self, code: str) -> None:
-        """Those about the caller are refusals under the same code; the others are faults of the engine."""
+        """Codes about the caller are refusals with the same code; the others are faults of the engine."""
         fault = fault_of(SEARCH, problem(code), now=NOW)
         expected: dict[str, type[EngineFault]] = {
             "unauthorized": EngineUnauthorized,
@@ -201,7 +201,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(("status", "again"), [(500, False), (502, True), (504, True), (507, False)])
     def test_a_gateway_that_did_not_get_through_is_asked_again(self, status: int, again: bool) -> None:
-        """As while an engine behind a proxy restarts; what the engine itself says is not doubted."""
+        """An engine behind a proxy may be restarting; the engine's own errors are final."""
         assert fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW).transient is again
         assert fault_of(SEARCH, problem("internal"), now=NOW).transient is False
 
@@ -209,7 +209,7 @@ class TestAnswers:
         ("body", "again"), [(b"", True), (b'{"version":"v3', True), (b'{"version":3}', False), (b"<", False)]
     )
     def test_an_answer_that_did_not_arrive_whole_is_asked_for_again(self, body: bytes, again: bool) -> None:
-        """A mutation that was done answers its idempotency key; what arrived whole would come again."""
+        """A retried mutation gets its stored response; a complete invalid response would be repeated."""
         with pytest.raises(EngineBadAnswer) as raised:
             decode(GET_STATUS, answer(200, body, "application/json"))
         assert raised.value.transient is again
@@ -291,7 +291,7 @@ class TestWords:
         assert error.details["retry_after"] == 7.0
 
     def test_of_the_members_those_that_help_are_kept(self) -> None:
-        """A parameter by the name that the tool gave it: the engine takes filters in an object."""
+        """A parameter has the tool's name for it: the engine's filters are in an object."""
         members = {"current_version": 3, "parameter": "filters.date_from", "odd": 1}
         error = tool_error(Refused("version_conflict", "x", members=members), ENGINE_WORDS)
         assert error.details == {"current_version": 3, "parameter": "date_from"}

@@ -1,4 +1,4 @@
-"""kb's engine called in the same process: what it answers over HTTP, in the same words, and files."""
+"""The engine called in the same process: the same responses, errors and files as over HTTP."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
 @dataclass(frozen=True)
 class Both:
-    """One engine, and its clients: over HTTP, and in its process."""
+    """One engine, and its clients: over HTTP, and in process."""
 
     http: HttpEngine
     direct: HttpEngine
@@ -102,7 +102,7 @@ async def note(engine: HttpEngine, text: str = "Bees keep warm in a cluster.") -
 
 @pytest.mark.requirement("R83")
 async def test_a_document_lives_in_one_process_as_over_http(both: Both) -> None:
-    """Each answer is what the other client reads."""
+    """Each response equals that of the other client."""
     direct, http = both.direct, both.http
     made = await note(direct)
     path = {"document_id": made.id}
@@ -206,7 +206,7 @@ async def test_what_is_refused_is_refused_in_the_same_words(both: Both, name: st
 
 
 async def test_what_would_break_a_header_is_refused_here_too(both: Both) -> None:
-    """Such as a line break in the name of the user."""
+    """For example a line break in the user's name."""
     token = USER.set("a\r\nb")
     with pytest.raises(Refused, match="line break"):
         await both.direct.call(CREATE_JOB, body=m.NoteRequest(text="x"))
@@ -222,7 +222,7 @@ async def test_a_retry_is_known_whichever_way_it_comes(both: Both) -> None:
 
 
 async def test_two_requests_of_one_key_never_run_at_once(both: Both) -> None:
-    """One is still being sent here, the other comes over HTTP."""
+    """One is still being sent in process, the other comes over HTTP."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def held() -> AsyncIterator[bytes]:
@@ -291,11 +291,11 @@ async def test_an_upload_that_is_given_up_leaves_nothing(both: Both) -> None:
     assert not any(both.spool.iterdir())
 
 
-# --- an engine that takes its time ----------------------------------------------------------------
+# --- a slow engine ----------------------------------------------------------------------------------
 
 
 class Slow:
-    """Handlers that wait until they are let go."""
+    """Handlers that wait until they are released."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -384,7 +384,7 @@ async def test_a_failure_of_the_engine_is_told_without_its_words() -> None:
 
 
 async def test_a_file_that_is_kept_comes_back_without_a_socket(both: Both) -> None:
-    """Block by block, as it is taken; and what is not there is the same refusal."""
+    """Block by block, on demand; a missing file gives the same refusal."""
     data = bytes(range(32, 127)) * 10_000
 
     async def blocks() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Whatever misbehaves below: one of our faults comes out, never another's, and never for ever."""
+"""For any misbehaving peer, the client raises one of its own faults, and within its time-out."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ Writer = asyncio.StreamWriter
 Behaviour = Callable[[Reader, Writer], Awaitable[None]]
 
 ALLOWED = 20.0
-"""Silence allowed where a test moves the clock, in seconds: short beside the limit of a whole answer."""
+"""Read time-out in tests that advance the clock, in seconds; short beside the limit of a whole response."""
 JSON = b"Content-Type: application/json\r\n"
 
 
 @asynccontextmanager
 async def misbehaving(behave: Behaviour) -> AsyncIterator[str]:
-    """A TCP server that reads a request's head and then does as `behave` says; its URL."""
+    """Yield the URL of a TCP server that reads a request's head and then runs `behave`."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
             await behave(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client left first, which some of these tests want
+            pass  # the client left first, which some tests want
         finally:
             writer.close()
 
@@ -77,7 +77,7 @@ async def engine_at(
 
 
 def after_the_version(behave: Behaviour) -> Behaviour:
-    """Says what version it is, and does as `behave` says once the head of the next request is there."""
+    """Respond to the version request, and run `behave` after the head of the next request."""
 
     async def answers(reader: Reader, writer: Writer) -> None:
         writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
@@ -102,7 +102,7 @@ def response(status: bytes, body: bytes = b"", head: bytes = JSON) -> bytes:
 
 @pytest.fixture(autouse=True)
 async def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a silent peer move on the clock of the loop."""
+    """Let a silent peer advance the loop's clock."""
     Time.advance = advance_loop(monkeypatch)
 
 
@@ -115,7 +115,7 @@ async def keeps_silent(reader: Reader, _writer: Writer) -> None:
     await turns()
     while not left.done():
         Time.advance(ANSWER_SECONDS)
-        await turns()  # a client that has given up is gone by then, and its next connection is not hurried
+        await turns()  # a client that has timed out is gone by then, so its next connection is not affected
 
 
 async def stops_in_the_body(reader: Reader, writer: Writer) -> None:
@@ -142,7 +142,7 @@ def _reset(writer: Writer) -> None:
 
 PROBLEM = b"Content-Type: application/problem+json\r\n"
 
-# What comes of an answer that arrived whole depends on its status and body alone: see `test_core`.
+# For a complete response, the result depends on its status and body alone: see `test_core`.
 MISBEHAVIOUR: dict[str, tuple[Behaviour, type[EngineFault]]] = {
     "closes without an answer": (says(b""), EngineUnreachable),
     "resets": (resets, EngineUnreachable),
@@ -217,7 +217,7 @@ async def zeros() -> AsyncIterator[bytes]:
 
 
 async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
-    """Silence is watched while the body goes out, when the socket's buffers are full and nobody reads."""
+    """The read time-out also applies while the body is sent, if the socket's buffers are full."""
     held = asyncio.Event()
 
     async def reads_no_more(_reader: Reader, _writer: Writer) -> None:
@@ -274,7 +274,7 @@ async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> 
     [(OSError(5, "Input/output error"), "Input/output error"), (None, "1 bytes instead of 2")],
 )
 async def test_a_file_that_does_not_come_whole_is_our_own_fault(fault: OSError | None, words: str) -> None:
-    """And never passed off as whole."""
+    """The upload is never completed with a part of the file."""
 
     async def broken() -> AsyncIterator[bytes]:
         yield b"x"
@@ -312,7 +312,7 @@ async def test_nobody_listening_is_unreachable() -> None:
 
 
 async def test_a_host_without_a_name_is_unreachable() -> None:
-    """DNS fails like a refused connection."""
+    """A DNS failure counts like a refused connection."""
     async with engine_at("http://engine.invalid:8000") as engine:
         with pytest.raises(EngineUnreachable, match="host name"):
             await engine.call(LIST_JOBS, query=JobsQuery())
@@ -335,7 +335,7 @@ def at_once(behave: Behaviour) -> Behaviour:
 async def test_a_cancelled_call_is_a_cancelled_call_and_frees_its_connection(
     when: Callable[[Behaviour], Behaviour],
 ) -> None:
-    """Also while it waits to learn the version."""
+    """Also while it waits for the version."""
     asked, freed = asyncio.Event(), asyncio.Event()
 
     async def waits(reader: Reader, _writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 without a socket: what a response is, where it ends, and what is none."""
+"""HTTP/1.1 without a socket: parsing and ends of responses, and malformed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_CHUNKS = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"1;x=y\r\n{\r\n01\r\n}
 
 
 def read(*pieces: bytes, ends: bool = False) -> RawResponse | None:
-    """What a fresh reader makes of the bytes, and of the end of the connection."""
+    """The result of a new reader for these bytes, and for the end of the connection."""
     reader = ResponseReader()
     response = None
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""For whom a request of the engine is made, and engines that keep nobody apart."""
+"""The caller of an engine's request, and engines without access scopes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEAM = Access("team", READ, Reach(frozenset({"collection:a"})))
 
 @dataclass
 class Foreign:
-    """An engine of somebody else's, which announces what it likes."""
+    """An engine by another author, with any list of features."""
 
     features: list[str] | None = None
     requests: list[web.Request] = field(default_factory=list)
     url: str = ""
     answers: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether it answers what it does not know."""
+    """Set while it responds to unknown requests."""
 
     def __post_init__(self) -> None:
         self.answers.set()
@@ -152,7 +152,7 @@ async def test_a_refusal_about_the_caller_is_not_one_of_the_servers_key(
 
 
 class Counted:
-    """A meter that notes what is counted, and refuses more than it is given."""
+    """A meter that records counts, and refuses more than `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -182,7 +182,7 @@ async def test_what_the_engine_does_not_take_is_given_back(foreign: Foreign, cli
 
 
 class Unconnected:
-    """An exchange that finds no connection."""
+    """An exchange that never gets a connection."""
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
         await asyncio.Event().wait()
@@ -193,7 +193,7 @@ class Unconnected:
 
 
 async def cancelled(client: HttpEngine, begun: Callable[[], bool], meter: Counted) -> None:
-    """Add a note, and give the call up once it has `begun`."""
+    """Add a note, and cancel the call once it has `begun`."""
     with on_behalf(Grant(Access("ci"), meter=meter)):
         adding = asyncio.create_task(client.call(CREATE_JOB, body=m.NoteRequest(text="x")))
     await eventually_async(begun)

@@ -1,4 +1,4 @@
-"""A file from the engine: block by block, bounded in memory, and a fault where it is not whole."""
+"""Download of a file from the engine: in blocks, with bounded memory, and an error if incomplete."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def answering(serve: Serve, silence: float = ANSWER_SECONDS) -> AsyncItera
 
 
 async def test_what_nobody_takes_does_not_gather_in_memory() -> None:
-    """The engine is held up: it may have more than an answer may have in all."""
+    """The engine is slowed down: a file may be larger than the limit of a response."""
     sent = 0
     blocks = MAX_ANSWER_BYTES // len(BLOCK) + 10
 
@@ -96,7 +96,7 @@ async def test_what_nobody_takes_does_not_gather_in_memory() -> None:
             return len(seen) > 10 and seen[-10] == sent
 
         await eventually_async(is_held_up, what="a sender that waits")
-        assert sent < MAX_WAITING_BYTES + 16 * 1024 * 1024  # what the sockets of both sides hold
+        assert sent < MAX_WAITING_BYTES + 16 * 1024 * 1024  # plus the socket buffers of both sides
         async for block in content.blocks:
             received += len(block)
         assert received == sent == blocks * len(BLOCK)

@@ -1,4 +1,4 @@
-"""The client of RAGler's backend: what it sends, and what becomes of everything that can go wrong."""
+"""The client of RAGler's backend: its requests, and the result of every failure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_every_call_says_who_asks_and_in_which_role(
 async def test_a_missing_route_is_not_a_missing_collection(
     tools: RaglerTools, backend: Backend, route: str
 ) -> None:
-    """The backend lists the collection, so what answers 404 for it is not its operation."""
+    """The backend lists the collection, so the 404 means that the operation is missing."""
     backend.answers(route, {"statusCode": 404, "message": f"Cannot GET {route}"}, 404)
     name = "search_knowledge" if route == SEARCH else "get_collection_info"
     refused = await tools.refused(name, **{**CALLS[name], "collection_id": API_DOCS})
@@ -63,7 +63,7 @@ async def test_a_missing_route_is_not_a_missing_collection(
 
 
 async def test_members_in_camel_case_are_read_as_well(tools: RaglerTools, backend: Backend) -> None:
-    """Backends of this API answer with `createdBy` where its document has `created_by`."""
+    """Backends of this API return `createdBy` although its document has `created_by`."""
     backend.answers(
         LIST,
         {

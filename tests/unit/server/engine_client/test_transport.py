@@ -1,4 +1,4 @@
-"""Kept connections: when one carries another request, when a request is sent twice, and how they end."""
+"""Kept connections: reuse for further requests, retries of requests, and closing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
 @dataclass
 class Peer:
-    """A server that answers each request as `answers` says; `connections` are those it has had."""
+    """A server that responds with `answers`; `connections` counts its connections."""
 
     answers: Callable[[Reader, Writer], Awaitable[None]]
     port: int = 0
@@ -97,7 +97,7 @@ async def silent(reader: Reader, _writer: Writer) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """Real time, which is what the bounds here are about."""
+    """Sleep in real time, which the limits here measure."""
     passed = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, passed.set)
     await passed.wait()
@@ -244,7 +244,7 @@ class TestBodies:
             assert made.connections == 1
 
     async def test_an_answer_before_all_is_sent_is_the_answer(self) -> None:
-        """And the connection, on which half a request stands, is closed."""
+        """The connection, with half a request on it, is closed."""
         ended = asyncio.Event()
 
         async def endless() -> AsyncGenerator[bytes, None]:
@@ -260,7 +260,7 @@ class TestBodies:
             await eventually_async(lambda: not made.open, what="the end of the connection")
 
     async def test_a_peer_that_does_not_read_is_not_read_for(self) -> None:
-        """What waits to be sent stays within the buffers of the socket and one block."""
+        """Data to send stays within the socket's buffers and one block."""
         taken = 0
 
         async def counted() -> AsyncGenerator[bytes, None]:

@@ -1,4 +1,4 @@
-"""Arguments that do not fit are refused in words an agent can act on."""
+"""Invalid arguments are refused with messages that an agent can act on."""
 
 from __future__ import annotations
 

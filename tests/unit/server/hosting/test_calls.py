@@ -1,4 +1,4 @@
-"""A call of a tool: its answer, its one log line at the end, and its count."""
+"""A call of a tool: its result, its one log line at the end, and its count."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_a
 
 
 async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest.LogCaptureFixture) -> None:
-    """Its message may hold what the caller sent, so it stays out."""
+    """Its message may contain the caller's data, so it is not logged."""
     caplog.set_level("INFO")
     answer = (await calls(lacking).outcome("find_things", {"query": "q"}, Call())).as_result()
     assert answer["isError"] is True

@@ -1,4 +1,4 @@
-"""Which toolset answers where."""
+"""Toolsets and their endpoints."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_lifespans_of_toolsets_together_are_entered_in_order_and_left_in_r
 
 
 async def test_a_shown_union_leaves_lifespans_to_the_endpoints_of_its_parts() -> None:
-    """Or each part would be built twice."""
+    """Otherwise each part would be built twice."""
     entered: list[str] = []
     root, *_ = mount([toolset("a", entered=entered), toolset("b", entered=entered)], ["a", "b"])
     async with root.toolset.lifespan():

@@ -1,4 +1,4 @@
-"""Whose a request is: the bearer token, who has to wait for having guessed, and where tokens come from."""
+"""Authentication: the bearer token, delays after wrong guesses, and the metadata of the issuer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ KEY = "a-secret-key"
 
 
 def request(*authorization: str, peer: str = "10.0.0.1", **headers: str) -> web.Request:
-    """A request with these `Authorization` headers from `peer`."""
     pairs = [("Authorization", value) for value in authorization]
     pairs += [(name.replace("_", "-"), value) for name, value in headers.items()]
     return make_mocked_request("POST", "/mcp", headers=CIMultiDict(pairs)).clone(remote=peer)
@@ -39,7 +38,7 @@ def check(key: str, proxies: TrustedProxies | None = None, *, name: str = "key")
 
 
 async def status(check: Callable[[web.Request], Awaitable[object]], asked: web.Request) -> int:
-    """The status that `check` refuses with; 200 where it lets pass."""
+    """Return the status of the refusal by `check`, or 200 if it passes."""
     try:
         await check(asked)
     except Refusal as refusal:
@@ -89,7 +88,7 @@ async def test_the_refusal_says_what_to_send() -> None:
 
 
 async def test_an_empty_key_lets_everybody_in() -> None:
-    """It counts as not set, and so does white space."""
+    """It counts as unset, and so does white space."""
     for key in ("", " \n"):
         assert await status(check(key).require, request()) == 200
         assert not check(key).authenticator.is_needed
@@ -117,14 +116,14 @@ async def test_behind_a_trusted_proxy_nobody_is_on_this_machine() -> None:
 
 
 async def test_two_keys_are_refused_where_none_is_wanted_too() -> None:
-    """A proxy in front may have looked at the other one."""
+    """A proxy in front may have checked the other one."""
     with pytest.raises(Refusal, match="once"):
         await check("").require(request("Bearer a", "Bearer b"))
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "", "unix"])
 async def test_a_peer_elsewhere_may_not(peer: str) -> None:
-    """An address that is none counts as elsewhere."""
+    """An invalid address counts as remote."""
     assert await status(check(KEY).require_unless_local, request(peer=peer)) == 401
 
 
@@ -141,7 +140,7 @@ async def test_no_token_breaks_the_comparison(token: str) -> None:
     )
 
 
-# --- who guesses ---------------------------------------------------------------------------------
+# --- wrong guesses -------------------------------------------------------------------------------
 
 
 class Clock:
@@ -226,14 +225,14 @@ async def test_memory_has_a_bound() -> None:
     for number in range(10_001):
         for _ in range(12 if number == 0 else 1):
             wrong.count(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    wrong.check("10.0.0.0", KEY)  # it was the oldest, and is forgotten
+    wrong.check("10.0.0.0", KEY)  # the oldest entry was dropped
 
 
-# --- where tokens come from ----------------------------------------------------------------------
+# --- the issuer of tokens ------------------------------------------------------------------------
 
 
 class _Tokens:
-    """Tells what is wrong with tokens by their names."""
+    """Refuses tokens by name."""
 
     name = "token"
     is_needed = True

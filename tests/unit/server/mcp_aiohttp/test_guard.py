@@ -1,4 +1,4 @@
-"""Who may call: whom a trusted proxy asks for, Host and Origin."""
+"""Checks of requests: clients behind a trusted proxy, Host and Origin."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])
 
 
 def request(*authorization: str, peer: str = "10.0.0.1", **headers: str) -> web.Request:
-    """A request with these `Authorization` headers from `peer`."""
     pairs = [("Authorization", value) for value in authorization]
     pairs += [(name.replace("_", "-"), value) for name, value in headers.items()]
     return make_mocked_request("POST", "/mcp", headers=CIMultiDict(pairs)).clone(remote=peer)
 
 
 def status(check: Callable[[web.Request], None], asked: web.Request) -> int:
-    """The status that `check` refuses with; 200 where it lets pass."""
+    """Return the status of the refusal by `check`, or 200 if it passes."""
     try:
         check(asked)
     except Refusal as refusal:
@@ -68,7 +67,7 @@ def forwarded_by(peer: str, *forwarded: str) -> web.Request:
 def test_the_last_address_that_is_no_proxys_is_the_clients(
     peer: str, forwarded: list[str], client: str | None
 ) -> None:
-    """What stands before it anybody may have written; what a stranger says of itself does not count."""
+    """Earlier entries may be forged, and headers of an untrusted peer do not count."""
     assert PROXIES.client_of(forwarded_by(peer, *forwarded)) == client
 
 
@@ -93,7 +92,7 @@ def test_a_proxy_that_is_no_address_is_refused_at_the_start() -> None:
 
 
 def decision(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:
-    """The status that a request with these headers is refused with; 200 where it passes."""
+    """Return the status of the refusal of a request with these headers, or 200 if it passes."""
     headers = CIMultiDict[str]()
     if host is not None:
         headers["Host"] = host
@@ -107,7 +106,7 @@ def _status(request: web.Request, settings: dict[str, Any]) -> int:
 
 
 def test_two_origins_are_refused() -> None:
-    """Whatever they are: a proxy in front may have looked at the other one."""
+    """Even if valid: a proxy in front may have checked the other one."""
     headers = CIMultiDict(
         [("Host", "localhost"), ("Origin", "http://localhost"), ("Origin", "http://localhost")]
     )
@@ -149,12 +148,12 @@ def test_loopback_is_always_a_name_of_this_server(host: str) -> None:
     ],
 )
 def test_a_name_that_is_not_this_servers_is_misdirected(host: str) -> None:
-    """421: what a page sends after DNS rebinding."""
+    """421: the request of a page after DNS rebinding."""
     assert decision(host=host) == 421
 
 
 def test_no_host_or_two_are_misdirected() -> None:
-    """Two readers of two headers could read two names."""
+    """Two programs could read two different names."""
     assert decision(host=None) == 421
     two = CIMultiDict([("Host", "localhost"), ("Host", "evil.example")])
     assert _status(make_mocked_request("POST", "/mcp", headers=two), {}) == 421
@@ -186,7 +185,7 @@ def test_the_address_listened_on_is_a_name_of_this_server() -> None:
     ],
 )
 def test_allowed_hosts_are_names_with_or_without_a_port(allowed: str, host: str, expected: int) -> None:
-    """Without one, any port; `*` is any name."""
+    """Without a port, any port matches; `*` matches any name."""
     assert decision(host=host, allowed_hosts=[allowed]) == expected
 
 
@@ -205,7 +204,7 @@ def test_allowed_hosts_are_names_with_or_without_a_port(allowed: str, host: str,
     ],
 )
 def test_on_every_address_a_page_is_not_had_by_a_strangers_name(host: str, expected: int) -> None:
-    """Browsers send no Origin with what a page of the same name gets."""
+    """Browsers send no Origin with a page's requests to its own host."""
     options = HostingOptions(host="0.0.0.0", public_url="https://kb.example.com")
     check = partial(OriginCheck(options).require, is_page=True)
     assert status(check, make_mocked_request("GET", "/documents", headers={"Host": host})) == expected
@@ -250,7 +249,7 @@ def test_a_server_on_every_address_does_not_look_at_host_unless_told(wildcard: s
     ],
 )
 def test_an_origin_is_loopback_or_allowed(origin: str | None, allowed: list[str], expected: int) -> None:
-    """403 otherwise; a request without one is no browser's."""
+    """403 otherwise; a request without Origin is not from a browser."""
     assert decision(origin=origin, allowed_origins=allowed) == expected
 
 

@@ -1,4 +1,4 @@
-"""JSON-RPC on the wire: strict JSON, what is a message, and answers that are always writable."""
+"""JSON-RPC messages: strict JSON, validity, and responses that can always be encoded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.json_values import values
 
 @pytest.mark.parametrize("request_id", [0, -1, 7, "1", ""])
 def test_a_request_has_a_string_or_an_integer_for_its_id(request_id: object) -> None:
-    """Zero and the empty string are ids like any other."""
+    """Zero and the empty string are valid ids."""
     message = as_message({"jsonrpc": "2.0", "id": request_id, "method": "m", "params": {"a": 1}})
     assert message == Request(request_id, "m", {"a": 1})  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def test_what_is_no_message_is_an_invalid_request(value: object) -> None:
 
 
 def test_an_invalid_request_is_answered_under_its_id_where_it_has_one() -> None:
-    """So that the sender can match it."""
+    """The sender can then match it."""
     with pytest.raises(InvalidRequestError) as caught:
         as_message({"jsonrpc": "2.0", "id": "a", "method": None})
     assert caught.value.id == "a"
@@ -84,7 +84,7 @@ def test_every_value_makes_a_message_or_an_invalid_request(value: Any) -> None:
 
 
 def test_an_error_whose_request_could_not_be_read_carries_a_null_id() -> None:
-    """JSON-RPC wants the member, not its absence."""
+    """JSON-RPC requires the member."""
     assert json.loads(error_bytes(None, -32700, "no")) == {
         "jsonrpc": "2.0",
         "id": None,
@@ -122,11 +122,11 @@ def test_the_data_of_an_error_names_its_type(code: int, data: Any, told: dict[st
 
 
 LONG = b" " * 100_000
-"""Before a body, it makes it one for the quick reader; the value stays the same, and what is cut off too."""
+"""Padding that makes a body long enough for the fast reader; it changes neither value nor error."""
 
 
 def read(body: bytes) -> str:
-    """What `parse` makes of `body`, to be compared; of a refusal the reason without the place."""
+    """Return the result of `parse` for comparison; for a refusal, the reason without the position."""
     try:
         return repr(parse(body))
     except ParseError as error:
@@ -137,7 +137,7 @@ def read(body: bytes) -> str:
 def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     assert parse(json.dumps(value).encode()) == value
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
-    # The value and the type of each number in it.
+    # This compares the type of each number too.
     assert repr(parse(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())) == repr(value)
 
 
@@ -201,7 +201,7 @@ def test_as_many_values_as_may_be_are_read() -> None:
 
 
 def test_the_depth_allowed_is_the_depth_announced() -> None:
-    """`MAX_DEPTH` levels pass, however many brackets stand beside one another."""
+    """`MAX_DEPTH` levels pass, with any number of siblings."""
     assert parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     assert parse(b"[" + b",".join([b"[]"] * 1000) + b"]") == [[]] * 1000
 
@@ -231,7 +231,7 @@ damages = st.lists(
     ),
     max_size=4,
 )  # fmt: skip
-"""Where a body is cut, how much is taken out, and what is put in."""
+"""Changes of a body: position, number of bytes removed, and bytes inserted."""
 
 
 @settings(max_examples=5 * settings().max_examples)
@@ -244,7 +244,7 @@ damages = st.lists(
 def test_both_readers_are_of_one_mind(
     value: Any, escaped: bool, damage: list[tuple[int, int, bytes]]
 ) -> None:
-    """Long bodies are read by another reader than short ones; the value is the same, or the refusal."""
+    """Long bodies have another reader than short ones; the value, or the refusal, is the same."""
     body = json.dumps(value, ensure_ascii=escaped).encode()
     for at, taken, put in damage:
         body = body[:at] + put + body[at + taken :]
@@ -252,7 +252,7 @@ def test_both_readers_are_of_one_mind(
 
 
 def pairs(count: int, *, twice: bool) -> bytes:
-    """An object of `count` keys, one of which comes twice."""
+    """An object of `count` keys, with one of them repeated if `twice`."""
     members = [f'"{number}":"{number}:"' for number in range(count)]
     return f"{{{','.join([*members, members[0]] if twice else members)}}}".encode()
 
@@ -278,7 +278,7 @@ def test_what_a_short_body_must_not_hold_a_long_one_must_not(body: bytes) -> Non
 def test_what_holds_many_values_is_left_to_the_careful_reader(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looking over what msgspec read of it would take many times as long as reading it."""
+    """Checking msgspec's result would take many times as long as reading it."""
     monkeypatch.setattr("msgspec.json.decode", lambda _body: pytest.fail("it was read quickly"))
     assert len(parse(body)) >= 30_000
 
@@ -287,7 +287,7 @@ def test_what_holds_many_values_is_left_to_the_careful_reader(
 def test_padding_that_a_client_escapes_does_not_cost_the_quick_reader(
     padding: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some encoders write the end of base64 so."""
+    """Some encoders write the end of base64 this way."""
     monkeypatch.setattr(
         "mcp_aiohttp.protocol.jsonrpc._read_carefully", lambda _body: pytest.fail("it was read carefully")
     )
@@ -295,7 +295,7 @@ def test_padding_that_a_client_escapes_does_not_cost_the_quick_reader(
 
 
 def test_many_values_are_laborious_wherever_they_stand() -> None:
-    """A chunk in base64 holds none, and is read where it arrives."""
+    """A chunk in base64 has none, and is parsed at once on the loop."""
     assert not is_laborious(b'{"data":"' + b"QUJD" * 1_000_000 + b'"}')
     assert not is_laborious(b"[" * 2000)
     assert not is_laborious(b"[" + b"1," * 20_000 + b"1]")

@@ -1,4 +1,4 @@
-"""A session of messages both ways, without a connection: what is in flight, and for how long."""
+"""A session of messages in both directions, without a connection: requests in flight, and their limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 @dataclass
 class Written:
-    """A write stream that keeps what is written, and writes nothing while it is not let."""
+    """A write stream that keeps its items, and blocks unless `let` is set."""
 
     items: list[Any] = field(default_factory=list)
     more: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,7 +42,7 @@ class Written:
         self.more.set()
 
     async def answers(self, count: int) -> list[JSONRPCResponse | JSONRPCError]:
-        """The first `count` answers, once they are there."""
+        """Return the first `count` responses, once they are there."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while len(found := [item for item in self.items if hasattr(item, "id")]) < count:
                 self.more.clear()
@@ -66,7 +66,7 @@ def fake() -> Fake:
 
 @pytest.fixture
 def written() -> Written:
-    """What comes back; writing goes on."""
+    """A stream that does not block."""
     made = Written()
     made.let.set()
     return made
@@ -84,7 +84,7 @@ def sent(message: Any) -> bytes:
 
 
 async def test_leaving_the_block_cancels_what_runs(fake: Fake, written: Written) -> None:
-    """And closes the way back; who asked is told, where that still goes."""
+    """The write stream is closed; the caller gets an error if it can still be written."""
     async with beginning(fake, written) as client:
         await client.take(sent(call("slow", 1)))
         await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
@@ -96,7 +96,7 @@ async def test_leaving_the_block_cancels_what_runs(fake: Fake, written: Written)
 
 
 async def test_settled_waits_for_answers_and_no_longer_than_it_may(fake: Fake, written: Written) -> None:
-    """Nothing in flight is settled at once."""
+    """Without a request in flight it returns at once."""
     async with beginning(fake, written) as client:
         await asyncio.wait_for(client.settled(10 * ANSWER_SECONDS), ANSWER_SECONDS)
         await client.take(sent(call("slow", 1)))
@@ -110,7 +110,7 @@ async def test_settled_waits_for_answers_and_no_longer_than_it_may(fake: Fake, w
 async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(
     fake: Fake, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not until it was told to: it may still clean up."""
+    """The response waits for the cancellation: the call may still clean up."""
     cleaning, clean = asyncio.Event(), asyncio.Event()
 
     async def tidy(*_arguments: Any) -> Any:
@@ -140,7 +140,7 @@ async def test_a_cancelled_call_is_in_flight_until_its_work_has_ended(
 
 
 async def test_a_call_is_in_flight_until_its_answer_is_written(fake: Fake, written: Written) -> None:
-    """A client that does not read has as many answers waiting as it may have calls."""
+    """A client that does not read has at most as many pending responses as allowed calls."""
     written.let.clear()
     async with beginning(fake, written, bounds=Bounds(calls=2, bytes=10_000)) as client:
         for number in (1, 2):
@@ -160,7 +160,7 @@ async def test_a_call_is_in_flight_until_its_answer_is_written(fake: Fake, writt
 async def test_an_answer_that_cannot_be_written_ends_its_call_all_the_same(
     fake: Fake, written: Written
 ) -> None:
-    """Or its place would never be free again."""
+    """Otherwise its place would never be free again."""
     written.broken = True
     async with beginning(fake, written, bounds=Bounds(calls=1, bytes=10_000)) as client:
         await client.take(sent(call("echo", 1, text="x")))
@@ -172,7 +172,7 @@ async def test_an_answer_that_cannot_be_written_ends_its_call_all_the_same(
 
 
 async def test_one_message_over_the_bound_of_bytes_is_refused_alone(fake: Fake, written: Written) -> None:
-    """The bound is on what is in flight together, itself included."""
+    """The limit is for all messages in flight together, including this one."""
     async with beginning(fake, written, bounds=Bounds(calls=10, bytes=200)) as client:
         await client.take(sent(call("echo", 1, text="x" * 200)))
         await client.take(sent(call("echo", 2, text="x")))

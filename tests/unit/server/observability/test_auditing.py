@@ -1,4 +1,4 @@
-"""The audit log of a server: each call of a tool, and each request that was refused."""
+"""The audit log of a server: each call of a tool, and each refused request."""
 
 from __future__ import annotations
 

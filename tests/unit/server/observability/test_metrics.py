@@ -1,4 +1,4 @@
-"""Metrics: the text that Prometheus reads."""
+"""Metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_two_workers_count_is_summed(counters_of: Callable[[int], MmapCount
 
 
 def test_a_worker_counts_on_where_the_one_before_it_ended(counters_of: Callable[[int], MmapCounters]) -> None:
-    """A counter that fell back would look like a restart of the whole server."""
+    """A decreasing counter would look like a restart of the whole server."""
     before = counters_of(0)
     before.add(("a",), 1)
     after = counters_of(0)
@@ -104,7 +104,7 @@ def test_a_name_that_is_half_written_is_not_read(
 def test_names_beyond_the_capacity_are_not_counted(
     counters_of: Callable[[int], MmapCounters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What callers may invent must not grow without bound."""
+    """Labels that callers can invent must not grow without limit."""
     monkeypatch.setattr("kb_server.observability.metrics.CAPACITY", 1)
     counters = counters_of(0)
     counters.add(("a",), 1)

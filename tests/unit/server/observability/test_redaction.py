@@ -1,4 +1,4 @@
-"""What of a query may stand in a log."""
+"""Parts of a query that may be logged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_number_at_the_cut_is_not_half_logged(before: int) -> None:
 def test_the_cost_of_a_query_does_not_grow_with_its_length(
     sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its beginning is normalized, which may make eighteen characters of one."""
+    """Only its beginning is normalized, which can turn one character into eighteen."""
     normalize = unicodedata.normalize
     read: list[int] = []
 
@@ -78,7 +78,7 @@ def test_the_cost_of_a_query_does_not_grow_with_its_length(
 
 @given(st.integers(0, 1_010), st.sampled_from(["anna.meier@company.com", "0171 123 45 67", "1234 5678 9012"]))
 def test_nothing_of_an_address_or_a_number_is_logged_where_reading_ends(before: int, secret: str) -> None:
-    """Words that are struck out leave room in the log for what stands behind them."""
+    """Redacted words leave room in the log for later ones."""
     filling = ("x" * 30 + " ") * 40
     logged = sanitised(f"{filling[:before]} {secret} {filling}")
     assert set(logged.rstrip("…").replace(STRUCK, "").split()) <= {"x" * count for count in range(25)}

@@ -1,4 +1,4 @@
-"""Spans of calls: how each kind of end is told, and whose provider takes them."""
+"""Spans of calls: the status of each kind of end, and the tracer provider."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExpor
 
 @pytest.mark.parametrize("value", ["a\r\nX-User-Role: admin", "\ud800", "é", " ", "x" * 513])
 def test_what_is_no_header_is_not_sent_on(spans: InMemorySpanExporter, value: str) -> None:
-    """`tools/cancel` makes no span, so that what its caller sends would reach the engine as it is."""
+    """`tools/cancel` makes no span, so its header values would reach the engine unchanged."""
     assert spans.get_finished_spans() == ()
     assert new_call({"traceparent": value, "tracestate": "a=1"}, Caller()).trace == {"tracestate": "a=1"}
     told = {"traceparent": TRACEPARENT, "tracestate": value}
@@ -120,7 +120,7 @@ async def test_without_anybody_who_collects_a_call_stands_in_no_trace() -> None:
 
 @pytest.mark.process
 def test_a_provider_that_is_there_is_used() -> None:
-    """As under OpenTelemetry's own instrumentation: its spans, its exporter, its end."""
+    """For example under OpenTelemetry's own instrumentation: its spans, exporter and shutdown."""
     program = """
 import asyncio, os
 from opentelemetry import trace

@@ -1,4 +1,4 @@
-"""The words of a query, marked in a passage."""
+"""The words of a query, marked in a chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of the pages: signed, bounded in time, of one key for as long as that opens anything."""
+"""Sessions of the pages: signed, limited in time, and tied to a valid key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the tools of every toolset: schemas, names, and what clients may call unasked."""
+"""Rules for the tools of every toolset: schemas, names, and hints for calls without confirmation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DESTRUCTIVE = {
 
 @pytest.fixture(params=TOOLSETS)
 def toolset(request: pytest.FixtureRequest) -> Toolset:
-    """In front of nobody."""
+    """The toolset without an engine."""
     return build_toolset(request.param, Services(ServerSettings(home=Path("unused"))))
 
 
 @pytest.mark.requirement("N3")
 def test_schemas_are_portable_and_closed_and_say_what_each_parameter_is(toolset: Toolset) -> None:
-    """An object at the root, nothing referred to, no union."""
+    """An object at the root, no references, no unions."""
     for tool in toolset.tools:
         schema = input_schema(tool.arguments)
         check_portable(schema)
@@ -56,12 +56,12 @@ def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
 
 
 def test_reading_tools_and_those_that_remove_say_so(toolset: Toolset) -> None:
-    """Clients let the first through without asking; what replaces or removes is marked."""
+    """Clients call read-only tools without asking; tools that replace or remove are marked."""
     hints = {tool.name: tool.annotations for tool in toolset.tools}
     reading, removing = READ_ONLY[toolset.name], DESTRUCTIVE.get(toolset.name, set())
     assert all(hints[name].read_only for name in reading)
     assert all(hints[name].destructive for name in removing)
     assert not any(each.read_only and each.destructive for each in hints.values())
-    if toolset.name != "kb-extra":  # which grows
+    if toolset.name != "kb-extra":  # grows over time
         assert {name for name in hints if hints[name].read_only} == reading
         assert {name for name in hints if hints[name].destructive} == removing

@@ -1,4 +1,4 @@
-"""An agent that calls a tool of another toolset is told where that is."""
+"""A call of another toolset's tool gets an error that says where the tool is."""
 
 from __future__ import annotations
 

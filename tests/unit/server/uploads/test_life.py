@@ -1,4 +1,4 @@
-"""What becomes of uploads: on a full disk, among many, when their time is over, between workers."""
+"""Uploads under stress: on a full disk, among many, past their time, and between workers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class TestFullDisk:
 
 
 class TestMany:
-    """A busy server has hundreds of uploads behind it, kept for as long as a finish may be repeated."""
+    """A busy server has hundreds of finished uploads, kept as long as a finish may be repeated."""
 
     async def test_those_that_are_done_are_not_looked_through_again(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither to begin another nor to sweep: work that grows with them would end in standstill."""
+        """Neither a start nor a sweep reads them again, because such work would grow without limit."""
         for _ in range(5):
             await desk.uploads.finish(await desk.sent(b"abc"))
         await desk.uploads.sweep()
@@ -105,7 +105,7 @@ class TestTime:
     @pytest.mark.requirement("K42")
     async def test_after_a_restart_an_upload_is_lost(self, desk: Desk) -> None:
         upload_id = await desk.sent(b"abc")
-        desk.uploads._staging._alive.release()  # what the end of a process does
+        desk.uploads._staging._alive.release()  # the effect of the end of a process
         async with desk.another() as restarted:
             with pytest.raises(UploadError, match=r"restarted\. Start again with kb_upload_start"):
                 await restarted.uploads.finish(upload_id)
@@ -176,7 +176,7 @@ async def test_blocks_arrive_in_their_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 async def test_a_full_disk_is_told_whichever_write_meets_it(tmp_path: Path, first: int) -> None:
-    """The last as well, which nobody waits for but the end of the context."""
+    """This includes the last write, which only the end of the context waits for."""
     before = descriptors()
     with pytest.raises(OSError, match="No space left"):
         await poured(_Fails(tmp_path / "file", first))
@@ -201,7 +201,7 @@ async def test_a_file_that_is_there_already_is_not_written_over(tmp_path: Path) 
 
 
 async def test_who_is_cancelled_twice_leaves_only_when_the_thread_is_done(tmp_path: Path) -> None:
-    """Else what is removed here would be made again by the thread."""
+    """Otherwise the thread would create the removed file again."""
     path, writing, go_on = tmp_path / "file", threading.Event(), threading.Event()
     before = descriptors()
 

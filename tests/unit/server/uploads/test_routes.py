@@ -1,4 +1,4 @@
-"""The upload URL: raw bytes by PUT, once, by whoever holds the token."""
+"""The upload URL: raw bytes by PUT, once, for the holder of the token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATA = bytes(range(256)) * 4_096
 
 @dataclass
 class Site:
-    """A server with the upload route alone."""
+    """A server with only the upload route."""
 
     uploads: Uploads
     engine: SimulatedEngine
@@ -110,7 +110,7 @@ async def test_a_whole_body_is_taken_and_then_finished(site: Site, is_announced:
 
 
 async def test_a_refused_body_of_another_length_ends_its_connection(site: Site) -> None:
-    """The rest of a refused body is not read; a body that was taken leaves the connection open."""
+    """The rest of a refused body is not read; an accepted body leaves the connection open."""
     for data, connection in ((b"ab", "close"), (b"abc", None)):
         started = await site.start(3)
         async with site.http.put(f"{site.base}/uploads/{started.token}", data=data) as response:
@@ -206,7 +206,7 @@ async def test_an_unknown_token_is_not_found(site: Site, token: str) -> None:
 
 
 async def test_time_that_runs_out_on_the_way_ends_it(site: Site) -> None:
-    """A body that drips does not hold its room for ever."""
+    """A slow body does not hold its space forever."""
     started = await site.start(4)
     site.clock.advance(599.8)
 
@@ -243,7 +243,7 @@ async def test_a_body_on_its_way_ends_when_its_upload_is_aborted(site: Site) -> 
 
 
 async def test_bodies_that_drip_keep_nobody_out(site: Site) -> None:
-    """Announced are nine times two mebibytes of sixteen; only what has arrived counts."""
+    """Nine times two mebibytes of sixteen are announced, but only received bytes count."""
     go_on = asyncio.Event()
     begun = [asyncio.Event() for _ in range(9)]
 
@@ -277,7 +277,7 @@ async def test_a_body_that_outgrows_the_room_is_refused_and_can_be_sent_again(si
 
 
 async def test_what_was_uploaded_cannot_be_read_back(site: Site) -> None:
-    """No preflight is answered either; what is served is named, and what a caller meant most likely."""
+    """Preflight requests are refused too; the error names the allowed methods and the likely intent."""
     started = await site.start(3)
     for method in ("GET", "POST", "OPTIONS"):
         async with site.http.request(method, f"{site.base}/uploads/{started.token}", data=b"abc") as response:

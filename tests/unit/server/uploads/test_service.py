@@ -1,4 +1,4 @@
-"""Uploads from start to finish, on a real disk and towards a simulated engine."""
+"""Uploads from start to finish, on a real disk with a simulated engine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestStart:
 
     @pytest.mark.usefixtures("full_disk")
     async def test_a_nearly_full_disk_is_not_written_full(self, desk: Desk) -> None:
-        """What has arrived is not free any more, and is not subtracted once more."""
+        """Received bytes are already used space, and are not subtracted again."""
         first, second = await desk.start(600), await desk.start(301)
         await desk.send(first, bytes(600))
         with pytest.raises(UploadError, match="room for 300 more") as refused:
@@ -88,7 +88,7 @@ class TestStart:
 
     @pytest.mark.usefixtures("full_disk")
     async def test_an_upload_that_is_done_keeps_no_room(self, desk: Desk) -> None:
-        """Neither of the disk's 900 bytes nor of the caller's share."""
+        """It uses neither the disk's 900 bytes nor the caller's share."""
         await desk.uploads.finish(await desk.sent(bytes(700)))
         await desk.start(900)
 
@@ -99,7 +99,7 @@ class TestStart:
         await desk.sent(bytes(1_000))
 
     async def test_a_caller_has_a_bounded_number_of_open_uploads(self, desk: Desk) -> None:
-        """One whose time is over is not counted."""
+        """Expired uploads are not counted."""
         async with desk.another(limits=replace(LIMITS, open_uploads=2)) as bounded:
             await bounded.start(1)
             await bounded.start(1)
@@ -180,7 +180,7 @@ class TestChunk:
         ],
     )
     async def test_what_is_not_strict_base64_is_refused_and_nothing_kept(self, desk: Desk, data: str) -> None:
-        """A decoder that skips what it does not know would store another file."""
+        """A lenient decoder would store a different file."""
         upload_id = await desk.start(6)
         before = desk.files()
         with pytest.raises(UploadError, match="strict base64") as refused:
@@ -389,7 +389,7 @@ class TestFinish:
     async def test_a_caller_that_leaves_while_a_lock_is_taken_leaves_no_lock(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The thread that takes it is waited for, and what it took is given back."""
+        """The call waits for the locking thread, and the lock is released again."""
         upload_id = await desk.sent(b"abc")
         loop, taking, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
         hold = Entry.hold_finishing

@@ -1,4 +1,4 @@
-"""The staging folder: who owns it, who may clear it, and that a dead process holds nothing up."""
+"""The staging folder: ownership, clearing, and dead processes, which block nothing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
 def test_a_folder_half_removed_by_another_server_is_whole_when_it_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in it until it is locked may be removed; what is made then is there."""
+    """Files created before the lock may be removed; files created afterwards are kept."""
     staging = Staging(tmp_path, "one")
     acquire = Lock.acquire
 
@@ -158,7 +158,7 @@ def test_a_folder_half_removed_by_another_server_is_whole_when_it_is_open(
 def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even the file of a lock, which nobody would ever remove."""
+    """This includes the lock file, which would never be removed."""
     added = add(staging)
     rmtree = shutil.rmtree
 
@@ -188,7 +188,7 @@ def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:
 def test_a_folder_removed_while_it_was_opened_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Taken for dead before its lock file was there, or between its opening and its locking."""
+    """The folder is removed before its lock file exists, or between opening and locking it."""
     staging = Staging(tmp_path, "one")
     acquire = Lock.acquire
 
@@ -209,7 +209,7 @@ def test_a_folder_removed_while_it_was_opened_is_made_again(
 
 
 def test_a_finisher_that_dies_leaves_an_open_upload(staging: Staging) -> None:
-    """Finishing is a lock, not a word on disk that nobody would take back."""
+    """The finishing state is a lock, because a state on disk would outlive the process."""
     added = add(staging)
     entry = Entry(staging.folder / ID)
     with held_by_another_process(entry.folder / ".finishing") as process:

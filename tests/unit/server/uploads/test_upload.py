@@ -201,7 +201,7 @@ def test_what_is_no_bare_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ['a";b.pdf', 'a" ;b.pdf', "a;b;c.pdf"])
 def test_a_name_that_no_form_can_carry_is_refused(name: str) -> None:
-    """The engine would refuse it once the whole file had been sent."""
+    """The engine would refuse it only after the whole file had been sent."""
     with pytest.raises(UploadError, match="would not arrive whole"):
         check_filename(name)
 

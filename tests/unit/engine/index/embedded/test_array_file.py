@@ -1,4 +1,4 @@
-"""A file is whole or refused."""
+"""An array file is complete or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded index: what a state holds, how it changes, and how its parts are united meanwhile."""
+"""The embedded index: its states, changes, and concurrent merges of its parts."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ WORDS = ["apple", "pear", "plum"]
 
 
 def vectors(chunk_ids: Ids) -> Vectors:
-    """Of these chunks, each by its id alone."""
+    """Return a vector for each chunk, which depends on its id only."""
     found = np.array([np.random.default_rng(number).normal(size=DIMENSIONS) for number in chunk_ids.tolist()])
     found = found.reshape(len(chunk_ids), DIMENSIONS)
     return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True), np.float32)
 
 
 def batch(document: int, first: int, count: int) -> Batch:
-    """Chunks of one document, numbered from `first`."""
+    """A batch of one document's chunks, numbered from `first`."""
     ids = np.arange(first, first + count, dtype=np.int64)
     texts = [(None, f"{WORDS[number % 3]} {WORDS[number % 2]}") for number in ids.tolist()]
     return Batch(document, "title", ids, texts, vectors(ids))
 
 
 def ids(state: State, *documents: int) -> list[int]:
-    """The chunks of these documents; of all without any."""
+    """Return the chunks of these documents, by default of all."""
     wanted = np.array(documents, np.int64) if documents else None
     found: list[int] = []
     for part in state.parts:
@@ -57,7 +57,7 @@ def ids(state: State, *documents: int) -> list[int]:
 
 
 def answers(state: State, documents: Ids | None = None, readable: Ids | None = None) -> list[Candidate]:
-    """To the last bit."""
+    """The best candidates, with exact scores."""
     query = IndexQuery("", "hybrid", vectors(np.array([10_000]))[0], SCORING, 1_000)
     words = [("appl",), ("plum",)]
     return list(Lookup(state, words, documents, query, readable=readable).best(query, vectors).best)
@@ -85,7 +85,7 @@ def test_rows_are_chosen_by_document() -> None:
     "readable", [[1, 2, 3, 4], [1, 2], [1, 4], [2], [3], []], ids=lambda those: f"of documents {those}"
 )
 def test_words_count_as_if_only_what_is_readable_were_there(small_tails: None, readable: list[int]) -> None:
-    """Blocks that are readable as a whole, in part and not at all; document 3 was removed."""
+    """Blocks that are readable wholly, partly and not at all; document 3 was removed."""
     added = {number: batch(number, 10 * number, 5 + number) for number in (1, 2, 3, 4)}
     index = index_of(*(Changes(added=[each]) for each in added.values()), Changes(removed=[3]))
     assert len(index.state.parts) > 1
@@ -107,7 +107,7 @@ def test_a_state_does_not_change(small_tails: None) -> None:
 
 
 def test_what_was_staged_and_not_published_was_never_there() -> None:
-    """A transaction that rolled back leaves no row and no word, and its ids may come again."""
+    """A rolled-back transaction leaves neither rows nor words, and its ids may be reused."""
     index = index_of(Changes(added=[batch(1, 1, 2)]))
     index.stage(Changes(added=[batch(2, 3, 4)]))
     assert (ids(index.state), index.state.size) == ([1, 2], 2)
@@ -130,7 +130,7 @@ def test_a_batch_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_changes_are_staged_one_behind_the_other() -> None:
-    """As when several operations are committed together."""
+    """This happens if several operations are committed together."""
     index = index_of()
     first = index.stage(Changes(added=[batch(1, 1, 2)]))
     second = index.stage(Changes(removed=[1], added=[batch(1, 3, 1)]), first)
@@ -162,7 +162,7 @@ def test_a_change_of_nothing_is_false() -> None:
 
 
 def unite(folder: Path, index: EmbeddedIndex, meanwhile: Callable[[], None] = lambda: None) -> bool:
-    """Do what is to be done next, where there is something."""
+    """Do the next merge; return False if none is due."""
     if not (parts := next_union(index.state)):
         return False
     name, block = f"{len(list(folder.iterdir()))}", None
@@ -191,7 +191,7 @@ CHANGES = st.lists(
 def test_any_history_gives_the_answers_of_what_remains(
     changes: list[tuple[str, int, int]], meanwhile: list[tuple[str, int, int]]
 ) -> None:
-    """Also when the index changes while parts of it are united: to the last bit, filtered or not."""
+    """Also if the index changes during a merge: scores are equal to the last bit, with or without filter."""
     index, model, last = index_of(), dict[int, list[int]](), 0
 
     def change(kind: str, document: int, count: int) -> None:

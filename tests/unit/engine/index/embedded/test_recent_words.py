@@ -1,4 +1,4 @@
-"""Words that were just added: a view never changes, however much is added behind it."""
+"""Recently added words: a view never changes, however much is added after it."""
 
 from __future__ import annotations
 

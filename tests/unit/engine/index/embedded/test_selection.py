@@ -1,4 +1,4 @@
-"""The selection from quantised vectors is that of the exact scorer, whatever the vectors are."""
+"""The selection from quantised vectors equals that of the exact scorer, for any vectors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def selected(
     scanner: Executor | None = None,
     recount: int = RECOUNT_ROWS,
 ) -> Candidates:
-    """What is selected of the rows in several segments, chunks numbered from 1."""
+    """Return the selection among the rows of several segments, with chunks numbered from 1."""
     parts = [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, len(vectors)], strict=True)]
     segments = [
         Segment(
@@ -83,7 +83,7 @@ def originals_of(vectors: Vectors) -> Originals:
 def exactly(
     vectors: Vectors, bm25: NDArray[np.float32], allowed: NDArray[np.bool_] | None, query: IndexQuery
 ) -> Candidates:
-    """What the scorer selects that computes every cosine in float32."""
+    """Return the selection of a scorer that computes every cosine in float32."""
     rows = np.arange(len(vectors)) if allowed is None else np.flatnonzero(allowed)
     cosines = None
     if query.mode != "fts":
@@ -119,7 +119,7 @@ def test_the_selection_is_that_of_the_exact_scorer(
 ) -> None:
     random = np.random.default_rng(seed)
     vectors = rows_of(kind, count, dimensions, random)
-    # Of few values, so that scores are equal.
+    # Few different values, so that some scores are equal.
     bm25 = random.choice(np.array([0.5, 1.0, 7.25], np.float32), count)
     bm25[random.random(count) >= worded] = 0
     allowed = None if share is None else random.random(count) < share
@@ -165,13 +165,13 @@ def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPa
             begun.append((Future(), fn))
             return begun[-1][0]
 
-    with pytest.raises(AssertionError):  # where the words are looked up
+    with pytest.raises(AssertionError):  # raised by the lookup of words
         selected(vectors, None, None, IndexQuery("", "hybrid", vectors[0], SCORING, 10), scanner=Never())
     ((future, scan),) = begun
     assert future.cancelled()
     multiply = Mock()
     monkeypatch.setattr(QuantisedVectors, "products", multiply)
-    scan()  # as where the scanner had begun
+    scan()  # like a scanner that had already begun
     multiply.assert_not_called()
 
 

@@ -1,4 +1,4 @@
-"""Quantised vectors: their bound holds."""
+"""Quantised vectors: the bound of their error holds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unit(rows: int, dimensions: int = 384, seed: int = 0) -> Vectors:
 
 
 def assert_within_bound(query: Vectors, vectors: Vectors, quantised: QuantisedVectors) -> None:
-    """Both the product in float32, which searches rank by, and the true one."""
+    """Check both the float32 product, which searches rank by, and the float64 one."""
     prepared = quantise_query(query)
     for fine in (False, True):
         found = quantised.cosines(prepared, EVERY, fine=fine)
@@ -47,7 +47,7 @@ def test_no_product_is_further_off_than_its_bound(matrix: Vectors) -> None:
 
 @pytest.mark.parametrize("dimensions", [1, 3, 64, 384, 1_000])
 def test_the_bound_holds_where_all_that_is_left_out_points_one_way(dimensions: int) -> None:
-    """The query is what the codes leave out of a row: Cauchy and Schwarz leave no room."""
+    """The query is the quantisation error of a row, where the Cauchy-Schwarz inequality is tight."""
     vectors = unit(20, dimensions)
     quantised = quantise(vectors)
     lost = vectors - quantised.codes * quantised.scales[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""Scores over all words: those of a plain BM25, whatever the block, the rows, or how it came about."""
+"""Scores over all words equal those of a plain BM25, for any block, any rows, and any way to build them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.word_blocks import build, chunk, in_file, reference, scores, 
 
 
 def near(expected: list[float]) -> Any:
-    """Equal to sums in single precision."""
+    """Equal up to the rounding of single-precision sums."""
     return pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
@@ -43,7 +43,7 @@ QUESTIONS = st.lists(st.sampled_from([*WORDS, "of no chunk"]), min_size=1, max_s
 
 @pytest.fixture(autouse=True, scope="module")
 def small_steps() -> Iterator[None]:
-    """A few rows at once, so that few of them are many parts."""
+    """Small limits, so that a few rows span many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "ROWS_AT_ONCE", 4)
         for module in (words, words_merging):
@@ -122,7 +122,7 @@ def test_a_term_of_ten_megabytes_is_a_term_like_another(tmp_path: Path) -> None:
 
 
 def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of zero at the end of a key count like others."""
+    """Zero bytes at the end of a key count like any others."""
     monkeypatch.setattr(words, "key_of", lambda term: term.encode().ljust(16, b"\0"))
     block = build([chunk("a"), chunk("a\1"), chunk("b")])
     assert block.frequencies(Terms(["a", "a\1", "a\2", "b"])).tolist() == [1, 1, 0, 1]
@@ -138,7 +138,7 @@ def test_frequent_terms_are_columns_and_rare_ones_lists(chunks: list[AnalysedChu
 
 
 def test_parts_keep_what_is_theirs(tmp_path: Path) -> None:
-    """Removed rows count no more, in lists and in columns, nor do terms that stood in these alone."""
+    """Removed rows no longer count, in lists or columns, nor do terms that only they had."""
     chunks = [chunk("all", "gone")] + [chunk("all", *["wide"] * 256, f"w{row}") for row in range(20)]
     kept = np.array([row not in {0, 5, 6} for row in range(21)])
     block = in_file(tmp_path / "file", (in_file(tmp_path / "first", build(chunks)), kept))

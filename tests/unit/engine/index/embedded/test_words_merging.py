@@ -1,4 +1,4 @@
-"""Merging: one result on every way, in bounded memory."""
+"""Merging: the same result by each method, in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNKS = st.lists(
 
 @pytest.fixture(autouse=True, scope="module")
 def small_stretches() -> Iterator[None]:
-    """A few rows are many stretches, and a few postings a long list."""
+    """Small limits, so that a few rows are many stretches, and a few postings a long list."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (words, words_merging):
             patch.setattr(module, "STRETCH", 8)
@@ -65,7 +65,7 @@ def test_a_merged_file_may_replace_one_that_is_read(tmp_path: Path) -> None:
 def test_a_merge_takes_no_memory_for_the_postings_that_it_has_not_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A million postings, of which a column is the largest thing that is whole in memory."""
+    """With a million postings, a column is the largest array held in memory as a whole."""
     terms, rows, share = 500, 20_000, 1_000
     keys = np.array([f"{number:016}".encode() for number in range(terms)], KEY_TYPE)
     every = np.tile(np.arange(0, rows, rows // share, dtype=np.uint32), terms)

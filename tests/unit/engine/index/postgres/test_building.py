@@ -1,4 +1,4 @@
-"""The HNSW index is made in the background, once, and holds up nobody; what was cut off is made again."""
+"""The HNSW index is built in the background, once, without blocking; an interrupted build is repeated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def base(database: Database) -> AsyncIterator[Base]:
 
 
 async def is_valid(database: Database) -> bool | None:
-    """None where there is no index."""
+    """None if there is no index."""
     found: bool | None = await database.value(VALID)
     return found
 
@@ -65,7 +65,7 @@ async def nearest(base: Base) -> list[int]:
 
 @asynccontextmanager
 async def half_built(database: Database, base: Base) -> AsyncIterator[asyncio.Future[bool]]:
-    """Within the block the index is being made; it waits for a commit in flight, as it waits for all."""
+    """Yield while the index is being built: the build waits for an open transaction."""
     leased = await base.lease(new_note("in flight"))
     async with (
         in_flight(base, documents.commit, leased, prepared("in flight", vectors=[axis(5)])),
@@ -116,7 +116,7 @@ async def test_vectors_that_are_too_long_for_an_index_are_searched_exactly(datab
 async def test_while_one_engine_makes_the_index_the_others_leave_it_alone_and_search(
     database: Database, base: Base
 ) -> None:
-    """And add documents, which are in the index when it is complete."""
+    """Documents can also be added, and are in the index when it is complete."""
     await base.note("a", vectors=[between(0, 1, 0.5)])
     async with half_built(database, base) as building:
         assert not await build(database)
@@ -130,7 +130,7 @@ async def test_while_one_engine_makes_the_index_the_others_leave_it_alone_and_se
 
 
 async def test_a_making_that_was_cut_off_is_begun_again(database: Database, base: Base) -> None:
-    """By a stop of its engine, or of the server's process, as when the engine is killed."""
+    """After a stop of the engine, or of the server process, as after a kill of the engine."""
     async with half_built(database, base) as building:
         building.cancel()
         await asyncio.wait([building])
@@ -154,7 +154,7 @@ async def test_an_engine_makes_the_index_beside_its_work_and_again_where_that_fa
     database: Database, base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "CHECK_SECONDS", 0.01)
-    await database.execute("CREATE VIEW vectors_by_meaning AS SELECT 1")  # stands in its place
+    await database.execute("CREATE VIEW vectors_by_meaning AS SELECT 1")  # occupies the index's name
     connections = Connections(database.address, SEARCH_PATH)
     keeping = asyncio.create_task(keep_index(connections, database.address, SEARCH_PATH, 1, len(MIGRATIONS)))
     try:
@@ -183,7 +183,7 @@ async def test_clearing_the_base_does_not_wait_for_the_index(database: Database,
         await db.execute(f"SELECT pg_advisory_lock({BUILDING})")
         reader = db.transaction()
         await reader.start()
-        await db.execute("LOCK TABLE kb.vectors IN SHARE UPDATE EXCLUSIVE MODE")  # as one that makes it
+        await db.execute("LOCK TABLE kb.vectors IN SHARE UPDATE EXCLUSIVE MODE")  # the lock of an index build
         async with asyncio.timeout(ANSWER_SECONDS):
             await base.store.once(None, documents.clear)
         await reader.rollback()

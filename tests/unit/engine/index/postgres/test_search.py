@@ -1,4 +1,4 @@
-"""Searches by the HNSW index find nearly all that the exact ones find, and filters leave what they name."""
+"""Searches by the HNSW index find nearly all exact results, and filters keep all matches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clustered(seed: int, count: int) -> Vectors:
 
 @pytest.fixture
 async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
-    """1,000 chunks around some centres, half of them `even`; a fifth at most is found by each part."""
+    """1,000 chunks in clusters, half of them `even`; each part finds at most a fifth."""
     monkeypatch.setattr(search, "FEW_CHUNKS", 0)
     monkeypatch.setattr(search, "POOLS", (100, 200))
     place = await new_database()
@@ -47,7 +47,7 @@ async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
 
 
 async def both_ways(base: Base, mode: m.Mode, number: int, **selection: list[str]) -> tuple[Found, Found]:
-    """By the index, and exactly."""
+    """Search by the index, and exactly."""
     question = " ".join(np.random.default_rng(number).choice(WORDS, 3))
     vector = clustered(1_000 + number, 1)[0]
     answers = []

@@ -1,4 +1,4 @@
-"""Whatever an answer of Qdrant is, the index says why it cannot answer; nothing else comes out of it."""
+"""For any response of Qdrant, the index gives the reason of a failure and raises no other error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_fault_has_its_reason(
 
 async def test_silence_ends_with_the_time_of_a_request(server: QdrantServer) -> None:
     server.fault = "silent"
-    shortest = 1  # second
+    shortest = 1  # in seconds
     index = server.index(timeout=shortest)
     with pytest.raises(IndexUnavailable, match=f"{server.url} did not answer within {shortest} s"):
         await index.search(QUERY)

@@ -1,4 +1,4 @@
-"""What Qdrant leaves out is bounded: an answer that is called exact is, and a total is never too high."""
+"""Qdrant's omissions are bounded: an answer marked exact is exact, and a total is never too high."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 
 WORDS = ("apple", "pear", "plum", "fig", "kiwi", "lime", "nut", "rice")
 SHALLOW = 4
-"""So few of each kind are asked for at first."""
+"""Number of hits of each kind in the first requests."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def documents(seed: int, count: int = 60) -> list[IndexedDocument]:
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("seed", range(3))
 async def test_what_is_called_exact_is(index: QdrantIndex, seed: int) -> None:
-    """Against an index that scores every chunk."""
+    """Compared with an index that scores every chunk."""
     reference = RemoteIndex(Server())
     await reference.create(8)
     for each in (index, reference):
@@ -92,7 +92,7 @@ async def test_what_is_called_exact_is(index: QdrantIndex, seed: int) -> None:
 
 @pytest.mark.usefixtures("shallow")
 async def test_more_matches_than_came_are_counted_by_their_words(index: QdrantIndex) -> None:
-    """As long as no other chunk is near."""
+    """Only if no other chunk is near."""
     far = [document(number, "apple", vectors=[between(0, 1, -0.5)]) for number in range(1, 41)]
     near = document(41, "pear", vectors=[between(0, 1, 0.9)])
     await index.apply(Changes(upserts=[*far, near]), 1)
@@ -136,7 +136,7 @@ async def test_few_that_filters_leave_are_compared_all(server: QdrantServer) -> 
 
 
 async def test_built_segments_answer_as_the_new_ones(server: QdrantServer, index: QdrantIndex) -> None:
-    """A server rewrites what has grown, and what was deleted, in the background."""
+    """A server rewrites grown segments, and those with deletions, in the background."""
     await index.apply(Changes(upserts=documents(3)), 1)
     await index.apply(Changes(deletes=list(range(1, 50))), 2)
     query = IndexQuery("apple fig", "hybrid", meaning("apple fig"), SCORING, top=50)
@@ -151,7 +151,7 @@ async def test_built_segments_answer_as_the_new_ones(server: QdrantServer, index
 async def test_texts_that_have_become_longer_are_bounded_too(
     index: QdrantIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sparse vectors were made when texts were short; a long text would stand too low by them."""
+    """The sparse vectors date from when texts were short, so a long text would rank too low."""
     await index.apply(Changes(upserts=[document(1, "apple")]), 1)
     monkeypatch.setattr(search, "FIRST_DEPTH", 1)
     monkeypatch.setattr(search, "MOST_DEPTH", 1)

@@ -1,4 +1,4 @@
-"""What is wrong with a setting is said at start, with its name and never with a secret."""
+"""Errors of settings are reported at start, by name and without secrets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_most_copies_are_written_unless_it_is_said_otherwise(
 @pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 256])
 def test_a_collection_has_a_name_that_stands_in_an_address(name: str) -> None:
     environ = {"QDRANT_COLLECTION": name}
-    if not name:  # an empty variable is none
+    if not name:  # an empty variable counts as unset
         assert EngineSettings.read(environ).qdrant.collection == "kb"
         return
     with pytest.raises(SettingsError, match="QDRANT_COLLECTION"):

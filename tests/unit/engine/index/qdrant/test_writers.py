@@ -1,4 +1,4 @@
-"""Several engines on one base follow it: one writes at a time, and none undoes the work of another."""
+"""Several engines follow one base: one writes at a time, and no engine undoes another's work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[QdrantServer]:
 
 @asynccontextmanager
 async def engines(server: QdrantServer, count: int = 2) -> AsyncIterator[list[QdrantIndex]]:
-    """Several, of which the first has made the index."""
+    """Yield several indexes; the first has created the collection."""
     indexes = [server.index() for _ in range(count)]
     await indexes[0].create(8)
     await indexes[0].apply(Changes(), 1)
@@ -43,7 +43,7 @@ async def texts(index: QdrantIndex, word: str) -> int:
 
 
 async def test_changes_of_several_at_once_come_one_after_the_other(server: QdrantServer) -> None:
-    """Each applies what it has read; what stays is the state of the highest generation."""
+    """Each applies the changes that it has read; the state of the highest generation remains."""
     async with engines(server, 3) as indexes:
         for generation in range(2, 8):
             text = "apple" if generation % 2 else "pear"
@@ -74,7 +74,7 @@ async def test_who_died_while_it_wrote_is_followed_by_another(
 async def test_who_ends_in_order_keeps_nobody_waiting(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in the middle of making the index, which another then begins again."""
+    """Also during the creation of the index, which another engine then starts again."""
     monkeypatch.setattr(mark, "LEASE", 1_000)
     ending, other = server.index(), server.index()
     await ending.create(8)
@@ -90,7 +90,7 @@ async def test_who_ends_in_order_keeps_nobody_waiting(
 async def test_who_was_taken_for_dead_has_the_index_made_again(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have written what is older than what it replaced."""
+    """It may have written a document older than the one it replaced."""
     async with engines(server) as (paused, other):
         held = await paused._marker.take()
         other._marker._watched, other._marker._since = (held.holder, held.beat), time.monotonic() - 60
@@ -106,7 +106,7 @@ async def test_who_was_taken_for_dead_has_the_index_made_again(
 
 
 async def test_a_mark_is_not_carried_into_a_collection_that_was_made_since(server: QdrantServer) -> None:
-    """It would say that everything is in an index that is empty."""
+    """Otherwise the generation would claim that an empty index is complete."""
     async with engines(server) as (index, other):
         held = await index._marker.take()
         await server.lose_everything()
@@ -131,7 +131,7 @@ async def test_only_one_of_two_makes_the_index(server: QdrantServer) -> None:
             await index.apply(Changes(), 9)
         except IndexUnavailable:
             continue
-    if await first.generation() == 0:  # each undid the other: the next attempt is one's own
+    if await first.generation() == 0:  # each undid the other's work: the next attempt is alone
         await first.create(8)
         await first.apply(Changes(upserts=[document(1, "apple")]), 9)
     assert await second.stats() == IndexStats(1, 1, 9)

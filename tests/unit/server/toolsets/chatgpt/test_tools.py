@@ -1,4 +1,4 @@
-"""`search` and `fetch`, as connectors of ChatGPT call them."""
+"""`search` and `fetch` as ChatGPT's connectors call them."""
 
 from __future__ import annotations
 

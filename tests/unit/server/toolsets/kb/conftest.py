@@ -1,4 +1,4 @@
-"""The tools of `kb` and `kb-extra` before a simulated engine."""
+"""The tools of `kb` and `kb-extra` with a simulated engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kb_get`, and what `kb-extra` does to documents."""
+"""`kb_get`, and the document tools of `kb-extra`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ LONG = "\n\n".join(f"# Part {part}\n\n" + f"word{part} " * 200 for part in range
 
 
 def texts(engine: SimulatedEngine) -> list[str]:
-    """The chunks of the one document."""
     return [chunk.text for chunk in engine.state.documents.by_id[1].chunks]
 
 
@@ -81,7 +80,7 @@ async def test_an_unknown_collection_lists_the_existing_ones(
 async def test_by_source_path_it_pages_and_stays_within_its_bound(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """Nothing is left out in silence, and every page has one at least."""
+    """Omissions are reported, and every page has at least one document."""
     for number in range(150):
         engine.add(f"collection:c{number}", source_path="p", title="x" * 200)
     first = await tools.ok("kb_get", source_path="p", max_chars=2_000)
@@ -115,7 +114,7 @@ async def cited(tools: ToolCaller, query: str) -> str:
 
 
 async def test_a_citation_of_kb_search_is_checked(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """It stays usable over a change elsewhere, and a new one comes where the quote has moved."""
+    """It survives changes elsewhere in the text, and is renewed if the quote has moved."""
     document = engine.add(text="Pensions are revalued.")
     citation = await cited(tools, "pensions")
     answer = await tools.ok("kb_get", citation=citation)
@@ -142,7 +141,7 @@ async def test_what_is_no_citation_says_what_to_hand_back(engine: SimulatedEngin
 
 
 async def test_a_source_path_of_nothing_is_an_empty_list(tools: ToolCaller) -> None:
-    """With a hint, not an error: asking whether there is one is what it is for."""
+    """With a hint instead of an error, because the question is whether a document exists."""
     answer = await tools.ok("kb_get", source_path="none.md")
     assert (answer["documents"], answer["total"]) == ([], 0)
     assert "kb_search" in answer["hint"]
@@ -164,7 +163,7 @@ async def test_a_long_document_comes_in_parts(engine: SimulatedEngine, tools: To
 
 
 async def test_a_chunk_over_the_bound_is_cut_and_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Rather than an answer without text that would be asked for again and again."""
+    """A result without text would be requested again and again."""
     engine.add(text="x" * 500)
     answer = await tools.ok("kb_get", document_id=1, max_chars=100)
     (chunk,) = answer["chunks"]
@@ -173,7 +172,7 @@ async def test_a_chunk_over_the_bound_is_cut_and_says_so(engine: SimulatedEngine
 
 
 async def test_a_document_without_text_says_why(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """A scan without recognised text never reads as a success."""
+    """A scan without recognized text never looks like a success."""
     engine.add(text=" ", doc_type="pdf")
     answer = await tools.ok("kb_get", document_id=1)
     assert NO_TEXT in answer["hint"]
@@ -190,7 +189,7 @@ async def test_a_document_without_text_says_why(engine: SimulatedEngine, tools: 
 async def test_a_document_in_several_collections_is_repaired_on_sight(
     engine: SimulatedEngine, tools: ToolCaller, tool: str, arguments: dict[str, Any]
 ) -> None:
-    """The one added last stays; what is shown is what is now, its version included."""
+    """The last added one stays; the result shows the current state, with its version."""
     engine.add("collection:a", "x", "collection:b", source_path="p")
     answer = await tools.ok(tool, **arguments)
     shown = answer["documents"][0] if "documents" in answer else answer

@@ -1,4 +1,4 @@
-"""`kb_edit_note`: a part of a note is changed, and nothing else of it, whoever else changes it."""
+"""`kb_edit_note`: a part of a note is changed and the rest stays, even with concurrent changes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_lost_race_with_a_version_says_what_stands_there_now(
 
 
 async def test_many_who_append_at_once_lose_nothing(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Those of one server do not conflict: each is made at its first attempt."""
+    """Appends through one server do not conflict: each succeeds at its first attempt."""
     engine.add(text="begin")
     lines = [f"line {number}" for number in range(20)]
     await asyncio.gather(*(tools.ok("kb_edit_note", document_id=1, append=line) for line in lines))
@@ -101,7 +101,7 @@ async def test_many_who_append_at_once_lose_nothing(engine: SimulatedEngine, too
 
 @pytest.fixture
 async def patient(engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
-    """The tools, for whom no pause takes time."""
+    """The tools, with pauses that take no time."""
     async with calling(engine, tmp_path, clock=JumpingClock().clock()) as tools:
         yield tools
 
@@ -184,7 +184,7 @@ MARKDOWN = st.builds(lambda lines, end: end.join(lines), LINES, st.sampled_from(
 
 @given(MARKDOWN, MARKDOWN, MARKDOWN)
 def test_a_section_keeps_what_is_before_and_behind_it(before: str, old: str, behind: str) -> None:
-    """What is a section is seen from the whole: `old` may hold a fence, and a part of `behind` be in it."""
+    """Sections depend on the whole text: `old` may open a fence that covers a part of `behind`."""
     text = f"{before}\n\n# Section\n{old}\n\n{behind}"
     there = list(headings(text))
     places = [place for place, each in enumerate(there) if each.title == "Section"]

@@ -1,4 +1,4 @@
-"""`kb_feedback`, and what `kb_search` says of a score that weighs feedback."""
+"""`kb_feedback`, and `kb_search`'s explanation of a score with feedback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.simulated_engine import SimulatedEngine
 
 @pytest.mark.requirement("R29")
 async def test_one_caller_is_one_voice(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Its last rating stands; the engine learns on whose behalf the server asks."""
+    """Its last rating counts; the server sends the caller's name to the engine."""
     engine.add()
     answers = []
     for caller, signal in (("ann", "useful"), ("ann", "useful"), ("ann", "not_useful"), ("bob", "useful")):
@@ -46,7 +46,7 @@ async def test_what_does_not_fit_is_refused(
 
 @pytest.mark.requirement("R27", "R30")
 def test_an_explanation_has_the_parts_and_weights_of_a_final_score() -> None:
-    """Where the engine makes one; a search of this tool asks for none."""
+    """If the engine sends one; a search of this tool requests none."""
     plain = explanation_with()
     parts = ranking_parts_with(semantic=0.5, recency=1.0, reputation=0.4, feedback=0.25)
     assert "recency" not in explained(plain)

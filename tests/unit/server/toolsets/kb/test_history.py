@@ -1,4 +1,4 @@
-"""`kb_history` and `kb_restore`: an agent sees what was replaced or deleted, and undoes it."""
+"""`kb_history` and `kb_restore`: an agent sees replaced and deleted versions, and restores them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_a_replaced_text_is_shown_and_restored(engine: SimulatedEngine, to
 
 
 async def test_a_long_text_comes_in_parts(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """What has not come whole is not compared."""
+    """An incomplete text is not compared."""
     text = "granite quarry " * 10
     engine.add(text=text)
     await tools.ok("kb_update_note", document_id=1, text="basalt")

@@ -1,4 +1,4 @@
-"""`kb_search`: what it asks of the engine, and what it makes of the answer."""
+"""`kb_search`: its request to the engine, and its result from the response."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DEFAULTS = {
     "per_document": 3,
     "citations": True,
 }
-"""Sent with every search."""
+"""Members sent with every search."""
 
 
 def posted(engine: SimulatedEngine) -> dict[str, Any]:
-    """The body of the one search."""
+    """Return the body of the only search."""
     (request,) = engine.journal.requests("search")
     assert (request.method, request.path) == ("POST", "/api/v1/search")
     body: dict[str, Any] = msgspec.json.decode(request.body)
@@ -42,7 +42,7 @@ def respond(
     total_exact: bool | UnsetType = UNSET,
     incomplete: str | UnsetType = UNSET,
 ) -> None:
-    """Let searches find these results; `total` is what matches, None: as many as were found."""
+    """Make searches return these results; `total` is by default their number."""
 
     async def searches(_search: MakeCall) -> m.SearchResponse:
         return response_with(found, total=total, weak=weak, total_exact=total_exact, incomplete=incomplete)
@@ -73,7 +73,7 @@ async def test_a_search_is_posted_to_the_engine(
 async def test_a_collection_becomes_a_tag_and_modes_are_passed_on(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    """A collection is no parameter: the engine knows none."""
+    """A collection is sent as a tag, because the engine's search has no parameter for it."""
     await tools.ok("kb_search", query="x", **arguments)
     assert posted(engine) == {"query": "x", **DEFAULTS, **body}
 
@@ -210,14 +210,14 @@ async def test_a_document_in_several_collections_is_repaired_on_sight(
 async def test_a_repair_that_fails_does_not_spoil_the_search(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """The caller came for something else."""
+    """The caller only searched."""
     respond(tools, result_of(engine.add("collection:a", "collection:b")))
     engine.arm("internal_error", "removeTag")
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
 
 async def test_what_was_collapsed_is_named(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Neighbours that were merged come with their texts, also where none were wanted."""
+    """Merged neighbours come with their texts, even if no neighbours were requested."""
     merged = msgspec.structs.replace(
         result_of(engine.add(), chunk_with(index=3)),
         before=[chunk_with(index=2, text="before")],
@@ -238,7 +238,7 @@ async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: Too
 
 
 async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Also where the engine did not keep the bound, by the rule that it should have kept."""
+    """Also if the engine exceeds the limit, by the same rule."""
     document = engine.add()
     respond(tools, *(result_of(document, chunk_with(index=index, text="x" * 60)) for index in range(5)))
     answer = await tools.ok("kb_search", query="x", max_chars=130)
@@ -311,7 +311,7 @@ async def test_an_engines_refusal_is_passed_on_with_its_parameter(
 async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """Any of them may be the reason; those that were not set are not."""
+    """Each set filter may be the reason; unset filters are not listed."""
     narrowing: dict[str, Any] = {
         "collection": "memory",
         "tags": ["a"],

@@ -1,4 +1,4 @@
-"""`kb_status` and `kb_jobs`, and what `kb-extra` does to jobs."""
+"""`kb_status` and `kb_jobs`, and the job tools of `kb-extra`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_it_answers_where_the_engine_cannot_list_tags(
 async def test_an_engine_that_is_too_old_is_an_issue_here_and_an_error_elsewhere(
     tools: ToolCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the agent can find out what is wrong; both versions are named."""
+    """The agent can then find the problem; both versions are named."""
     monkeypatch.setattr("kb_simulator.engine.state.API_VERSION", "v2.9.0")
     issue = (await tools.ok("kb_status"))["issues"][0]
     refused = await tools.refused("kb_jobs")

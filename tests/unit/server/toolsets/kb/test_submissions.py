@@ -1,4 +1,4 @@
-"""What adds to the base: notes and their updates, and uploads, as an agent calls their tools."""
+"""Tools that add content: notes, updates and uploads, as an agent calls them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_note_goes_to_documents_by_default(engine: SimulatedEngine, tool
 
 @pytest.mark.requirement("K27", "K58", "E3")
 async def test_everything_given_is_passed_on(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """The collection's tag comes before the others."""
+    """The collection's tag comes first."""
     given = {"text": "x", "title": "T", "source_path": "p", "metadata": {"a": [1]}}
     await tools.ok("kb_addnote", **given, collection="workspace", tags=["feedback"])
     (body,) = engine.journal.bodies("createJob")
@@ -128,7 +128,7 @@ async def test_a_note_without_a_source_path_is_taken_over_by_one(
 
 
 async def test_a_replaced_note_that_stays_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """It was also added without a path, or the new text has a document already."""
+    """It was also added without a path, or the new text already had a document."""
     given = {"collection": "memory", "wait_seconds": JOB_SECONDS}
     first = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
     await tools.ok("kb_addnote", text="Deploys on Tuesdays", **given)
@@ -147,7 +147,7 @@ async def test_a_failed_job_says_why(engine: SimulatedEngine, tools: ToolCaller)
 
 
 async def test_a_job_that_cannot_be_followed_is_not_lost(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """The engine went away after it had accepted: the id comes back all the same."""
+    """The engine failed after it had accepted the job: its id is returned anyway."""
     engine.arm("internal_error", "getJob")
     answer = await tools.ok("kb_addnote", text="x", wait_seconds=JOB_SECONDS)
     assert answer["job_id"] in engine.state.jobs
@@ -184,7 +184,7 @@ async def test_what_takes_longer_is_told_with_its_job(engine: SimulatedEngine, t
 async def test_a_job_that_goes_on_moves_nothing_and_says_so(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """A move in between could be the change that makes the update a conflict."""
+    """A move in between could be the very change that makes the update conflict."""
     engine.state.policy = Stuck(step=QUEUED)
     engine.add("collection:documents")
     answer = await tools.ok("kb_update_note", document_id=1, text="x", collection="memory")
@@ -246,7 +246,7 @@ async def test_a_collection_moves_it_too(engine: SimulatedEngine, tools: ToolCal
 async def test_a_failed_move_says_that_the_text_is_updated(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """Half of the request was done, and the agent must know which."""
+    """Half of the request was done, and the agent must know which half."""
     engine.add("collection:documents")
     engine.arm("storage_full", "removeTag")
     refused = await tools.refused("kb_update_note", document_id=1, text="x", collection="memory")
@@ -258,7 +258,7 @@ async def test_a_failed_move_says_that_the_text_is_updated(
 
 
 async def sent(tools: ToolCaller, data: bytes = b"abc", **start: str) -> str:
-    """The id of an upload that only has to be finished."""
+    """Upload a file up to the finish; return the upload's id."""
     begun = await tools.ok("kb_upload_start", filename="a.txt", total_size=len(data), **start)
     upload_id: str = begun["upload_id"]
     await tools.ok("kb_upload_chunk", upload_id=upload_id, data=encoded(data), chunk_index=0)
@@ -310,7 +310,7 @@ async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> Non
 
 
 async def test_on_bare_stdio_there_is_no_upload_url(engine: SimulatedEngine, tmp_path: Path) -> None:
-    """Nothing would answer there; chunks are named as the way."""
+    """No server would answer there, so the result names chunks instead."""
     async with calling(engine, tmp_path) as tools:
         start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     assert "upload_url" not in start
@@ -347,7 +347,7 @@ async def test_a_finish_that_waits_answers_with_the_document(
 async def test_a_file_without_text_is_empty_in_every_answer(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """Never as one that can be searched: not when its job has ended, nor when it is asked for later."""
+    """It is never reported as searchable: not at the end of its job, nor later."""
     upload_id = await sent(tools, b" \n ")
     finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["document_status"]) == ("completed", "empty")
@@ -359,7 +359,7 @@ async def test_a_file_without_text_is_empty_in_every_answer(
 async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """Nobody knows what was found in it."""
+    """The amount of text in it is unknown."""
     engine.arm("internal_error", "getDocument")
     upload_id = await sent(tools)
     finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)

@@ -1,4 +1,4 @@
-"""The toolset `kb` as a whole: its nine tools, their schemas, and what they say without an engine."""
+"""The toolset `kb` as a whole: its nine tools, their schemas, and results without an engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 def services(home: Path = Path("unused"), **settings: Any) -> Services:
-    """Services in front of nobody."""
+    """Services for a closed engine port."""
     return Services(ServerSettings(**{"engine_url": "http://127.0.0.1:1", "home": home, **settings}))
 
 

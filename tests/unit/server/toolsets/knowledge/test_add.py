@@ -1,4 +1,4 @@
-"""`knowledge-add`: what is checked before a file is queued, and what becomes of it."""
+"""`knowledge-add`: checks before a file is queued, and the results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N14", "N15", "N90")
 async def test_another_format_is_refused_whether_or_not_the_file_exists(knowledge: Knowledge) -> None:
-    """By the name alone, with the formats that are taken; the folder is not looked at either."""
+    """By the name alone, with the accepted formats; the folder is not checked either."""
     refused = await knowledge.refused("knowledge-add", file_path="/test/doc.xyz")
     assert refused == {
         "success": False,
@@ -100,7 +100,7 @@ async def test_a_name_without_a_format_is_refused(knowledge: Knowledge, name: st
 async def test_every_format_that_is_named_is_looked_for(
     knowledge: Knowledge, names: str, force_ocr: bool
 ) -> None:
-    """It gets past the check of formats, to that of the file."""
+    """It passes the check of formats and fails at that of the file."""
     for name in names.split():
         path = str(knowledge.root / name)
         refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=force_ocr)
@@ -109,7 +109,7 @@ async def test_every_format_that_is_named_is_looked_for(
 
 @pytest.mark.requirement("N16", "N17")
 async def test_a_file_over_the_limit_is_refused_with_both_sizes(knowledge: Knowledge) -> None:
-    """A sparse file: nothing of it is read."""
+    """The file is sparse, because its content is not read."""
     path = knowledge.root / "large.pdf"
     with path.open("wb") as file:
         file.truncate(150 * MIB)
@@ -125,7 +125,7 @@ async def test_a_file_over_the_limit_is_refused_with_both_sizes(knowledge: Knowl
 async def test_a_file_just_over_the_limit_does_not_look_like_the_limit(
     knowledge_with: Callable[..., Awaitable[Knowledge]],
 ) -> None:
-    """Its size is rounded up; the limit is KB_MAX_UPLOAD_BYTES, and belongs to what is allowed."""
+    """Its size is rounded up; a file of exactly KB_MAX_UPLOAD_BYTES is accepted."""
     knowledge = await knowledge_with(max_upload_bytes=MIB)
     refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html", b"x" * (MIB + 1)))
     assert refused["message"] == "File size (1.1 MB) exceeds maximum allowed size (1 MB)"
@@ -210,7 +210,7 @@ async def test_a_call_that_does_not_wait_reports_that_its_job_is_queued(knowledg
 async def test_a_new_step_is_reported_although_the_share_is_the_same(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each report is further than the last one, as the protocol has it."""
+    """Progress strictly increases, as the protocol requires."""
     monkeypatch.setattr(add, "SYNC_SECONDS", 0.3)
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(Stuck(step="Extracting text"))
@@ -221,7 +221,7 @@ async def test_a_new_step_is_reported_although_the_share_is_the_same(
 
 
 async def test_the_estimate_is_the_engines(knowledge: Knowledge) -> None:
-    """Which knows what waits and how long such files take; without one it is a guess by the size."""
+    """It depends on the queue and on past files; without one, the tool estimates by size."""
     knowledge.engine.set_policy(AfterTime(seconds=47.5))
     path = knowledge.file("a.html")
     told = await knowledge.ok("knowledge-add", file_path=path)
@@ -229,7 +229,7 @@ async def test_the_estimate_is_the_engines(knowledge: Knowledge) -> None:
 
 
 async def test_a_call_that_is_given_up_cancels_its_job(knowledge: Knowledge) -> None:
-    """A cancel stops the work, and not only the waiting."""
+    """Cancellation stops the job, not only the waiting."""
     knowledge.engine.set_policy(Stuck())
     knowledge.engine.clock.set_mode("manual")
     path = knowledge.file("a.html")
@@ -251,7 +251,7 @@ async def test_a_call_waits_only_so_long(knowledge: Knowledge, monkeypatch: pyte
 
 
 async def test_a_job_that_cannot_be_followed_is_still_told(knowledge: Knowledge) -> None:
-    """Its id is never lost to a fault that comes after it."""
+    """Its id is never lost because of a later error."""
     knowledge.engine.faults.arm("internal_error", operation="getJob")
     told = await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     (job,) = knowledge.engine.state().jobs

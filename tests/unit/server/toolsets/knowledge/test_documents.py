@@ -134,7 +134,7 @@ async def test_without_a_confirmation_it_is_only_shown(
 async def test_a_document_that_is_not_there_is_not_found(
     knowledge: Knowledge, document_id: str, confirm: bool
 ) -> None:
-    """By its id, which is a UUID: the engine's own numbers are none."""
+    """By its id, which is a UUID; the engine's own numbers are not accepted."""
     await knowledge.added("bees.html")
     assert await knowledge.refused("knowledge-remove", document_id=document_id, confirm=confirm) == {
         "success": False,
@@ -163,7 +163,7 @@ async def test_the_base_is_cleared(knowledge: Knowledge) -> None:
 
 
 async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> None:
-    """Nothing comes into a base after it was cleared that was on its way before."""
+    """Pending jobs add no documents to a cleared base."""
     knowledge.engine.set_policy(Stuck())
     task = await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"))
     await knowledge.ok("knowledge-clear", confirm=True, confirmation_phrase="DELETE ALL")
@@ -343,7 +343,7 @@ async def test_a_format_is_a_filter(knowledge: Knowledge, form: str) -> None:
 async def test_the_range_of_dates_has_both_its_days(
     knowledge: Knowledge, days: dict[str, str], found: bool
 ) -> None:
-    """Added on the evening of 1 January, in UTC: the last day is all of it."""
+    """The document was added on the evening of 1 January, in UTC; a range includes all of its last day."""
     knowledge.engine.clock.advance(23 * 3600 - knowledge.engine.clock.elapsed())
     await knowledge.added("bees.html", HTML)
     told = await knowledge.ok("knowledge-search", query="bees", filters={"date_range": days})

@@ -1,4 +1,4 @@
-"""Files by path: only regular ones, only below the allowed folders, however the way there is disguised."""
+"""Files by path: only regular ones below the allowed folders, for any disguise of the path."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, path: Path | str) -> str:
-    """What the file holds."""
     with open_below([str(root)], str(path)) as file:
         return file.read().decode()
 
 
 def refused(root: Path, path: Path | str) -> str:
-    """The code of the refusal."""
+    """Return the error code of the refusal, after checking that no descriptor stays open."""
     descriptors = psutil.Process().num_fds()
     with pytest.raises(ToolError) as error:
         open_below([str(root)], str(path))
@@ -51,7 +50,7 @@ def test_a_file_below_the_folder_is_read(root: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_folder_itself_may_be_a_link(root: Path) -> None:
-    """It is the operator's to name, and `~` is the operator's home."""
+    """The operator configures it, and `~` is the operator's home."""
     link = root.parent / "link"
     link.symlink_to(root)
     assert read(link, link / "inner" / "a.html") == "allowed"
@@ -74,7 +73,7 @@ def test_the_folder_itself_may_be_a_link(root: Path) -> None:
 )
 @pytest.mark.requirement("N86")
 def test_no_way_leads_out_of_the_folder(root: Path, path: str) -> None:
-    """Whether or not there is a file: what lies outside is told to nobody."""
+    """Existing and missing files get the same error, so that nothing is revealed."""
     (root / "out.html").symlink_to(root.parent / "secret.html")
     (root / "up").symlink_to(root.parent)
     assert refused(root, path.format(root=root)) == "path_not_allowed"
@@ -91,7 +90,7 @@ def test_without_folders_nothing_is_read_and_the_error_says_how_to_allow_it(root
 def test_a_link_put_in_the_way_after_the_check_leads_nowhere(
     root: Path, replaced: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path was inside when it was resolved, and is not any more when it is opened."""
+    """The path was inside when it was resolved, but not when it is opened."""
     opened: Callable[..., int] = files._opened
 
     def swapped(*arguments: object) -> int:
@@ -109,7 +108,7 @@ def test_a_link_put_in_the_way_after_the_check_leads_nowhere(
 def test_a_link_that_goes_while_it_is_resolved_is_a_clear_error(
     root: Path, replacement: str | None, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was a link when it was looked at, and is none any more when it is read."""
+    """It was a link when it was examined, and is no longer one when it is read."""
     link, readlink = root / "link.html", os.readlink
     link.symlink_to(root / "inner" / "a.html")
 
@@ -149,7 +148,7 @@ def test_a_path_that_changes_all_the_time_is_read_or_a_clear_error(root: Path) -
 @pytest.mark.requirement("N86")
 @pytest.mark.parametrize("name", ["nothing.html", "inner/nothing.html", "inner/a.html/b.html"])
 def test_a_file_that_is_not_there_is_not_found(root: Path, name: str) -> None:
-    """Inside the folder that may be told."""
+    """Inside the folder, the caller may know."""
     assert refused(root, root / name) == "file_not_found"
 
 
@@ -174,7 +173,7 @@ def test_a_path_that_no_system_takes_is_refused(root: Path) -> None:
 
 
 async def test_a_file_that_grows_is_sent_as_it_was(root: Path) -> None:
-    """Each attempt begins anew, and none goes beyond the size that was announced."""
+    """Each attempt starts anew, and sends no more than the announced size."""
     path = root / "inner" / "a.html"
     with open_below([str(root)], str(path)) as file:
         sent = source(file, "a.html", 100)

@@ -1,4 +1,4 @@
-"""`knowledge-status`, `knowledge-task-status`, and what `tools/cancel` does."""
+"""`knowledge-status`, `knowledge-task-status`, and `tools/cancel`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALWAYS = {
     "estimated_remaining_seconds",
     "error",
 }
-"""What a client that polls reads, whatever state it meets."""
+"""Members that a polling client reads in every state."""
 
 
 @pytest.mark.requirement("N53", "N54", "N56")
@@ -79,7 +79,7 @@ async def test_a_base_that_works_is_healthy(knowledge: Knowledge) -> None:
 
 
 async def told_of(folder: Path, **members: Any) -> dict[str, Any]:
-    """What is told of an engine whose status has these members."""
+    """Return the result of `knowledge-status` for an engine whose status has these members."""
 
     async def changed(status: MakeCall) -> m.Status:
         return msgspec.structs.replace(await status(), **members)
@@ -112,9 +112,9 @@ LOST = m.StorageInfo(path="/data", bytes=5, free_bytes=5, originals_bytes=1, acc
 async def test_what_the_engine_finds_wrong_is_a_flag_and_an_issue(
     tmp_path: Path, members: dict[str, Any], accessible: bool, loaded: bool, issue: str
 ) -> None:
-    """An engine that answers may have lost its base; documents and vectors lie together.
+    """An engine that responds may have lost its base, with both documents and vectors.
 
-    A false flag never stands alone, and the call itself succeeds.
+    A false flag always comes with an issue, and the call itself succeeds.
     """
     told = await told_of(tmp_path, **members)
     assert told["success"] is True
@@ -129,7 +129,7 @@ async def test_what_the_engine_finds_wrong_is_a_flag_and_an_issue(
 
 @pytest.mark.requirement("N58")
 async def test_an_engine_out_of_reach_is_a_base_that_is_degraded(tmp_path: Path) -> None:
-    """Nothing is known of it, and nothing is made up; the call itself succeeds."""
+    """Unknown values are null, and the call itself succeeds."""
     async with Services(ServerSettings(engine_url="http://127.0.0.1:1", home=tmp_path)) as services:
         calls = Calls(build_toolset("knowledge", services), Metrics())
         told = (await calls.outcome("knowledge-status", {}, Call())).as_result()["structuredContent"]
@@ -143,7 +143,7 @@ async def test_an_engine_out_of_reach_is_a_base_that_is_degraded(tmp_path: Path)
 
 @pytest.mark.requirement("N59")
 async def test_the_figures_agree_with_one_another(tmp_path: Path) -> None:
-    """131072000 bytes are 125.0 MB; 1850 passages in 42 documents are 44.0 each."""
+    """131072000 bytes are 125.0 MB; 1850 chunks in 42 documents are 44.0 each."""
     told = await told_of(
         tmp_path,
         documents=m.DocumentCounts(total=42, searchable=42, empty=0, by_type={}),
@@ -160,7 +160,7 @@ async def test_the_figures_agree_with_one_another(tmp_path: Path) -> None:
 
 
 async def task(knowledge: Knowledge) -> str:
-    """The id of a new task."""
+    """Return the id of a new task."""
     return str((await knowledge.ok("knowledge-add", file_path=knowledge.file("bees.html")))["task_id"])
 
 
@@ -221,7 +221,7 @@ async def test_a_completed_task_of_a_file_without_text_says_so(knowledge: Knowle
 
 
 async def test_a_completed_task_whose_document_is_gone_is_still_completed(knowledge: Knowledge) -> None:
-    """How many passages it had nobody knows any more."""
+    """The number of its chunks is no longer known."""
     task_id = await task(knowledge)
     made = (await knowledge.ok("knowledge-task-status", task_id=task_id))["result"]
     await knowledge.ok("knowledge-remove", document_id=made["document_id"], confirm=True)
@@ -248,7 +248,7 @@ async def test_a_failed_task_is_an_ordinary_result_without_success(knowledge: Kn
 async def test_the_time_of_a_task_is_told_by_the_engines_clock(
     simulator: Simulator, simulated: tuple[str, ControlClient], tmp_path: Path
 ) -> None:
-    """Whose times it is of: that of a simulator is virtual, and that of another machine may be wrong."""
+    """The engine sets the times: a simulator's clock is virtual, and another machine's may be wrong."""
     async with knowledge_before(simulator.url, *simulated, tmp_path, clock=SYSTEM_CLOCK) as knowledge:
         knowledge.engine.set_policy(AfterTime(seconds=20.0))
         task_id = await task(knowledge)
@@ -279,7 +279,7 @@ async def test_a_task_that_is_not_there_is_not_found(knowledge: Knowledge) -> No
 
 
 async def cancelled(knowledge: Knowledge, task_id: str) -> str:
-    """The code of the refusal to cancel; empty where it was done."""
+    """Return the error code of the cancellation, or an empty string if it succeeded."""
     cancel = knowledge.toolset.cancel
     assert cancel is not None
     try:

@@ -1,4 +1,4 @@
-"""The toolset `knowledge` as a whole: its seven tools, what they are called and what they publish."""
+"""The toolset `knowledge` as a whole: its seven tools, their names and their schemas."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_other_descriptions_begin_as_agreed(toolset: Toolset, name: str) -> 
 
 
 def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> dict[str, Any]:
-    """What each tool takes."""
+    """Return valid arguments of each tool."""
     arguments: dict[str, dict[str, Any]] = {
         "knowledge-add": {"file_path": knowledge.file("wasps.html")},
         "knowledge-search": {"query": "bees"},
@@ -89,7 +89,7 @@ def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> 
 @pytest.mark.requirement("N4", "N85")
 @pytest.mark.parametrize("name", SEVEN)
 async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, name: str) -> None:
-    """The same as the structured content, which fits the published schema; an error has it too."""
+    """It equals the structured content, which fits the published schema; errors have `success` too."""
     document = await knowledge.added("bees.html")
     arguments = arguments_of(knowledge, name, document)
     if name == "knowledge-task-status":
@@ -112,13 +112,13 @@ async def test_without_an_engine_every_call_says_so(name: str, tmp_path: Path) -
 @pytest.mark.requirement("N18", "N31", "N61", "N89")
 @pytest.mark.parametrize("tool", [tool for tool in REQUIRED if tool != "knowledge-clear"])
 async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None:
-    """A clearing without its confirmations is one that is not confirmed."""
+    """Clearing without confirmations has an error of its own."""
     refused = await knowledge.refused(tool)
     assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", REQUIRED[tool][0])
 
 
 async def check_refusal(knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str) -> None:
-    """Out of range is refused by the parameter's name, not clamped; nothing is guessed."""
+    """A value out of range is refused by the parameter's name, and never clamped or guessed."""
     refused = await knowledge.refused(tool, **{**arguments_of(knowledge, tool), **arguments})
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
     assert knowledge.engine.state().jobs == []

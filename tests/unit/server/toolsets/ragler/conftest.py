@@ -1,4 +1,4 @@
-"""The tools of `ragler` before a backend that is not ours."""
+"""The tools of `ragler` with a backend that is not kb's."""
 
 from __future__ import annotations
 

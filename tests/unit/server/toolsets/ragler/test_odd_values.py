@@ -1,4 +1,4 @@
-"""Whatever an agent sends and a backend answers: a result that fits its schema, or an error of ours."""
+"""For any arguments and any response of the backend, a result fits its schema or is a known error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ arguments = st.fixed_dictionaries(
 
 
 def mutated(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """`whole` with some members replaced by anything, and others beside them."""
+    """`whole` with some members replaced by random values, and additional ones."""
     return st.dictionaries(st.sampled_from([*whole, "other"]), values, max_size=3).map(
         lambda changes: {**whole, **changes}
     )
@@ -73,7 +73,7 @@ answers = st.one_of(
 
 
 class _Answering:
-    """A backend whose answer is given, read as the client reads it."""
+    """A backend with a fixed response, which is parsed as the client parses it."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = RawResponse(200, "application/json", json.dumps(answer).encode())
@@ -89,7 +89,7 @@ class _Answering:
 
 
 class _Echoing(_Answering):
-    """Finds what the document shows, whatever it is asked."""
+    """Returns the document's example for any request."""
 
     def __init__(self) -> None:
         super().__init__(FOUND)
@@ -99,7 +99,7 @@ class _Echoing(_Answering):
 
 
 def told(backend: Any, tool: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The result of a call, whose content fits its schema; raises where the tool breaks."""
+    """Return the result of a call, after validation of its content; raise if the tool raises."""
     settings = ServerSettings(home=Path("unused"), ragler_api_key="k")
     toolset = build_toolset("ragler", Services(settings, ragler=backend))
     result = asyncio.run(Calls(toolset, Metrics()).outcome(tool, given, Call())).as_result()
@@ -134,7 +134,7 @@ def test_odd_bytes_are_a_fault(body: bytes, status: int, kind: str) -> None:
 
 
 def test_numbers_past_all_bounds_are_a_bad_answer() -> None:
-    """Rather than a result that nobody can read."""
+    """The result would contain invalid JSON."""
     for odd in (b'{"results":[],"total":1e999}', b'{"results":[],"executionTime":1e400}'):
         with pytest.raises(EngineFault):
             read(BY_ID["vectorSearch"], RawResponse(200, "application/json", odd), Passages)

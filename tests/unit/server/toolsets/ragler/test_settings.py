@@ -1,4 +1,4 @@
-"""The settings of RAGler's document: their names, their defaults, and which port is listened on."""
+"""The settings of RAGler's document: names, defaults, and the port."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_without_metrics_there_is_no_path_for_them() -> None:
     ],
 )
 def test_which_port_is_listened_on(environ: dict[str, str], port: int) -> None:
-    """KB_MCP_PORT stands over MCP_SERVER_PORT, whose default is for a server with RAGler's tools alone."""
+    """KB_MCP_PORT precedes MCP_SERVER_PORT, whose default is for a server with only RAGler's tools."""
     assert ServerSettings.read(environ).port == port
 
 

@@ -1,4 +1,4 @@
-"""The tools of `ragler`: what they publish, what the backend is asked, what becomes of its answer."""
+"""The tools of `ragler`: their publication, the requests to the backend, and the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def toolset() -> Toolset:
 
 
 def published(toolset: Toolset, name: str) -> PublishedTool:
-    """A tool as it is listed."""
+    """Return a tool's entry in the list."""
     return PublishedTool.of(toolset.by_name()[name])
 
 
@@ -64,7 +64,7 @@ def test_what_search_knowledge_takes(toolset: Toolset) -> None:
 
 @pytest.mark.requirement("R27", "R30")
 async def test_ranking_weights_are_passed_on(backend: Backend, tools: RaglerTools) -> None:
-    """Weights none of which is named are the backend's own; without them nothing is asked for."""
+    """An empty set of weights selects the backend's own; without the parameter, no ranking is requested."""
     weights: list[dict[str, Any]] = [
         {},
         {"ranking_weights": {}},
@@ -212,7 +212,7 @@ async def test_a_uuid_is_one_however_it_is_written(tools: RaglerTools, backend: 
 async def test_dates_in_any_form_of_iso_8601(
     tools: RaglerTools, backend: Backend, given: str, sent: str
 ) -> None:
-    """Those that every backend reads go out as they are, the others in that form."""
+    """Dates that every backend reads are sent unchanged, others are converted to that form."""
     await tools.ok("search_knowledge", query="x", filters={"date_from": given})
     assert backend.asked[0].body["filters"] == {"date_from": sent}
 
@@ -264,7 +264,7 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
 async def test_what_does_not_fit_is_told_with_the_parameters_name(
     tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
-    """Out of range is refused, not clamped."""
+    """A value out of range is refused, not clamped."""
     told = await tools.refused(tool, **arguments)
     missing = parameter in ("query", "collection_id") and parameter not in arguments
     assert told["error"] == ("missing_required_parameter" if missing else "invalid_parameter")
@@ -301,7 +301,7 @@ async def test_what_is_no_date_is_told_with_an_example(
 
 
 async def test_a_span_that_ends_before_it_begins_is_a_contradiction(tools: RaglerTools) -> None:
-    """One day is a span, whatever the time of its first moment."""
+    """A single day is valid, whatever the time of its first moment."""
     day = {"date_from": "2026-01-31T09:30:00Z", "date_to": "2026-01-31"}
     await tools.ok("search_knowledge", query="x", filters=day)
     told = await tools.refused(
@@ -342,7 +342,7 @@ async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backe
 async def test_as_many_are_shown_as_were_asked_for_and_fit(
     tools: RaglerTools, backend: Backend, length: int, found: int, limit: int, shown: int
 ) -> None:
-    """A backend that does not look at the limit is held to it; the largest limit is of use."""
+    """The limit also holds if the backend ignores it, and the largest limit is useful."""
     backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": "ä" * length}] * found})
     told = await tools.ok("search_knowledge", query="x", limit=limit)
     assert (len(told["results"]), told.get("omitted", 0)) == (shown, limit - shown)
@@ -370,7 +370,7 @@ async def test_a_passage_whose_metadata_is_too_long_is_left_out(tools: RaglerToo
 
 
 async def test_a_name_is_asked_for_once_in_five_minutes(tools: RaglerTools, backend: Backend) -> None:
-    """Then again, for it may have changed."""
+    """Then the request is repeated, because the name may have changed."""
     for _ in range(3):
         await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
     assert len(backend.of(INFO)) == 1
@@ -417,7 +417,7 @@ async def test_who_wants_it_at_once_shares_one_question(tools: RaglerTools, back
 async def test_a_collection_that_is_not_there_is_asked_for_again(
     tools: RaglerTools, backend: Backend
 ) -> None:
-    """It may be made in the meantime."""
+    """It may be created in the meantime."""
     for _ in range(2):
         told = await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
         assert (told["error"], told["collection_id"]) == ("not_found", NOWHERE)
@@ -474,7 +474,7 @@ async def test_a_search_that_fails_is_logged_with_what_it_was_for(tools: RaglerT
 
 @pytest.mark.requirement("R66")
 async def test_results_are_counted_by_collection(tools: RaglerTools) -> None:
-    """`all` without one; a list of collections is no search."""
+    """The label is `all` without a collection; a list of collections is not a search."""
     await tools.ok("search_knowledge", query="x")
     await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
     await tools.ok("list_collections")

@@ -1,4 +1,4 @@
-"""The toolset over one text file: every state of the file, and what the two tools make of it."""
+"""The toolset over one text file: every state of the file, and the results of the two tools."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ MODIFIED = 1_790_000_000.25
 
 @dataclass
 class Counted:
-    """A source that counts how often it is asked, and fails where it is given a failure."""
+    """A source that counts its reads, and raises `outcome` if it is an exception."""
 
     outcome: Text | Exception
     name: str = "memory"
     reads: int = field(default=0)
 
     def read(self) -> Text:
-        """The text, or the failure."""
         self.reads += 1
         if isinstance(self.outcome, Exception):
             raise self.outcome
@@ -58,7 +57,7 @@ def over_file(path: Path | str, description: str = "") -> Toolset:
 
 
 async def call(toolset: Toolset, tool: str, log: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON that a caller of `tool` gets, after a start if there was none yet."""
+    """Start the toolset if necessary, and return the JSON result of `tool`."""
     async with toolset.lifespan():
         result = await toolset.by_name()[tool].run(NoArguments(), Call(log={} if log is None else log))
     answer: dict[str, Any] = msgspec.to_builtins(result)
@@ -75,7 +74,7 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("F1", "F35", "F39", "F46")
 def test_there_are_exactly_two_tools_and_none_of_them_searches() -> None:
-    """The protocol ids are what clients call: a rename, or a third tool, fails here."""
+    """Clients depend on the protocol ids: a rename, or a third tool, fails here."""
     assert list(over_file("").by_name()) == ["get_kb_info", "get_kb_content"]
 
 
@@ -115,7 +114,7 @@ async def test_content_is_the_whole_file_unmodified(notes: Path) -> None:
 
 @pytest.mark.requirement("F13")
 async def test_a_byte_order_mark_is_a_character_like_any_other(tmp_path: Path) -> None:
-    """Unmodified means that it is neither dropped nor added."""
+    """The content is unmodified, so it is neither dropped nor added."""
     path = tmp_path / "marked.txt"
     path.write_bytes(b"\xef\xbb\xbfa")
     answer = await call(over_file(path), "get_kb_content")
@@ -154,13 +153,13 @@ ODD: dict[str, Callable[[Path], Any]] = {
     "is not a regular file. ": os.mkfifo,
     "could not be read: Too many levels of symbolic links.": lambda path: path.symlink_to(path),
 }
-"""What is in the way, by the error's words. A pipe would keep a plain open waiting for a writer for ever."""
+"""Files by error text. A plain open of a pipe would wait for a writer forever."""
 
 
 @pytest.mark.requirement("F4", "F8", "F12", "F19", "F22")
 @pytest.mark.parametrize("words", ODD)
 async def test_what_is_no_text_is_unavailable_and_an_error_in_words(tmp_path: Path, words: str) -> None:
-    """The message names the file and not its folder; no character is replaced in silence."""
+    """The message names the file without its folder; characters are never replaced silently."""
     path = tmp_path / "odd.txt"
     ODD[words](path)
     toolset = over_file(path, "Sizes")
@@ -213,7 +212,7 @@ async def test_a_failure_in_the_middle_of_reading_is_an_error(
 
 @pytest.mark.requirement("F17", "F20", "F21")
 async def test_a_failure_at_the_start_stays_until_a_restart(tmp_path: Path) -> None:
-    """The file that appears later is not read: what an agent was told holds."""
+    """A file that appears later is not read, so that the result stays the same."""
     path = tmp_path / "late.txt"
     toolset = over_file(path)
     first = await call(toolset, "get_kb_content")
@@ -251,7 +250,7 @@ async def test_a_file_over_the_bound_is_refused_before_it_fills_the_memory(notes
 
 @pytest.mark.requirement("F44", "F45")
 async def test_any_source_of_one_text_can_stand_behind_the_tools() -> None:
-    """The tools know the port and nothing of files; the source is asked once, in another thread."""
+    """The tools know the interface only, not files; the source is read once, in another thread."""
     source = Counted(Text("remote", 6, datetime(2026, 1, 2, tzinfo=UTC)))
     toolset = build_over(source, "A text from elsewhere")
     assert (await call(toolset, "get_kb_content"))["content"] == "remote"
@@ -261,7 +260,7 @@ async def test_any_source_of_one_text_can_stand_behind_the_tools() -> None:
 
 @pytest.mark.requirement("F8", "F34")
 async def test_a_source_that_breaks_in_an_unforeseen_way_is_an_error_without_its_words() -> None:
-    """The words go to the log; the agent learns only that there is no text."""
+    """The message is logged; the agent only learns that there is no text."""
     answer = await call(build_over(Counted(RuntimeError("secret path")), "x"), "get_kb_content")
     assert answer == {"status": "error", "error": "The text could not be read; the server's log says why."}
 
@@ -307,7 +306,7 @@ async def test_the_start_logs_plainly_whether_the_file_was_read(
 
 
 async def test_that_no_file_is_configured_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever chose the toolset without a file learns why it has no text."""
+    """The operator learns why the toolset has no text."""
     with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
         await call(build(Services(ServerSettings(toolsets=["textfile"]))), "get_kb_info")
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
@@ -348,7 +347,7 @@ def test_without_a_file_the_toolset_is_offered_only_where_it_was_chosen(notes: P
 
 
 async def test_the_file_is_read_outside_the_event_loop() -> None:
-    """A slow disk keeps nobody else waiting."""
+    """A slow disk does not delay other calls."""
 
     class Where(Counted):
         def read(self) -> Text:

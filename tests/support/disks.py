@@ -13,8 +13,9 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str, *, owner: Path | None = None, inodes: int = 0) -> Iterator[Path]:
-    """Mount a tmpfs of `size` (such as `8m`) and of `inodes` (0: unbounded) at the new folder `folder`, with the
-    owner of `owner` if set.
+    """Mount a tmpfs of `size` (such as `8m`) and of `inodes` (0: unbounded) at the new folder `folder`.
+
+    It has the owner of `owner` if set.
     """
     folder.mkdir()
     stat = (owner or folder).stat()

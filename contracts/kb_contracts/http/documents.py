@@ -120,9 +120,9 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
 
 def _schema(parameter: Json) -> Json:
     """Return the schema of a parameter, also if its value is JSON."""
-    return (
-        parameter["schema"] if "schema" in parameter else parameter["content"]["application/json"]["schema"]
-    )
+    holder: Json = parameter.get("content", {}).get("application/json", parameter)
+    schema: Json = holder["schema"]
+    return schema
 
 
 def _list(title: str, entries: Iterable[tuple[str, str]]) -> str:

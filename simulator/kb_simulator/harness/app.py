@@ -1,10 +1,10 @@
-"""The aiohttp adapter: the contract's operations over the state, with faults and the journal around them.
+"""The aiohttp adapter: the contract's operations over the state, between them the journal and the faults.
 
 request ─▶ page ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
                                                    ▲          │
                                                    └── answer ┘
 
-A fault is an HTTP answer where HTTP can express it, and bytes on the socket itself where it cannot.
+A fault is an HTTP answer if HTTP can express it, or else bytes written directly to the socket.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BY_ROUTE = {(operation.method.value, operation.path): operation for operation i
 _JSON = "application/json"
 _HTML = "<!doctype html><title>{title}</title><h1>{title}</h1><p>This is not the engine.</p>"
 _LEAST_RETRY_SECONDS = 0.001
-_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time at all
+_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, with a time-out of 0
 _SHUTDOWN_SECONDS = 2.0
 _START_SECONDS = 300.0
 
@@ -67,11 +67,12 @@ _START_SECONDS = 300.0
 def build_app(
     namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOPBACK, published: Reach | None = None
 ) -> web.Application:
-    """The fake engine over `namespaces`; `max_upload_bytes` bounds one file, `host` is listened on.
+    """Return the fake engine over `namespaces`.
 
-    `published` is how far the role `service` reaches.
+    `max_upload_bytes` is the largest file accepted, `host` the address that the application listens on, and
+    `published` the access scope of the role `service`.
 
-    Run it with `handler_cancellation`, so that who hangs up is let go.
+    Run it with `handler_cancellation`, so that a handler ends when its client disconnects.
     """
 
     @web.middleware
@@ -106,7 +107,7 @@ def build_app(
 
 
 def _caller(request: web.Request) -> str:
-    """What tells callers apart whose requests may be under way at once."""
+    """Return a key that separates callers with concurrent requests: the credential and the access headers."""
     return "\n".join([bearer(request.headers), *request.headers.getall(ACCESS, ())])
 
 
@@ -127,9 +128,9 @@ async def _answer(
     request: web.Request,
     handler: Handler,
 ) -> web.StreamResponse:
-    """Read the request, note it down, and answer it, by `refused` where that is given.
+    """Read the request, record it in the journal and answer it; `refused` is the answer if it is given.
 
-    Its entry in the journal stays without a status where the caller hangs up before the answer.
+    The journal entry keeps no status if the caller disconnects before the answer.
     """
     upload: Upload | None = None
     body = b""
@@ -145,7 +146,7 @@ async def _answer(
     elapsed = namespace.clock.elapsed()
     entry = namespace.journal.begin(recorded, elapsed)
     plan = namespace.faults.decide(recorded, entry.occurrence, elapsed)
-    # The body alone makes the answer of a plain search.
+    # The answer to a plain search depends on its body alone.
     plain = (
         plan is f.NOTHING
         and refused is None
@@ -160,7 +161,7 @@ async def _answer(
         return web.Response(body=known, content_type=_JSON)
 
     async def perform() -> web.StreamResponse:
-        """Carry the operation out."""
+        """Run the operation."""
         if refused is not None:
             return problem_response(refused)
         CURRENT.set(Call(namespace, entry.identity, plan.stale or namespace.state, upload))
@@ -188,7 +189,7 @@ async def _answer(
 async def _under(
     plan: f.Plan, clock: Clock, perform: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """The answer under a plan; `perform` carries the operation out and gives the true one."""
+    """Return the answer under a fault plan; `perform` runs the operation and returns the true answer."""
     if plan.delay:
         await clock.sleep(plan.delay)
     match plan.effect:
@@ -204,7 +205,7 @@ async def _under(
             members = {} if seconds is None else {"retry_after": seconds}
             return problem_response(EngineError(code, detail, **members))
         case f.RateLimit(code=code):
-            # Rounded up where it stands in whole seconds: whoever keeps to it is let through.
+            # Whole seconds are rounded up, so that a caller that waits for Retry-After is accepted.
             wait = max(_LEAST_RETRY_SECONDS, plan.retry_after)
             detail = "Too many requests. Wait as Retry-After says."
             response = problem_response(EngineError(code, detail, retry_after=wait))
@@ -213,7 +214,7 @@ async def _under(
         case f.HttpStatus(status=status):
             try:
                 title = HTTPStatus(status).phrase
-            except ValueError:  # a status without a name of its own
+            except ValueError:  # a status code without a standard phrase
                 title = f"Status {status}"
             return web.Response(status=status, text=_HTML.format(title=title), content_type="text/html")
         case f.EmptyBody():
@@ -227,7 +228,7 @@ async def _under(
 def _damaged(
     effect: f.ResetAfter | f.ContentLength | f.MalformedChunk | f.Drip, true: web.StreamResponse, clock: Clock
 ) -> web.StreamResponse:
-    """The true answer, damaged on its way."""
+    """The true answer, damaged in transit."""
     body = bytes(true.body) if isinstance(true, web.Response) and isinstance(true.body, bytes) else b""
     match effect:
         case f.ResetAfter(bytes=count):
@@ -244,9 +245,9 @@ def _damaged(
 
 
 class RawBytesResponse(web.StreamResponse):
-    """A true answer's head, with `length` as the header that says how long it is, and `data` after it.
+    """The head of a true answer with `length` as its length header, followed by `data`.
 
-    Then the connection ends: closed, or reset, so that the other side learns that something broke.
+    The connection is then closed or reset. A reset tells the client that the answer is broken.
     """
 
     def __init__(
@@ -262,9 +263,9 @@ class RawBytesResponse(web.StreamResponse):
             self._data = "\r\n".join(lines).encode("latin-1", "replace") + data
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write, and end the connection."""
+        """Write the bytes and end the connection."""
         transport = request.transport
-        if transport is None:  # the caller has hung up
+        if transport is None:  # the caller has disconnected
             return
         transport.write(self._data)
         if not self._reset:
@@ -275,18 +276,18 @@ class RawBytesResponse(web.StreamResponse):
         transport.abort()
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """All has been written."""
+        """Do nothing: `prepare` has written everything."""
 
 
 class ResetResponse(RawBytesResponse):
-    """No answer: the connection is reset."""
+    """The connection is reset without an answer."""
 
     def __init__(self) -> None:
         super().__init__(None, "", b"", reset=True)
 
 
 class DripResponse(web.StreamResponse):
-    """An answer whose body comes in pieces, each after a pause."""
+    """An answer whose body is sent in pieces, with a pause before each."""
 
     def __init__(
         self, true: web.StreamResponse, body: bytes, count: int, seconds: float, clock: Clock
@@ -309,9 +310,9 @@ class DripResponse(web.StreamResponse):
 
 
 class Simulator:
-    """The fake engine, and its control plane where `settings.control` names a port, on their sockets.
+    """The fake engine on its socket, and its control plane if `settings.control` names a port.
 
-    An asynchronous context manager: it listens inside, and has let go of everything after.
+    An asynchronous context manager: it listens inside the block and releases everything on exit.
     """
 
     def __init__(self, settings: SimulatorSettings) -> None:
@@ -325,9 +326,9 @@ class Simulator:
             settings.keep_originals,
         )
         self.url = ""
-        """Where the fake engine listens."""
+        """URL of the fake engine."""
         self.control_url: str | None = None
-        """Where the control plane listens, None where it is off."""
+        """URL of the control plane, or None if it is off."""
         self._runners: list[web.AppRunner] = []
         self._listeners: list[Listener] = []
 
@@ -342,7 +343,7 @@ class Simulator:
             )
             self.url = await self._listen(app, settings.host, settings.port)
             if settings.control is not None:
-                # Imported here: most runs in CI want neither the control plane nor its page.
+                # Imported here because most runs in CI need neither the control plane nor its page.
                 from kb_simulator.harness.control import build_control
                 from kb_simulator.harness.page import add_page
 
@@ -391,12 +392,12 @@ class Simulator:
 
 @contextmanager
 def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
-    """A simulator in a thread of its own, for programs without an event loop.
+    """Yield a simulator that runs in its own thread, for programs without an event loop.
 
-    Only its addresses are to be used from other threads; everything else goes through the control plane.
+    Other threads may use only its URLs; the control plane does the rest.
 
     Raises:
-        OSError: a port is taken.
+        OSError: a port is in use.
     """
     ready = threading.Event()
     running: list[tuple[Simulator, asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -412,7 +413,7 @@ def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001  # raised by the thread that waits
+        except BaseException as error:  # noqa: BLE001  # raised again by the waiting thread
             failures.append(error)
         finally:
             ready.set()

@@ -1,9 +1,9 @@
-"""The control plane: `/_sim`, on a port of its own, on loopback, for the same machine only.
+"""The control plane: `/_sim`, on its own port, on the loopback interface.
 
-Each endpoint is one declared function; its route, its operation and its form on the page follow from the
-declaration. Every one is about one namespace, which the header `X-Sim-Namespace` names. Requests that a web
-page elsewhere makes are refused: the Host must be loopback's, and an Origin must be this page's own. Seconds
-are virtual.
+Each endpoint is one declared function, from which its route, its operation and its form on the page are
+derived. Every endpoint acts on the namespace named in the header `X-Sim-Namespace`. Cross-site requests of
+web pages are refused: the Host must be a loopback name and an Origin must be this page's own. Seconds are
+virtual.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BASE = "/_sim"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _STATE_ENTRIES = 20
 
-# --- what is sent and answered --------------------------------------------------------------------
+# --- request and response models -----------------------------------------------------------------
 
 
 class ResetRequest(Data, frozen=True):
-    """Begin anew, under another `seed` where one is given."""
+    """Start again from an empty state, with another `seed` if one is given."""
 
     seed: int | None = None
 
@@ -53,13 +53,13 @@ class AdvanceRequest(Data, frozen=True):
 
 
 class JobPolicy(Data, frozen=True):
-    """How jobs end that are accepted from here on."""
+    """Policy of jobs that are accepted from now on."""
 
     policy: Policy
 
 
 class NamespaceRequest(Data, frozen=True):
-    """A namespace to make, or to change. With an `api_key` it wants that key, and the key chooses it."""
+    """A namespace to create or change. With an `api_key` it requires that key and is selected by it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     api_key: str | None = None
@@ -68,7 +68,7 @@ class NamespaceRequest(Data, frozen=True):
 
 
 class JournalQuery(m.Request):
-    """The newest so many."""
+    """The newest entries, at most `limit`."""
 
     limit: Limit = 100
 
@@ -97,7 +97,7 @@ class NamespaceList(m.Response):
 
 
 class ClockInfo(m.Response):
-    """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` counts who waits for time to pass."""
+    """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` is the number of pending sleeps."""
 
     mode: ClockMode
     elapsed: float
@@ -112,25 +112,25 @@ class FaultList(m.Response):
 
 
 class Catalogue(m.Response):
-    """Every fault there is a name for."""
+    """Every named fault."""
 
     faults: list[Fault]
 
 
 class Snapshot(m.Response):
-    """A state that was kept."""
+    """A saved state."""
 
     id: str
 
 
 class SnapshotList(m.Response):
-    """The states that were kept, the oldest first."""
+    """The saved states, the oldest first."""
 
     snapshots: list[Snapshot]
 
 
 class StateInfo(m.Response):
-    """What a namespace holds: counts, the newest documents and jobs, tags."""
+    """The content of a namespace: counts, the newest documents and jobs, tags."""
 
     status: m.Status
     documents: list[m.Document]
@@ -139,7 +139,7 @@ class StateInfo(m.Response):
 
 
 class JournalPage(m.Response):
-    """The newest entries in the order of arrival; `dropped` were too old to keep."""
+    """The newest entries in order of arrival; `dropped` is the number of discarded older entries."""
 
     entries: list[Record]
     total: int
@@ -162,7 +162,7 @@ def namespace_info(namespace: Namespace) -> NamespaceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, over HTTP or by a form of the page."""
+    """One request, over HTTP or from a form of the page."""
 
     namespaces: Namespaces
     engine_url: str
@@ -174,7 +174,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`message` is what the page says when its form has been submitted, a template over the answer."""
+    """An operation of the control plane.
+
+    `message` is shown by the page after its form was submitted: a template over the answer.
+    """
 
     operation: AnyOperation
     act: Callable[[Call], msgspec.Struct]
@@ -182,7 +185,7 @@ class Endpoint:
 
 
 ENDPOINTS: dict[Callable[[Call], msgspec.Struct], Endpoint] = {}
-"""Every endpoint by its function, its operation in the contract's own form."""
+"""Every endpoint by its function; the operation has the form of the contract's."""
 
 A = TypeVar("A", bound=Callable[[Call], msgspec.Struct])
 
@@ -350,7 +353,7 @@ def set_namespace(call: Call) -> NamespaceInfo:
     """Make a namespace, or change it: another seed begins it anew."""
     wanted: NamespaceRequest = call.body
     if wanted.api_key is not None:
-        # Before anything is made or begun anew: what is refused changes nothing.
+        # Checked before any change: a refused request changes nothing.
         call.namespaces.check_key(wanted.name, wanted.api_key)
     namespace = call.namespaces.get(wanted.name)
     if wanted.seed is not None:
@@ -380,7 +383,7 @@ def _unknown(what: str, parameter: str, name: str, known: list[str]) -> EngineEr
 
 
 def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application:
-    """The control plane over `namespaces`. Bind it to loopback."""
+    """Return the control plane over `namespaces`. Bind it to loopback."""
 
     def named(request: web.Request) -> Namespace:
         return namespaces.get(request.headers.get(HEADER, DEFAULT))
@@ -396,7 +399,7 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
         return handler
 
     async def canonical(request: web.Request) -> web.Response:
-        """The journal as two runs of one seed have it in common, as JSON lines."""
+        """Return the journal as JSON lines that are equal in two runs with the same seed."""
         return web.Response(body=named(request).journal.canonical(), content_type="application/x-ndjson")
 
     app = build_application(
@@ -410,7 +413,7 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
 
 @web.middleware
 async def _own_callers_only(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-    """Refuse what a page elsewhere could make a browser send."""
+    """Refuse requests that a page of another origin could make a browser send."""
     host = request.headers.get("Host", "")
     name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
     origin = request.headers.get("Origin")

@@ -25,8 +25,8 @@ empty_body              empty_body           no     200 without a body
 stale_read              stale_read           yes    reads as of the moment when the fault was armed
 lost_ack                lost_ack             yes    the connection reset after the request was carried out
 
-"Done" says whether the operation is carried out. Of a mutation that is done and not acknowledged, and of
-nothing else, a careless retry makes two.
+"Done" tells if the operation runs. Only a mutation that is done but not acknowledged is duplicated by a retry
+without an idempotency key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Fixed(Data, frozen=True, tag_field="kind", tag="fixed"):
 
 
 class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
-    """From `low` (inclusive) to `high` (exclusive) seconds, evenly."""
+    """A uniform delay from `low` (inclusive) to `high` (exclusive) seconds."""
 
     low: Seconds = 0.0
     high: Seconds = 2.0
@@ -75,7 +75,7 @@ class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
 
 
 class LogNormal(Data, frozen=True, tag_field="kind", tag="lognormal"):
-    """Half under `median` seconds; `sigma` is the deviation of the logarithm; never over `most`."""
+    """A log-normal delay of at most `most` seconds; `sigma` is the deviation of the logarithm."""
 
     median: Seconds = 0.2
     sigma: Annotated[float, Meta(ge=0, le=10)] = 1.0
@@ -83,13 +83,13 @@ class LogNormal(Data, frozen=True, tag_field="kind", tag="lognormal"):
 
 
 class Latency(Effect, frozen=True, tag="latency"):
-    """The operation is carried out after a delay."""
+    """The operation runs after a delay."""
 
     delay: Fixed | Uniform | LogNormal = Fixed()
 
 
 class Status(Effect, frozen=True, tag="status"):
-    """A problem document with a `code` of the contract, its status, and `detail` as its text."""
+    """A problem document with a `code` of the contract, the status of that code, and the text `detail`."""
 
     code: str = "internal"
     detail: str = "This request was told to fail."
@@ -100,13 +100,13 @@ class Status(Effect, frozen=True, tag="status"):
 
 
 class HttpStatus(Effect, frozen=True, tag="http_status"):
-    """A `status` with a page of HTML, as a proxy answers, or a login page in front of the engine."""
+    """An HTML page with `status`, as sent by a proxy, or by a login page in front of the engine."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 502
 
 
 class RateLimit(Effect, frozen=True, tag="rate_limit"):
-    """429 with `Retry-After`; every further match before `seconds` have passed is refused too."""
+    """429 with `Retry-After`; further matches are refused too until `seconds` have passed."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 2.0
     code: str = "queue_full"
@@ -118,11 +118,11 @@ class RateLimit(Effect, frozen=True, tag="rate_limit"):
 
 
 class Hang(Effect, frozen=True, tag="hang"):
-    """No answer, until the caller hangs up or the namespace is reset."""
+    """No answer until the caller disconnects or the namespace is reset."""
 
 
 class Reset(Effect, frozen=True, tag="reset"):
-    """The connection is reset before a byte of the answer, and before the operation is carried out."""
+    """The connection is reset before the first byte of the answer and before the operation runs."""
 
 
 class ResetAfter(Effect, frozen=True, tag="reset_after"):
@@ -132,13 +132,13 @@ class ResetAfter(Effect, frozen=True, tag="reset_after"):
 
 
 class ContentLength(Effect, frozen=True, tag="content_length"):
-    """`Content-Length` is wrong by `off`: over 0 announces too much, under 0 too little."""
+    """`Content-Length` differs from the body by `off` bytes: too long if positive, too short if negative."""
 
     off: Annotated[int, Meta(ge=-(1 << 30), le=1 << 30)] = 64
 
 
 class MalformedChunk(Effect, frozen=True, tag="malformed_chunk"):
-    """`Transfer-Encoding: chunked`, whose second chunk has no valid size."""
+    """`Transfer-Encoding: chunked` with an invalid size of the second chunk."""
 
 
 class Drip(Effect, frozen=True, tag="drip"):
@@ -153,11 +153,11 @@ class EmptyBody(Effect, frozen=True, tag="empty_body"):
 
 
 class StaleRead(Effect, frozen=True, tag="stale_read"):
-    """Reads are answered from the state as it was when the fault was armed; mutations never match."""
+    """Reads are answered from the state at the time of arming; mutations never match."""
 
 
 class LostAck(Effect, frozen=True, tag="lost_ack"):
-    """The operation is carried out, then the connection is reset without an answer."""
+    """The operation runs, then the connection is reset without an answer."""
 
 
 AnyEffect = (
@@ -202,15 +202,17 @@ CATALOGUE: Mapping[str, AnyEffect] = {
     "stale_read": StaleRead(),
     "lost_ack": LostAck(),
 }
-"""The faults by name, as in the table above. A fault may take a name and an effect of its own."""
+"""The faults by name, as in the table above. A `Fault` may also have its own name and effect."""
 
 
 class When(Data, frozen=True):
-    """At which of the matching requests: all that is given must hold, and nothing given fires at each.
+    """Conditions on the matching requests.
 
-    `nth` counts from 1; `every` is each second, third...; `times` the most firings; `until` is in virtual
-    seconds since the clock's start. `count` says what is counted: matches of the rule in the order of their
-    arrival, or those of each request by itself, which does not depend on the order.
+    All given conditions must hold; without any, the fault fires each time.
+
+    `nth` counts from 1; `every` n fires at each n-th request; `times` is the maximum number of firings;
+    `until` is in virtual seconds since the clock's start. `count` selects the counter: all matches of the
+    rule in order of arrival, or the matches of each request separately, which is independent of the order.
     """
 
     nth: Count | None = None
@@ -228,7 +230,7 @@ class When(Data, frozen=True):
 
 
 class Fault(Data, frozen=True):
-    """A fault to arm. Without an `effect` it is the catalogue's of that `name`; without an `id` it gets one.
+    """A fault to arm. The default `effect` is the catalogue's for `name`; the default `id` is generated.
 
     A fault that never fires fails the test that armed it, unless it is `optional`.
     """
@@ -250,9 +252,10 @@ class Fault(Data, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request meets: the ids of the faults that fired, a delay in seconds, and who takes the answer.
+    """The effect of the faults on one request.
 
-    `stale` is the state that reads look at, None for the present one; `retry_after` is in seconds.
+    `fired` are the ids of the fired faults, `delay` is in seconds, and `effect` replaces the answer. `stale`
+    is the state for reads, or None for the present state; `retry_after` is in seconds.
     """
 
     fired: tuple[str, ...] = ()
@@ -263,11 +266,11 @@ class Plan:
 
 
 NOTHING = Plan()
-"""The plan of a request that meets no fault."""
+"""The plan of a request without faults."""
 
 
 class ArmedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault as the control plane shows it: how many requests it matched, and at how many it fired."""
+    """A fault as the control plane shows it, with the numbers of matched requests and of firings."""
 
     id: str
     fault: Fault
@@ -293,10 +296,10 @@ class _Registration:
 
 @dataclass(slots=True)
 class FaultRegistry:
-    """The armed faults of one namespace. `state` gives the present state, for stale reads to keep.
+    """The armed faults of one namespace. `state` returns the present state, which stale reads copy.
 
-    Faults are consulted in the order in which they were armed. Delays add up; the first fault that replaces
-    the answer is the last one consulted, so that a fault behind it waits for its turn.
+    Faults are consulted in the order of arming. Delays add up. The first fault that replaces the answer ends
+    the search, so that a later fault waits for another request.
     """
 
     seeded: Seeded
@@ -308,10 +311,10 @@ class FaultRegistry:
         return bool(self._armed)
 
     def arm(self, fault: Fault) -> ArmedFault:
-        """Arm a fault; its id is its own, or its name with a number, which a run repeats.
+        """Arm a fault. The default id is its name with a number, which is the same in every run.
 
         Raises:
-            ValueError: another fault has that id.
+            ValueError: another fault has this id.
         """
         self._numbers[fault.name] += 1
         fault_id = fault.id or f"{fault.name}-{self._numbers[fault.name]}"
@@ -323,11 +326,15 @@ class FaultRegistry:
         return armed.summary()
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        """Take a fault away. Raises KeyError where no such fault is armed."""
+        """Remove a fault.
+
+        Raises:
+            KeyError: no such fault is armed.
+        """
         return self._armed.pop(fault_id).summary()
 
     def disarm_all(self) -> list[ArmedFault]:
-        """Take all faults away; what they did."""
+        """Remove all faults and return their summaries."""
         summaries = self.list()
         self._armed.clear()
         return summaries
@@ -337,7 +344,7 @@ class FaultRegistry:
         return [armed.summary() for armed in self._armed.values()]
 
     def unfired(self) -> tuple[str, ...]:
-        """The armed faults that never fired and had to, in words."""
+        """Describe the armed faults that never fired and are not optional."""
         return tuple(
             f"{each.id} ({each.fault.match}) never fired; {each.matched} requests matched"
             for each in self.list()
@@ -345,7 +352,9 @@ class FaultRegistry:
         )
 
     def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
-        """What a request meets, the `occurrence`-th of its fingerprint; `elapsed` is in virtual seconds."""
+        """Return the plan for the `occurrence`-th request with a fingerprint, at `elapsed` virtual
+        seconds.
+        """
         if not self._armed:
             return NOTHING
         fired: list[str] = []
@@ -373,7 +382,7 @@ class FaultRegistry:
         self, armed: _Registration, request: RecordedRequest, occurrence: int, counted: str, elapsed: float
     ) -> bool:
         when, effect = armed.fault.when, armed.effect
-        # A stale read is for reads alone.
+        # A stale read applies to reads only.
         written = request.operation is None or BY_ID[request.operation].mutates
         if (isinstance(effect, StaleRead) and written) or armed.fault.match.differs(request):
             return False

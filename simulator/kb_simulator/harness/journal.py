@@ -1,8 +1,8 @@
-"""The journal: every request with its answer, what it is held to, and an export that two runs share.
+"""The journal: every request with its answer, expectations on it, and an export that is equal between runs.
 
-The fingerprint of a request is a digest over method, path, query, `If-Match` and body. White space and the
-order of members in a JSON body do not count, nor does anything that differs between two runs of one client:
-the boundary of a multipart body, the idempotency key, the credential, the connection.
+The fingerprint of a request is a digest over method, path, query, `If-Match` and body. It ignores white space
+and the order of members in a JSON body, and everything that differs between two runs of one client: the
+boundary of a multipart body, the idempotency key, the credential, the connection.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kb_contracts.api.ragler import PREFIX
 from kb_contracts.http.mount import holds_too_many_values
 
 MOST_ENTRIES = 20_000
-"""Entries kept; older ones are dropped and counted."""
+"""Maximum number of entries; older ones are dropped and counted."""
 
-_BODY_BYTES = 4096  # of a body: what an entry keeps, and the longest whose digest is remembered
+_BODY_BYTES = 4096  # bytes of a body that an entry keeps, and the longest body whose digest is cached
 _STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
 
 Number = Annotated[int, Meta(ge=0)]
@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The parent of what goes over the control plane."""
+    """The base class of messages of the control plane."""
 
 
 def check_known(name: str, names: Mapping[str, object], what: str) -> None:
@@ -48,9 +48,9 @@ def check_known(name: str, names: Mapping[str, object], what: str) -> None:
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """A request. `path` is without the query, `operation` None where no route fits; `body` may be shortened.
+    """A request. `path` excludes the query, `operation` is None if no route matches, `body` may be shortened.
 
-    `tags` are all that it names, in the body, the query or the path.
+    `tags` are all tags in the body, the query and the path.
     """
 
     method: str
@@ -75,7 +75,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
 def record_request(
     method: str, path: str, query: str, operation: str | None, headers: Mapping[str, str], body: bytes
 ) -> RecordedRequest:
-    """A request as it came; `body` is JSON, or anything else taken as it is."""
+    """Return the record of a request; `body` is canonicalised if it is JSON."""
     if_match = headers.get("If-Match", "")
     digest = _digest if len(body) <= _BODY_BYTES else _digest.__wrapped__
     fingerprint, tags = digest(method, path, query, if_match, body)
@@ -84,9 +84,9 @@ def record_request(
 
 @lru_cache(maxsize=4096)
 def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> tuple[str, tuple[str, ...]]:
-    """The fingerprint, and the tags that the request names in its body, its path and its query."""
+    """The fingerprint, and the tags in the body, the path and the query."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    content, canonical = None, body  # the bytes as they are, where they are not JSON
+    content, canonical = None, body  # the raw bytes if they are not JSON
     if body and not holds_too_many_values(body):
         try:
             content = _decode(body)
@@ -111,10 +111,10 @@ def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> t
 
 
 class Match(Data, frozen=True):
-    """Which requests: all that is given must hold, and nothing given matches every request.
+    """Conditions on a request. All given conditions must hold; without any, every request matches.
 
-    `operation` is an id of the contract, `path` a prefix, `body` a text within the body, `tag` one that
-    the request names, `header` a name or `name: value`.
+    `operation` is an id of the contract, `path` a prefix, `body` a substring of the body, `tag` one of the
+    tags in the request, `header` a name or `name: value`.
     """
 
     operation: str | None = None
@@ -129,7 +129,7 @@ class Match(Data, frozen=True):
             check_known(self.operation, BY_ID, "operation")
 
     def differs(self, request: RecordedRequest) -> list[str]:
-        """The names of what does not hold; empty where the request matches."""
+        """The names of the conditions that do not hold; empty if the request matches."""
         differs: list[str] = []
         if self.operation not in (None, request.operation):
             differs.append("operation")
@@ -157,10 +157,10 @@ class Match(Data, frozen=True):
 
 
 class Entry(msgspec.Struct):
-    """A request, the `occurrence`-th of its fingerprint, `at` virtual seconds after the clock's start.
+    """A request, the `occurrence`-th with its fingerprint, `at` virtual seconds after the clock's start.
 
-    `status` is None until it was answered, and stays None where no status was sent; `code` is that of a
-    problem document; `done` says whether the operation was carried out; `delay` is in virtual seconds.
+    `status` is None until the answer, and stays None if no status was sent; `code` is the code of a problem
+    document; `done` is true if the operation ran; `delay` is in virtual seconds.
     """
 
     number: int
@@ -175,12 +175,12 @@ class Entry(msgspec.Struct):
 
     @property
     def identity(self) -> str:
-        """Distinguishes the request from all others of a run, and is the same in every run."""
+        """Identifies the request within a run; the same in every run."""
         return f"{self.request.fingerprint}:{self.occurrence}"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as the control plane shows it. `number` and `at` alone depend on the order of arrival."""
+    """An entry as the control plane shows it. Only `number` and `at` depend on the order of arrival."""
 
     number: int
     at: float
@@ -199,7 +199,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Journal:
-    """The requests to one namespace and their answers, in the order of arrival."""
+    """The requests to one namespace and their answers, in order of arrival."""
 
     _entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=MOST_ENTRIES))
     _occurrences: dict[str, int] = field(default_factory=dict)
@@ -213,11 +213,11 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """How many entries were too old to keep."""
+        """Number of entries that were discarded because they were too old."""
         return self._count - len(self._entries)
 
     def begin(self, request: RecordedRequest, at: float) -> Entry:
-        """Note a request; its answer is written into the entry."""
+        """Record a request. The caller writes the answer into the entry."""
         self._count += 1
         occurrence = self._occurrences[request.fingerprint] = (
             self._occurrences.get(request.fingerprint, 0) + 1
@@ -230,15 +230,16 @@ class Journal:
         return entry
 
     def latest(self, count: int) -> list[Record]:
-        """The newest entries, in the order of arrival."""
+        """The newest entries in order of arrival."""
         start = max(0, len(self._entries) - count)
         return [_record_of(entry) for entry in islice(self._entries, start, None)]
 
     def canonical(self) -> bytes:
-        """The entries as JSON lines, by fingerprint and occurrence, without what depends on arrival.
+        """The entries as sorted JSON lines, without members that depend on arrival.
 
-        Two runs with one seed give the same bytes if they ask the same, in whatever order, and if the
-        faults armed do not count arrivals (`nth`, `every` or `times` of a rule) or time (`until`, windows).
+        They are sorted by fingerprint and occurrence. Two runs with one seed give the same bytes for the same
+        requests in any order, unless an armed fault counts arrivals (`nth`, `every` or `times` of a rule) or
+        depends on time (`until`, windows).
         """
         ordered = sorted(self._entries, key=lambda entry: (entry.request.fingerprint, entry.occurrence))
         lines = []
@@ -269,7 +270,7 @@ def _record_of(entry: Entry) -> Record:
 
 
 class Expectation(Data, frozen=True):
-    """How many requests match: `exactly` so many (0: never), or within bounds; with neither, one at least."""
+    """Expected number of matching requests: `exactly`, or within bounds; by default at least one."""
 
     match: Match = Match()
     exactly: Number | None = None
@@ -278,14 +279,20 @@ class Expectation(Data, frozen=True):
 
 
 class Verification(Data, frozen=True):
-    """What is expected: each of `expectations`, and requests `in_order`, with others between them or not."""
+    """Expectations that must all hold, and requests that must arrive in this order.
+
+    Further requests may arrive between the members of `in_order`.
+    """
 
     expectations: tuple[Expectation, ...] = ()
     in_order: tuple[Match, ...] = ()
 
 
 class Verdict(Data, frozen=True):
-    """`failures` in words; `unfired` faults that never fired; `strangers`, requests that fit no operation."""
+    """The failures in words, the faults that never fired, and the `strangers`.
+
+    Strangers are requests that match no operation.
+    """
 
     failures: tuple[str, ...] = ()
     unfired: tuple[str, ...] = ()
@@ -293,18 +300,18 @@ class Verdict(Data, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether all expectations hold and every fault fired. Strangers are told, not judged."""
+        """True if all expectations hold and every fault fired. Strangers are reported but do not count."""
         return not self.failures and not self.unfired
 
 
 def verify(journal: Journal, wanted: Verification, unfired: tuple[str, ...] = ()) -> Verdict:
-    """Hold the journal to what is wanted; `unfired` are the faults that should have fired and did not."""
+    """Compare the journal with expectations; `unfired` are the faults that should have fired and did not."""
     failures = [text for each in wanted.expectations if (text := _failure(journal, each))]
     if text := _disorder(journal, wanted.in_order):
         failures.append(text)
     if journal.dropped and (wanted.expectations or wanted.in_order):
         failures.append(f"the oldest {journal.dropped} entries were dropped, so that nothing is certain")
-    # Requests that fit no operation: another path, another method, a field that does not exist.
+    # Requests that match no operation: an unknown path, method or field.
     strangers = tuple(f"{entry.request} ({entry.code})" for entry in journal if entry.code in _STRANGE_CODES)
     return Verdict(failures=tuple(failures), unfired=unfired, strangers=strangers)
 
@@ -333,7 +340,7 @@ def _times(low: int, high: int | None) -> str:
 
 
 def _nearest(journal: Journal, match: Match) -> str:
-    """The request that came nearest to the expected one, and in what it differs."""
+    """Describe the request that is most similar to the expected one, and the differences."""
     misses = [(differs, entry) for entry in journal if (differs := match.differs(entry.request))]
     if not misses:
         return "the journal holds no other request"
@@ -342,7 +349,7 @@ def _nearest(journal: Journal, match: Match) -> str:
 
 
 def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
-    """Where the order breaks: the first match that does not come after those before it."""
+    """Describe the first match that does not come after its predecessors, or return None."""
     entries = iter(journal)
     for place, match in enumerate(wanted):
         if any(not match.differs(entry.request) for entry in entries):

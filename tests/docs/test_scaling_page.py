@@ -1,4 +1,4 @@
-"""The page on scaling has the constants and estimates that `kb bench fleet` prints."""
+"""The page on scaling contains the constants and estimates that `kb bench fleet` prints."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     python requirements.py --pip     pip itself
 
 The first form adds options that pin every package to the version and a hash in requirements.lock. pip
-supports hashes in constraints since 26.1; the second form replaces an older pip, and every pip can read its output.
+supports hashes in constraints since 26.1; the second form, which every pip can read, replaces an older pip.
 """
 
 from __future__ import annotations

@@ -99,8 +99,9 @@ def check(holds: bool, what: str) -> None:
 
 
 async def upload_in_chunks(agent: Agent, file: Path, collection: str) -> str:
-    """Upload by kb_upload_start, kb_upload_chunk for each mebibyte and kb_upload_finish; return the job's
-    id.
+    """Upload by kb_upload_start, kb_upload_chunk for each mebibyte and kb_upload_finish.
+
+    Return the job's id.
     """
     data = file.read_bytes()
     start = await agent.call(

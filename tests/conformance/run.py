@@ -5,7 +5,8 @@
 It also tests `kb connect` with the supported clients. Two servers are started: the SDK's example server on
 `mcp_aiohttp` (examples/hosting), which has every feature that the suite requires, and the product, `kb serve`
 in front of a simulated engine, once without and once with a key. The exit status is 0 if every check passes
-or is listed with a reason in `expected_failures.yaml`, and 1 if an unlisted check fails or a listed one passes.
+or is listed with a reason in `expected_failures.yaml`, and 1 if an unlisted check fails or a listed one
+passes.
 """
 
 from __future__ import annotations

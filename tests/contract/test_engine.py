@@ -141,7 +141,7 @@ async def test_an_accepted_update_survives_a_restart(start: Start) -> None:
 
 
 async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> None:
-    """The waiting time is not part of the request's fingerprint under its idempotency key."""
+    """The waiting time is not part of the fingerprint that belongs to an idempotency key."""
     number = await kb.note("granite")
     job = await update(kb, number, "basalt")
     assert answered(await patch(kb, number, "basalt", wait=30))["version"] == 2

@@ -93,7 +93,6 @@ async def test_another_content_type_is_refused(kb: Caller, content_type: str) ->
 
 
 async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> None:
-    """The caller disconnects in the middle of its file."""
     async with Raw(kb.http.base_url.port) as raw:
         await raw.begin(1_000_000)
         await raw.write(file_part(b"x" * 300_000))

@@ -97,7 +97,7 @@ def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) 
 
 
 def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, int]) -> None:
-    """It would be lost with the server anyway, so that the server does not wait for it."""
+    """The upload would be lost with the server anyway; hence the server does not wait for it."""
     process, port = server
     caller = Caller(f"http://127.0.0.1:{port}/mcp")
     with caller.http:

@@ -91,7 +91,6 @@ def text_of(word: str) -> str:
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:
-    """Agents write through the server while the engine is killed twice and started again."""
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network)

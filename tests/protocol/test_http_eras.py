@@ -118,7 +118,7 @@ async def test_any_other_disagreement_of_header_and_body_is_a_mismatch(
     [{"Mcp-Method": "tools/list"}, {"Mcp-Name": "slow"}, {"Mcp-Name": "=?base64?!!?="}],
 )
 async def test_routing_headers_must_repeat_the_body(post: Post, change: dict[str, str]) -> None:
-    """A gateway's routing must agree with the body."""
+    """Otherwise a gateway could route a request by other values than the server uses."""
     message = modern(call("echo", text="hi"))
     status, answer = await post(message, modern_headers(message, **change))
     assert (status, answer["error"]["code"]) == (400, -32020)

@@ -143,7 +143,6 @@ def test_a_manifest_that_does_not_fit_is_an_error_that_names_it(tmp_path: Path, 
 
 
 def test_the_manifest_numbers_each_group_without_gaps() -> None:
-    """K1 to K60, E1 to E36, F1 to F50, N1 to N90 and R1 to R86, each one line of text."""
     entries = load().requirements
     counts = {"K": 60, "E": 36, "F": 50, "N": 90, "R": 86}
     assert [entry.id for entry in entries] == [

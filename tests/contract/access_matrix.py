@@ -54,7 +54,7 @@ CALLERS: Mapping[str, dict[str, str]] = {
     "role `service`": {r.USER_ROLE: r.SERVICE},
     "the engine's key": {},
 }
-"""The headers that they send beside the engine's key; callers named by rights alone are limited to one collection."""
+"""Additional headers of each caller; callers named by rights alone are limited to one collection."""
 
 
 @dataclass

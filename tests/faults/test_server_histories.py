@@ -191,9 +191,7 @@ class History:
         assert listed is None or (listed["jobs"] and listed["total"] >= len(self.notes))
 
     def holds(self) -> None:
-        """Check that the final documents, with the faults off, are among the states that the agent
-        expects.
-        """
+        """Check that the final documents are among the states that the agent expects."""
         documents = self.bench.documents()
         titles = Counter(document.title for document in documents)
         assert max(titles.values()) == 1, titles

@@ -154,9 +154,7 @@ async def test_without_a_key_everybody_is_let_in_and_the_first_one_shuts_the_doo
 @pytest.mark.requirement("R44")
 @pytest.mark.parametrize("era", [MODERN, LATEST_HANDSHAKE])
 async def test_each_key_is_given_the_tools_that_it_may_use(house: House, era: str) -> None:
-    """Two rounds, because the fast path answers the second; callers alternate, because it must not mix
-    them.
-    """
+    """The fast path answers the second list, and must not confuse the alternating callers."""
     everything = house.key("all", "read write delete administer")
     reader, writer = house.key("reader"), house.key("writer", "read write")
     knowledge = house.key("knowledge", "read delete", toolsets=("knowledge",))
@@ -534,9 +532,7 @@ async def test_a_token_may_use_the_tools_of_its_scopes(protected: House, issuer:
 async def test_a_call_that_needs_another_scope_names_all_scopes_of_the_next_token(
     protected: House, issuer: Issuer, meta: dict[str, Any] | None
 ) -> None:
-    """The client can sign in again for them; existing scopes are listed because some clients replace
-    theirs.
-    """
+    """The client can sign in again; existing scopes are listed because some clients replace theirs."""
     token = issuer.token(scope="openid kb:read")
     assert "kb_addnote" in await protected.tools(token), "a tool that another sign-in allows is listed"
     headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": LATEST_HANDSHAKE}

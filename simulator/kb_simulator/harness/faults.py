@@ -352,7 +352,7 @@ class FaultRegistry:
         )
 
     def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
-        """Return the plan for the `occurrence`-th request with a fingerprint, at `elapsed` virtual
+        """Return the plan for a request, the `occurrence`-th of its fingerprint, at `elapsed` virtual
         seconds.
         """
         if not self._armed:

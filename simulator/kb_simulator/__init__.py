@@ -4,7 +4,7 @@
 
 One seed and one virtual clock determine a run, whatever the order in which requests arrive.
 
-    Simulator, in_thread      run it in an event loop, or in a thread of its own
+    Simulator, in_thread      run it in an event loop, or in a separate thread
     ControlClient             steer it: clock, faults, journal, snapshots, namespaces
     Fault, Match, When        faults as data; CATALOGUE has them by name
     AtOnce, AfterPolls, ...   when and how jobs end

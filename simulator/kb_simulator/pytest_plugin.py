@@ -7,7 +7,7 @@ Or, in `conftest.py`: `pytest_plugins = ["kb_simulator.pytest_plugin"]`.
         add_note(engine.url, engine.api_key, "the moon is made of rock")   # your code, with its retry
         assert engine.control.state().status.documents.total == 1
 
-    simulator   the simulator, one a session, in a thread of its own
+    simulator   the simulator, one per session, in a separate thread
     engine      a fresh engine for each test: `url`, `api_key`, `headers`, and `control` to look into it
     clock       its clock: `clock.advance(10)`, `clock.set_mode("manual")`
     faults      its faults: `faults.arm("rate_limit", operation="search", nth=2)`

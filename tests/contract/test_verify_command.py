@@ -174,7 +174,7 @@ def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
 
 
 def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
-    """The check for an empty base has rate limits of its own, separate from the suite's."""
+    """The check for an empty base is limited separately from the suite, which uses up its rate limits."""
     with engine(tmp_path) as url:
         for _ in range(r.LIMITS["listCollections"] + 1):
             httpx.get(f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"})

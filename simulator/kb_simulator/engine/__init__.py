@@ -1,5 +1,5 @@
-"""The fake engine: documents, search and jobs in memory, without I/O, clock or random numbers of its own.
+"""The fake engine: documents, search and jobs in memory, without its own I/O, clock or random numbers.
 
 It is independent of the harness: the clock and the seed are passed in, and a `Call` holds the objects that a
-handler needs beside its parameters.
+handler needs in addition to its parameters.
 """

@@ -211,33 +211,33 @@ def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -
 
 @_endpoint(Method.GET, "")
 def overview(call: Call) -> Overview:
-    """The simulator in short."""
+    """A summary of the simulator."""
     names = [each.name for each in call.namespaces]
     return Overview(engine_url=call.engine_url, namespace=namespace_info(call.namespace), namespaces=names)
 
 
 @_endpoint(Method.POST, "/reset", body=ResetRequest, message="Began anew under seed {namespace.seed}.")
 def reset(call: Call) -> Overview:
-    """Begin anew."""
+    """Start again from an empty state."""
     call.namespace.reset(call.body.seed)
     return overview(call)
 
 
 @_endpoint(Method.GET, "/snapshots")
 def list_snapshots(call: Call) -> SnapshotList:
-    """States that were kept."""
+    """The saved states."""
     return SnapshotList(snapshots=[Snapshot(id=snapshot_id) for snapshot_id in call.namespace.snapshots])
 
 
 @_endpoint(Method.POST, "/snapshots")
 def snapshot(call: Call) -> Snapshot:
-    """Keep the state as it is."""
+    """Save the state."""
     return Snapshot(id=call.namespace.snapshot())
 
 
 @_endpoint(Method.POST, "/snapshots/{snapshot_id}/restore")
 def restore(call: Call) -> Overview:
-    """Go back to a state that was kept."""
+    """Restore a saved state."""
     snapshot_id = call.path["snapshot_id"]
     if snapshot_id not in call.namespace.snapshots:
         raise _unknown("snapshot", "snapshot_id", snapshot_id, list(call.namespace.snapshots))
@@ -247,7 +247,7 @@ def restore(call: Call) -> Overview:
 
 @_endpoint(Method.GET, "/clock")
 def get_clock(call: Call) -> ClockInfo:
-    """What time it is."""
+    """The present time."""
     clock = call.namespace.clock
     now = rfc3339(clock.microseconds())
     return ClockInfo(mode=clock.mode, elapsed=clock.elapsed(), now=now, sleeping=clock.sleeping)
@@ -255,7 +255,7 @@ def get_clock(call: Call) -> ClockInfo:
 
 @_endpoint(Method.POST, "/clock", body=ClockRequest, message="The clock is in mode {mode}.")
 def set_clock(call: Call) -> ClockInfo:
-    """How time passes."""
+    """Set the mode of the clock."""
     call.namespace.clock.mode = call.body.mode
     return get_clock(call)
 
@@ -284,13 +284,13 @@ def arm(call: Call) -> ArmedFault:
 
 @_endpoint(Method.DELETE, "/faults")
 def disarm_all(call: Call) -> FaultList:
-    """Disarm all faults, and tell what they did."""
+    """Disarm all faults and return their counts."""
     return FaultList(faults=call.namespace.faults.disarm_all())
 
 
 @_endpoint(Method.DELETE, "/faults/{fault_id}", message="Disarmed {id}; it had fired {fired} times.")
 def disarm(call: Call) -> ArmedFault:
-    """Disarm a fault, and tell what it did."""
+    """Disarm a fault and return its counts."""
     faults, fault_id = call.namespace.faults, call.path["fault_id"]
     try:
         return faults.disarm(fault_id)
@@ -306,20 +306,20 @@ def catalogue(_call: Call) -> Catalogue:
 
 @_endpoint(Method.GET, "/policy")
 def get_policy(call: Call) -> JobPolicy:
-    """How jobs end."""
+    """The policy for the end of jobs."""
     return JobPolicy(policy=call.namespace.state.policy)
 
 
 @_endpoint(Method.POST, "/policy", body=JobPolicy)
 def set_policy(call: Call) -> JobPolicy:
-    """Say how jobs end that are accepted from here on."""
+    """Set how jobs accepted from now on end."""
     call.namespace.state.policy = call.body.policy
     return get_policy(call)
 
 
 @_endpoint(Method.GET, "/state")
 def get_state(call: Call) -> StateInfo:
-    """What the namespace holds."""
+    """The content of the namespace."""
     state, count = call.namespace.state, _STATE_ENTRIES
     return StateInfo(
         status=state.status(),
@@ -338,7 +338,7 @@ def journal(call: Call) -> JournalPage:
 
 @_endpoint(Method.POST, "/journal/verify", body=Verification)
 def verify(call: Call) -> Verdict:
-    """Hold the journal to what is wanted."""
+    """Compare the journal with expectations."""
     return verify_journal(call.namespace.journal, call.body, call.namespace.faults.unfired())
 
 
@@ -350,7 +350,7 @@ def list_namespaces(call: Call) -> NamespaceList:
 
 @_endpoint(Method.POST, "/namespaces", body=NamespaceRequest)
 def set_namespace(call: Call) -> NamespaceInfo:
-    """Make a namespace, or change it: another seed begins it anew."""
+    """Create or change a namespace: another seed resets it."""
     wanted: NamespaceRequest = call.body
     if wanted.api_key is not None:
         # Checked before any change: a refused request changes nothing.
@@ -367,7 +367,7 @@ def set_namespace(call: Call) -> NamespaceInfo:
 
 @_endpoint(Method.DELETE, "/namespaces/{name}")
 def remove_namespace(call: Call) -> NamespaceList:
-    """Forget a namespace."""
+    """Remove a namespace."""
     name = call.path["name"]
     if not call.namespaces.remove(name):
         raise _unknown("namespace", "name", name, [each.name for each in call.namespaces])

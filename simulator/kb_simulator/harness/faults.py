@@ -1,6 +1,6 @@
 """Faults as data: which requests they match, when they fire, and what they do.
 
-name                    effect               done?  what the caller meets
+name                    effect               done?  answer to the caller
 ----------------------  -------------------  -----  -----------------------------------------------------
 latency_fixed           latency              yes    the answer, late by a fixed time
 latency_uniform         latency              yes    the answer, late by an even spread of times
@@ -13,12 +13,12 @@ queue_full              status               no     429 `queue_full`
 bad_gateway             http_status          no     502 with a proxy's HTML, no problem document
 rate_limit              rate_limit           no     429, and again until `Retry-After` has elapsed
 expired_key             status               no     401, as after the key was changed
-hang                    hang                 no     nothing, until somebody gives up
+hang                    hang                 no     nothing, until the caller gives up
 reset_before_headers    reset                no     the connection reset, no byte of an answer
 reset_mid_body          reset_after          yes    the connection reset within the body
 content_length_long     content_length       yes    a body shorter than announced
 content_length_short    content_length       yes    a body longer than announced
-malformed_chunk         malformed_chunk      yes    a chunked body whose framing breaks
+malformed_chunk         malformed_chunk      yes    a chunked body with broken framing
 drip                    drip                 yes    the body, a few bytes at a time
 not_json                http_status          no     200 with HTML
 empty_body              empty_body           no     200 without a body

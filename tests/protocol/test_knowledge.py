@@ -205,7 +205,7 @@ async def test_a_task_is_cancelled_by_a_request(post: Post, knowledge: Knowledge
 async def test_a_task_is_cancelled_by_a_notification(
     served: Served, knowledge: Knowledge, version: str | None
 ) -> None:
-    """As in the specification's example, without an id: accepted when done, and not answered."""
+    """The specification's example, without an id: accepted when done, and not answered."""
     message = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": await stuck(knowledge)}}
     headers = {**PLAIN, **({"MCP-Protocol-Version": version} if version else {})}
     response = await served.post(message, headers)

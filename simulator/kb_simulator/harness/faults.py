@@ -352,9 +352,7 @@ class FaultRegistry:
         )
 
     def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
-        """Return the plan for a request, the `occurrence`-th of its fingerprint, at `elapsed` virtual
-        seconds.
-        """
+        """Plan the answer to the `occurrence`-th request of a fingerprint, at `elapsed` virtual seconds."""
         if not self._armed:
             return NOTHING
         fired: list[str] = []

@@ -58,7 +58,7 @@ async def test_messages_of_2026_07_28_need_no_handshake(served: Served, connect:
 
 @pytest.mark.requirement("N80")
 async def test_a_bare_call_is_answered_without_a_handshake(served: Served, connect: Connect) -> None:
-    """The same as over HTTP; the handshake may follow, but an envelope is not allowed on the same connection."""
+    """HTTP behaves the same; a handshake may follow, but this connection accepts no envelope."""
     wire = await connect(served)
     answer = await wire.ask(call("echo", "1", text="bare"))
     assert (answer["id"], answer["result"]["structuredContent"]["said"]) == ("1", "bare")

@@ -1,12 +1,12 @@
-"""What an agent does with kb, step by step, through the official MCP client.
+"""The typical steps of an agent with kb, through the official MCP client.
 
 Start kb (`make run`), then in another terminal:
 
     .venv/bin/python examples/first_steps.py
 
-Options say another server, its key, or a file of yours with a sentence that stands in it.
-At its end it removes the notes and documents that it added, by `kb_delete` at the endpoint of kb-extra;
---keep leaves them, and their ids are printed.
+Options select another server, its key, or another file with a sentence from it.
+At the end it removes the added notes and documents, with `kb_delete` at the endpoint of kb-extra;
+--keep leaves them and prints their ids.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
 
 
 class StepFailedError(Exception):
-    """A step did not do what it should; the message says which and how."""
+    """A step failed; the message says which one and how."""
 
 
 class Agent:
@@ -56,10 +56,10 @@ class Agent:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.added: set[int] = set()
-        """Documents that were not there before."""
+        """Documents that did not exist before."""
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured result of a tool; a tool error ends the script with its message."""
+        """Return the structured result of a tool; a tool error ends the script with its message."""
         result = await self._client.call_tool(tool, arguments)
         if result.is_error or result.structured_content is None:
             raise StepFailedError(f"{tool} failed: {getattr(result.content[0], 'text', result.content)}")
@@ -73,7 +73,7 @@ class Agent:
         return job
 
     async def wait_for(self, job_id: str) -> dict[str, Any]:
-        """Watch a job until it has ended."""
+        """Wait until a job has ended, and return it."""
         while True:
             jobs = (await self.call("kb_jobs", job_id=job_id, wait_seconds=20))["jobs"]
             if jobs[0]["status"] not in {"queued", "running"}:
@@ -86,20 +86,23 @@ class Agent:
             self.added.add(job["document_id"])
 
     async def ids_found(self, query: str, collection: str) -> list[int]:
-        """The documents that a search in one collection finds, best first."""
+        """Return the documents found by a search in one collection, best first."""
         found = await self.call("kb_search", query=query, collection=collection, top=5)
         return [result["document_id"] for result in found["results"]]
 
 
 def check(holds: bool, what: str) -> None:
-    """Print what was seen; end the script where it does not hold."""
+    """Print a result; end the script if it is wrong."""
     if not holds:
         raise StepFailedError(f"this does not hold: {what}")
     print(f"  ok: {what}")
 
 
 async def upload_in_chunks(agent: Agent, file: Path, collection: str) -> str:
-    """kb_upload_start, kb_upload_chunk for each mebibyte, kb_upload_finish; the job's id."""
+    """Upload by kb_upload_start, kb_upload_chunk for each mebibyte and kb_upload_finish.
+
+    Return the job's id.
+    """
     data = file.read_bytes()
     start = await agent.call(
         "kb_upload_start",
@@ -122,7 +125,7 @@ async def upload_in_chunks(agent: Agent, file: Path, collection: str) -> str:
 
 
 async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
-    """The way of an agent with a shell: no base64 passes through its context; the job's id."""
+    """Upload as an agent with a shell does, without base64 in its context; return the job's id."""
     start = await agent.call(
         "kb_upload_start", filename=file.name, total_size=file.stat().st_size, collection=collection
     )
@@ -147,7 +150,7 @@ async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
 
 
 async def documents(agent: Agent, options: argparse.Namespace) -> None:
-    """Files: in chunks and by curl, then a sentence found with its page."""
+    """Files: upload in chunks and by curl, then find a sentence with its page."""
     print("Upload a file in chunks")
     job = await agent.wait_for(await upload_in_chunks(agent, options.file, "documents"))
     check(job["status"] == "completed", f"job {job['id']} completed, document {job['document_id']}")
@@ -164,7 +167,7 @@ async def documents(agent: Agent, options: argparse.Namespace) -> None:
 
 
 async def notes(agent: Agent) -> None:
-    """Notes: collections apart, updated in place, the same text once, moved."""
+    """Notes: separate collections, updates in place, deduplication, moves."""
     topic = f"concise answers {uuid4().hex[:8]}"
     text = f"The user prefers {topic}."
     print("Remember a note")
@@ -200,7 +203,7 @@ async def notes(agent: Agent) -> None:
 
 @asynccontextmanager
 async def connected(options: argparse.Namespace, path: str = "") -> AsyncIterator[Client]:
-    """A client of the endpoint, or of the toolset at a path below it."""
+    """Yield a client of the endpoint, or of the toolset at a path below it."""
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=90) as http,
@@ -210,7 +213,7 @@ async def connected(options: argparse.Namespace, path: str = "") -> AsyncIterato
 
 
 async def steps(options: argparse.Namespace) -> None:
-    """Connect, list the tools, go through the steps, remove what they added."""
+    """Connect, list the tools, run the steps, and remove the added documents."""
     async with connected(options) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         check(len(tools) == 9, f"{len(tools)} tools: {', '.join(tools)}")
@@ -225,7 +228,7 @@ async def steps(options: argparse.Namespace) -> None:
 
 
 async def remove(document_ids: set[int], options: argparse.Namespace) -> None:
-    """Remove the documents, and keep nothing of them."""
+    """Remove the documents with their history."""
     print("Remove what was added")
     async with connected(options, "/kb-extra") as client:
         agent = Agent(client)
@@ -235,7 +238,7 @@ async def remove(document_ids: set[int], options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Go through the steps; one line says what went wrong."""
+    """Run the steps; an error is printed in one line."""
     try:
         asyncio.run(steps(parse()))
     except* StepFailedError as failed:
@@ -243,7 +246,7 @@ def main() -> None:
 
 
 def _first(group: BaseException) -> BaseException:
-    """The exception at the bottom of groups, which the client's tasks wrap around it."""
+    """Return the innermost exception of the groups in which the client's tasks wrap it."""
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group

@@ -1,4 +1,4 @@
-"""How generated tests draw their examples, for all tests. `tests/README.md` has the map of the rest."""
+"""Profiles of Hypothesis for all tests, time limits and order. `tests/README.md` describes the rest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.costs import Costs
 from tests.support.patience import TEST_SECONDS
 from tests.support.scope import ALL
 
-# No deadlines: a machine may be busy. In CI the same examples on every run, so that nothing lands or fails by
-# chance; a failure prints how to repeat it.
+# No deadlines, because a machine may be busy. In CI the examples are the same on every run, so that no
+# failure is random; a failure prints how to repeat it.
 in_ci = bool(os.environ.get("CI"))
 settings.register_profile(
     "kb", deadline=None, max_examples=100 if ALL else 25, derandomize=in_ci, print_blob=in_ci
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make test` does not import what only `make test-all` runs, a quarter of the time of collecting."""
+    """Skip the import of files that only `make test-all` runs, a quarter of the time of collecting."""
     if config.option.markexpr != "not process" or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.process\n" in collection_path.read_text(encoding="utf-8") or None
@@ -46,5 +46,5 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes comes first, or one core would work on it while the others have nothing left."""
+    """Run long tests first, so that no core still works on one when the rest are done."""
     items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONGEST))

@@ -1,10 +1,9 @@
-"""Asks the program in this container how it is: status 0 where it answers 200.
+"""Health check of the program in this container: exit status 0 if it answers 200.
 
     python healthcheck.py VARIABLE[,VARIABLE] PATH [CERTIFICATE]
 
-The first VARIABLE that is set holds the port; where the variable CERTIFICATE is set, the program speaks
-TLS. Only what Python itself brings is imported, and little of that: the check runs every few seconds for as
-long as the container lives.
+The port is the value of the first VARIABLE that is set; if the variable CERTIFICATE is set, the program uses
+TLS. Only few modules of the standard library are imported, because the check runs every few seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ SECONDS = 4.0
 
 
 def status_of(port: int, path: str, *, encrypted: bool = False) -> int:
-    """The status that the program on loopback answers a GET with.
+    """Return the status of a GET to the program on loopback.
 
     Raises:
-        OSError: nobody listens there, or nothing is said in time.
-        ValueError: what was said is not HTTP.
+        OSError: the port is closed, or there is no answer in time.
+        ValueError: the answer is not HTTP.
     """
     with _connect(port, encrypted) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
@@ -36,19 +35,19 @@ def _connect(port: int, encrypted: bool) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
     if not encrypted:
         return connection
-    import ssl  # which few have set up, and which takes longer than all else
+    import ssl  # imported here, because it takes longer than the rest and few installations use TLS
 
-    # Its name is that by which others come; it is asked on loopback, and trusted to be who it is.
+    # The certificate has a public name, but the request goes to loopback, where the program is trusted.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(connection)
 
 
 def port_in(variables: str) -> int:
-    """The port that the settings name.
+    """Return the port in the settings.
 
     Raises:
-        ValueError: none is set, or it is no number.
+        ValueError: no variable is set, or its value is not a number.
     """
     for variable in variables.split(","):
         if os.environ.get(variable):
@@ -57,7 +56,7 @@ def port_in(variables: str) -> int:
 
 
 def main(variables: str, path: str, certificate: str = "") -> int:
-    """0 where the program is well, else 1 with the reason."""
+    """Return 0 if the program is healthy, or 1 after printing the reason."""
     try:
         status = status_of(port_in(variables), path, encrypted=bool(os.environ.get(certificate)))
     except (OSError, ValueError) as error:

@@ -1,10 +1,10 @@
-"""Prints requirements, one a line, for pip to install before kb itself.
+"""Print requirements, one a line, for pip to install before kb itself.
 
-    python requirements.py EXTRA...  what pyproject.toml asks for, and these extras of it
+    python requirements.py EXTRA...  the dependencies in pyproject.toml, and these extras
     python requirements.py --pip     pip itself
 
-The first come with options by which every package has the version and a hash of requirements.lock. pip takes
-both from constraints since 26.1; an older one is replaced by the second, which any pip can read.
+The first form adds options that pin every package to the version and a hash in requirements.lock. pip
+supports hashes in constraints since 26.1; the second form, which every pip can read, replaces an older pip.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCK = Path("requirements.lock")
 
 
 def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
-    """Return the dependencies of a `[project]` table and of its extras, nested extras included.
+    """Return the dependencies of a `[project]` table and of its extras, including nested extras.
 
     Raises:
         SystemExit: there is no such extra.
@@ -48,7 +48,7 @@ def locked(lock: str, name: str) -> str:
     """Return the entry of a package in a lock file, with its hashes.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: there is no such entry.
     """
     found = re.search(rf"^{re.escape(name)}==.*\n(?: +--hash=.*\n)+", lock, re.MULTILINE)
     if found is None:

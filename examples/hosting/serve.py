@@ -1,4 +1,4 @@
-"""Hosts the SDK's example server over HTTP and WebSocket: `python -m examples.hosting.serve 3000`."""
+"""Host the SDK's example server over HTTP and WebSocket: `python -m examples.hosting.serve 3000`."""
 
 import asyncio
 import sys

@@ -1,16 +1,16 @@
-"""A fake engine that can be trusted, because one suite holds it and the real one, and that fails on command.
+"""A fake engine that fails on command, and that passes the same conformance suite as the real engine.
 
     python -m kb_simulator --seed 7 --port 8900 --control 8901
 
-One seed and one virtual clock decide everything, keyed so that a run repeats whatever the order of arrival.
+One seed and one virtual clock determine a run, whatever the order in which requests arrive.
 
-    Simulator, in_thread      run it in an event loop, or in a thread of its own
+    Simulator, in_thread      run it in an event loop, or in a separate thread
     ControlClient             steer it: clock, faults, journal, snapshots, namespaces
     Fault, Match, When        faults as data; CATALOGUE has them by name
     AtOnce, AfterPolls, ...   when and how jobs end
-    kb_simulator.pytest_plugin    fixtures for anyone's project
+    kb_simulator.pytest_plugin    fixtures for the tests of any project
 
-The names are loaded when they are first used: who only starts a simulator does not wait for the rest.
+The names are imported at their first use, so that starting a simulator does not import the rest.
 """
 
 from __future__ import annotations

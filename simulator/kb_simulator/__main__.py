@@ -1,4 +1,4 @@
-"""`python -m kb_simulator`: the fake engine on a port, until it is told to stop."""
+"""`python -m kb_simulator`: run the fake engine on a port until it is stopped by a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kb_simulator.settings import SimulatorSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM. 0: stopped, 1: a port is taken, 2: a setting is wrong."""
+    """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 a port is in use, 2 a setting is invalid."""
     parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
     parser.add_argument("--seed", type=int, help="what every random decision derives from (7)")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"kb_simulator: {error}", file=sys.stderr)  # noqa: T201  # what a command says
         return 2
-    # aiohttp reads all certificates of the machine when it is imported: a fifth of the start, for a program
-    # that speaks no TLS.
+    # aiohttp loads all CA certificates of the machine on import, a fifth of the start-up time, although this
+    # program uses no TLS.
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)
     try:
         asyncio.run(serve(settings))
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: SimulatorSettings) -> None:
-    """Listen until SIGINT or SIGTERM; one line on standard output says that it listens, and where."""
-    # Not before `main` has said which certificates to read.
+    """Listen until SIGINT or SIGTERM; print one line with the addresses when ready."""
+    # Imported after `main` has set SSL_CERT_FILE.
     from kb_simulator.harness.app import Simulator
 
     stopped = asyncio.Event()

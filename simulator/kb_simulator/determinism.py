@@ -1,18 +1,18 @@
-"""Determinism: random numbers by key, and virtual time.
+"""Reproducible runs: random decisions derived from a seed and a key, and virtual time.
 
-Each random number is a function of seed and key, not of a stream. A decision is therefore independent of all
-other decisions and of the order of requests.
+There is no stream of random numbers, and hence no order in which they must be drawn: a decision depends
+only on the seed and its own key, not on other decisions or the order of requests.
 
-Virtual time advances on command, skips waiting, or follows the wall clock:
+Virtual time moves by command, jumps over waiting, or follows the wall clock:
 
-    mode       what `sleep` does                            what moves the time
+    mode       effect of `sleep`                            time moves by
     ---------  -------------------------------------------  ---------------------------------------
     autojump   returns as soon as nothing else is ready     every sleep, by as much as it slept
     manual     waits for `advance`                          `advance` alone
-    real       waits                                        the wall, and `advance` on top of it
+    real       waits                                        the wall clock, and also `advance`
 
-It starts at 2026-01-01T00:00:00Z in every mode, so that values derived from it are equal in every run. A
-moment is a whole number of microseconds since 1970, so that arithmetic on it is exact.
+It starts at 2026-01-01T00:00:00Z in every mode, so that values derived from it are the same in every run. A
+time is a whole number of microseconds since 1970, so that arithmetic on it is exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hashlib import blake2b
 from uuid import UUID
 
 _ROLL_BYTES = 7
-_ROLL_STEPS = 1 << 53  # number of distinct multiples of 2**-53 in [0, 1)
+_ROLL_STEPS = 1 << 53  # number of distinct floats between 0 and 1
 
 Part = str | int
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,12 +41,12 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """Decisions under one seed. A key is a row of strings and integers; ("a", "b") is not ("ab",)."""
+    """Decisions under one seed. A key is a tuple of strings and integers; ("a", "b") differs from ("ab",)."""
 
     seed: int
 
     def roll(self, *key: Part) -> float:
-        """Return a number from 0 (inclusive) to 1 (exclusive), uniform over keys."""
+        """A number from 0 (inclusive) to 1 (exclusive), uniform over keys."""
         return (int.from_bytes(self._digest(key, _ROLL_BYTES), "big") >> 3) / _ROLL_STEPS
 
     def uniform(self, low: float, high: float, *key: Part) -> float:
@@ -54,7 +54,7 @@ class Seeded:
         return low + (high - low) * self.roll(*key)
 
     def lognormal(self, median: float, sigma: float, *key: Part) -> float:
-        """Return a log-normal number; `sigma` is the standard deviation of its logarithm."""
+        """A log-normal number with this median; `sigma` is the deviation of the logarithm."""
         # Box-Muller; 1 - roll is never 0, so that its logarithm exists.
         radius = math.sqrt(-2.0 * math.log(1.0 - self.roll("radius", *key)))
         return median * math.exp(sigma * radius * math.cos(2.0 * math.pi * self.roll("angle", *key)))
@@ -64,18 +64,18 @@ class Seeded:
         return str(UUID(bytes=self._digest(("uuid", *key), 16), version=4))
 
     def _digest(self, key: tuple[Part, ...], size: int) -> bytes:
-        # Lengths before the parts keep ("a", "bc") and ("ab", "c") apart.
+        # Length prefixes keep ("a", "bc") and ("ab", "c") apart.
         parts = (str(part).encode("utf-8", "surrogatepass") for part in (self.seed, *key))
         return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), digest_size=size).digest()
 
 
 def rfc3339(microseconds: int) -> str:
-    """Format `microseconds` since 1970-01-01T00:00:00Z by RFC 3339."""
+    """A time in the format of the API; `microseconds` since 1970-01-01T00:00:00Z."""
     return moment_of(microseconds).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def moment_of(microseconds: int) -> datetime:
-    """Return the aware time of `microseconds` since 1970-01-01T00:00:00Z."""
+    """The aware time that is `microseconds` after 1970-01-01T00:00:00Z."""
     return _UNIX + timedelta(microseconds=microseconds)
 
 
@@ -94,9 +94,11 @@ class ClockMode(StrEnum):
 
 
 class Clock:
-    """A clock for one event loop. Seconds are virtual; `wall` returns the seconds that mode `real` follows.
+    """A clock for one event loop.
 
-    Reading and advancing need no loop; sleeping does.
+    Seconds are virtual; `wall` is the clock that mode `real` follows, in seconds.
+
+    Reading and advancing need no running loop; sleeping does.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Clock:
 
     @property
     def mode(self) -> ClockMode:
-        """Mode of the clock; setting it does not change the time."""
+        """The clock's mode. Setting it at any moment does not change the present time."""
         return self._mode
 
     @mode.setter
@@ -139,7 +141,7 @@ class Clock:
         return _EPOCH_MICROSECONDS + round(self.elapsed() * 1_000_000)
 
     def advance(self, seconds: float) -> None:
-        """Advance time and end the sleeps that are due, the earliest first.
+        """Move time forward and wake the sleeps that are due, the earliest first.
 
         Raises:
             ValueError: `seconds` is negative or not finite.
@@ -151,12 +153,12 @@ class Clock:
         self._arrange()
 
     async def sleep(self, seconds: float) -> None:
-        """Return when `seconds` of virtual time have passed; at once for 0 or less."""
+        """Return when `seconds` of virtual time have passed; immediately for 0 or less."""
         if seconds > 0:
             await self.timer(seconds)
 
     def timer(self, seconds: float) -> asyncio.Future[None]:
-        """Return a future that is done after `seconds`, or when its result is set earlier.
+        """Return a future that is done when `seconds` have passed, or earlier if its result is set.
 
         Infinite seconds never pass.
         """
@@ -170,18 +172,18 @@ class Clock:
         return future
 
     def release(self) -> None:
-        """End every sleep now; time stays where it is."""
+        """End every sleep now, without moving time."""
         sleepers, self._sleepers = self._sleepers, []
         for future in (*(future for _, _, future in sleepers), *self._endless):
             _finish(future)
         self._arrange()
 
     def _settle(self) -> None:
-        """Record the present time as the new anchor."""
+        """Save the present time as the base for further counting, before the mode or the time changes."""
         self._elapsed, self._anchor = self.elapsed(), self._wall()
 
     def _arrange(self) -> None:
-        """End the sleeps that are due, and schedule the next."""
+        """Wake the sleeps that are due, and schedule the next wake-up."""
         now = self.elapsed()
         while self._sleepers and (self._sleepers[0][0] <= now or self._sleepers[0][2].done()):
             _finish(heapq.heappop(self._sleepers)[2])
@@ -192,7 +194,8 @@ class Clock:
             return
         deadline, _, future = self._sleepers[0]
         if self._mode is ClockMode.AUTOJUMP:
-            # After what is ready now: sleeps that begin in the same turn end in the order of their deadlines.
+            # Runs after all ready callbacks, so that sleeps begun in the same turn end in the order of their
+            # deadlines.
             self._wakeup = future.get_loop().call_soon(self._jump)
         elif self._mode is ClockMode.REAL:
             self._wakeup = future.get_loop().call_later(deadline - now, self._arrange)

@@ -1,4 +1,4 @@
-"""Fixtures for tests of anything that talks to an engine: `pytest -p kb_simulator.pytest_plugin`.
+"""Fixtures for tests of a client of the engine: `pytest -p kb_simulator.pytest_plugin`.
 
 Or, in `conftest.py`: `pytest_plugins = ["kb_simulator.pytest_plugin"]`.
 
@@ -7,21 +7,21 @@ Or, in `conftest.py`: `pytest_plugins = ["kb_simulator.pytest_plugin"]`.
         add_note(engine.url, engine.api_key, "the moon is made of rock")   # your code, with its retry
         assert engine.control.state().status.documents.total == 1
 
-    simulator   the simulator, one a session, in a thread of its own
+    simulator   the simulator, one per session, in a separate thread
     engine      a fresh engine for each test: `url`, `api_key`, `headers`, and `control` to look into it
-    clock       its time: `clock.advance(10)`, `clock.set_mode("manual")`
+    clock       its clock: `clock.advance(10)`, `clock.set_mode("manual")`
     faults      its faults: `faults.arm("rate_limit", operation="search", nth=2)`
-    journal     what it was asked: `journal.expect(operation="createJob", exactly=1)`
+    journal     its requests: `journal.expect(operation="createJob", exactly=1)`
 
-Each test has an engine of its own, chosen by its key alone, so that a client needs no further header, and
-tests may run side by side. Nothing is left of it after the test.
+Each test has its own engine, selected by its key alone, so that a client needs no additional header and tests
+may run in parallel. The engine is removed after the test.
 
-A fault that was armed and never fired fails the test, which would otherwise have proven nothing; arm it
-with `optional=True` where that is meant. A test that fails prints the seed, the command that repeats it,
-and the last requests that its engine had.
+An armed fault that never fires fails the test, which would otherwise prove nothing; arm it with
+`optional=True` if it need not fire. A failing test prints the seed, the command that repeats it, and the last
+requests to its engine.
 
     --sim-seed 7         the seed of all engines: ids, delays, rolls (7)
-    --sim-seed random    another one each time; the header of the run and every failure name it
+    --sim-seed random    a new seed for each run; the header of the run and every failure show it
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SEED = pytest.StashKey[int]()
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine for one test. `headers` carry its key; `control` steers it and looks into it."""
+    """An engine for one test. `headers` contain its key; `control` steers and inspects it."""
 
     url: str
     api_key: str
@@ -58,7 +58,7 @@ class Engine:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What every request to it must carry."""
+        """Headers that every request must have."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
 
@@ -79,7 +79,7 @@ def _control(simulator: Simulator) -> Iterator[ControlClient]:
 
 @pytest.fixture
 def engine(simulator: Simulator, _control: ControlClient, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """A fresh engine, forgotten after the test."""
+    """Yield a new engine, removed after the test."""
     name = blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()
     api_key = f"sim-{name}"
     control = _control.namespace(name, api_key=api_key)
@@ -89,7 +89,7 @@ def engine(simulator: Simulator, _control: ControlClient, request: pytest.Fixtur
 
 @pytest.fixture
 def clock(engine: Engine) -> ClockControl:
-    """The engine's time."""
+    """The engine's clock."""
     return engine.control.clock
 
 
@@ -101,12 +101,11 @@ def faults(engine: Engine) -> FaultsControl:
 
 @pytest.fixture
 def journal(engine: Engine) -> JournalControl:
-    """What the engine was asked."""
+    """The engine's journal."""
     return engine.control.journal
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of this plugin."""
     group = parser.getgroup("kb simulator")
     group.addoption(
         "--sim-seed", default=str(_DEFAULT_SEED), metavar="SEED", help="seed of the simulator, or `random`"
@@ -114,7 +113,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the seed."""
+    """Set the seed."""
     wanted = str(config.getoption("--sim-seed"))
     try:
         config.stash[_SEED] = random.SystemRandom().getrandbits(32) if wanted == "random" else int(wanted)
@@ -123,13 +122,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Which seed this run has."""
+    """The seed of this run."""
     return f"kb simulator: seed {config.stash[_SEED]}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, T, T]:
-    """Fail a test that passed although a fault which it armed never fired."""
+    """Fail a passing test if a fault that it armed never fired."""
     result = yield
     if (engine := _engine_of(item)) is not None and (unfired := engine.control.journal.verify().unfired):
         pytest.fail("armed faults never fired:\n  " + "\n  ".join(unfired), pytrace=False)
@@ -140,12 +139,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, T, T]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure how to repeat it, and what the engine saw."""
+    """Add to a failure the command that repeats it and the engine's last requests."""
     report = yield
     if not report.failed or (engine := _engine_of(item)) is None:
         return report
     seed = item.config.stash[_SEED]
-    # Plugins of a `conftest.py` come by themselves; those of the command line must be named again.
+    # Plugins from a `conftest.py` load automatically; plugins from the command line must be named again.
     named = [name for name in item.config.getoption("plugins") or () if not name.startswith("no:")]
     again = "".join(f" -p {shlex.quote(name)}" for name in named) + f" --sim-seed {seed}"
     lines = [f"seed {seed}; repeat with: python -m pytest{again} {shlex.quote(item.nodeid)}"]
@@ -158,7 +157,7 @@ def pytest_runtest_makereport(
 
 
 def _engine_of(item: pytest.Item) -> Engine | None:
-    # Not every item has fixtures: those of other collectors do not.
+    # Items of other collectors have no fixtures.
     found = getattr(item, "funcargs", {}).get("engine")
     return found if isinstance(found, Engine) else None
 

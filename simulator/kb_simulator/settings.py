@@ -1,4 +1,4 @@
-"""The simulator's settings: one typed object, read once, refused at start when a value is wrong."""
+"""The simulator's settings: one typed object, read once; a wrong value is refused at start."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     published_collections: PublishedCollections = ""
 
     def __post_init__(self) -> None:
-        """Refuse a policy that is none, and what names no collections."""
+        """Refuse an unknown job policy and invalid names of collections."""
         self.parsed("published_collections", published_in)
         self.parsed("jobs", policy_of)
 
     @property
     def policy(self) -> Policy:
-        """How jobs end, until the control plane says otherwise."""
+        """The initial job policy, until the control plane changes it."""
         return policy_of(self.jobs)
 
     @property
     def published(self) -> Reach | None:
-        """How far the role `service` reaches; None: everywhere."""
+        """The access scope of the role `service`, or None for unrestricted."""
         return self.parsed("published_collections", published_in)

@@ -1,5 +1,5 @@
-// A note and a file through every tool of the toolset kb, by the official TypeScript client, which holds each
-// result against the tool's output schema; what happened is printed as JSON.
+// A note and a file through every tool of the toolset kb, by the official TypeScript client, which validates each
+// result against the tool's output schema; the outcome is printed as JSON.
 //
 //   node all_tools.mjs URL [KEY]
 

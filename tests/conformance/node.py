@@ -1,4 +1,4 @@
-"""Node 22 and the packages beside this file: installed when missing, and run within bounds of time."""
+"""Node 22 and the packages beside this file: installed if missing, and run with time-outs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.patience import SUITE_SECONDS
 HERE = Path(__file__).resolve().parent
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
 CLAUDE = "@anthropic-ai/claude-code/bin/claude.exe"
-"""Called so on every system; a program of its own, not a script."""
+"""The path on every system; a native program, not a script."""
 CODEX = "@openai/codex/bin/codex.js"
 GEMINI = "@google/gemini-cli/bundle/gemini.js"
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
@@ -26,16 +26,16 @@ _INSTALLED = _MODULES / ".package-lock.json"
 
 
 class NodeError(Exception):
-    """Node or a package cannot be had; the message says what to do."""
+    """Node or a package is not available; the message says how to correct it."""
 
 
 def install() -> None:
-    """Install what `package-lock.json` pins, unless it is there already.
+    """Install the packages in `package-lock.json`, unless they are installed already.
 
-    Node 22 itself is one of the packages: any Node with npm can fetch it.
+    Node 22 itself is one of the packages: any Node with npm can install it.
 
     Raises:
-        NodeError: there is no npm, or it fails.
+        NodeError: npm is missing or fails.
     """
     lock = HERE / "package-lock.json"
     if _INSTALLED.exists() and _INSTALLED.stat().st_mtime >= lock.stat().st_mtime:
@@ -48,7 +48,7 @@ def install() -> None:
     )
     if done.returncode != 0:
         raise NodeError(f"npm ci failed in {HERE}:\n{done.stderr}")
-    # The binary was linked out of it; what stays is documentation, headers and another npm.
+    # The binary is linked elsewhere; this folder has only documentation, headers and another npm.
     shutil.rmtree(_MODULES / "node" / "node_modules", ignore_errors=True)
 
 
@@ -74,16 +74,20 @@ def claude(home: Path, *arguments: str, seconds: float) -> subprocess.CompletedP
 
 
 def gemini(home: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run Gemini CLI so, in a folder that is trusted. Raises NodeError."""
+    """Run Gemini CLI as such a user, in a trusted folder.
+
+    Raises:
+        NodeError: it takes longer than `seconds`.
+    """
     command = [str(_MODULES / ".bin" / "node"), str(_MODULES / GEMINI), *arguments]
     return _bounded(command, home, _environment(home) | {"GEMINI_CLI_TRUST_WORKSPACE": "true"}, seconds)
 
 
 def codex_servers(home: Path, *, seconds: float) -> list[dict[str, Any]]:
-    """The MCP servers of Codex once it has tried to connect to each, as its app server tells.
+    """Return the MCP servers from Codex's app server, after it has tried to connect to each.
 
     Raises:
-        NodeError: it does not tell within `seconds`.
+        NodeError: there is no answer within `seconds`.
     """
     messages = [
         {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "kb", "version": "1"}}},
@@ -118,7 +122,7 @@ def codex_servers(home: Path, *, seconds: float) -> list[dict[str, Any]]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Of a user who has configured nothing yet."""
+    """The environment of a user without any configuration."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),

@@ -1,9 +1,9 @@
-// One conversation of the official TypeScript client with a server; what happened is printed as JSON.
+// One conversation of the official TypeScript client with a server; the outcome is printed as JSON.
 //
 //   node round_trip.mjs TARGET MODE PLAN
 //
 // TARGET is JSON: {url} or {command, args, env}. MODE is legacy, auto or a version to pin. PLAN is JSON:
-// `call` must succeed, `refused` must come back as a result with isError, `progress` (may be null)
+// `call` must succeed, `refused` must return a result with isError, `progress` (may be null)
 // reports progress; each is {name, arguments}.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';

@@ -1,13 +1,12 @@
-"""Holds this project's MCP servers against the protocol's own suite, inspector and client, and `kb connect`
-against the clients that it can be tried with.
+"""Test this project's MCP servers with the protocol's conformance suite, inspector and client.
 
     python -m tests.conformance.run
 
-Two servers are started: the SDK's example server on `mcp_aiohttp` (examples/hosting), which has everything
-that the suite asks for, and the product, `kb serve` in front of a simulated engine, once open to all and once
-with a key. The exit status is 0 when
-every check passes or is listed with a reason in `expected_failures.yaml`, and 1 when one fails that is not,
-or one that is listed passes.
+It also tests `kb connect` with the supported clients. Two servers are started: the SDK's example server on
+`mcp_aiohttp` (examples/hosting), which has every feature that the suite requires, and the product, `kb serve`
+in front of a simulated engine, once without and once with a key. The exit status is 0 if every check passes
+or is listed with a reason in `expected_failures.yaml`, and 1 if an unlisted check fails or a listed one
+passes.
 """
 
 from __future__ import annotations
@@ -38,15 +37,17 @@ from tests.support.stack import ROOT, Process, wait_until_ready
 
 VERSIONS = ("2025-11-25", "2026-07-28")
 MODES = ("legacy", "auto", "2026-07-28")
-"""How the TypeScript client negotiates; it speaks 2025-11-25 as legacy."""
+"""Negotiation modes of the TypeScript client; `legacy` is 2025-11-25."""
 ERAS = ("legacy", "modern")
-"""How the inspector negotiates."""
+"""Negotiation modes of the inspector."""
 
 KEY = "a-key-for-agents"
 
 _PLACES_OF_NULL = ("outputSchema", "untyped-schema")
-"""The one warning of the inspector that is meant: a field of a result that may be null has no `type`, for
-the clients that validate results and know neither unions nor lists of types."""
+"""The only accepted warning of the inspector: a nullable field of a result has no `type`.
+
+Some clients validate results but support neither unions nor lists of types.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Servers:
     """Base URLs."""
     product: str
     keyed: str
-    """The product again, which lets in only who sends `KEY`."""
+    """The product again, with the required key `KEY`."""
     text: Path
     """The file behind the product's toolset textfile."""
 
@@ -65,7 +66,7 @@ class Servers:
 
 @contextmanager
 def servers() -> Iterator[Servers]:
-    """Example and product, each in a process of its own; stopped afterwards."""
+    """Yield example and product, each in a separate process; they are stopped afterwards."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         text = folder / "text.txt"
@@ -95,13 +96,13 @@ def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environm
 
 
 def scenarios(version: str) -> list[str]:
-    """The suite's scenarios for servers at `version`."""
+    """Return the suite's scenarios for servers at `version`."""
     listed = node.run(node.SUITE, "list", "--server", "--spec-version", version, seconds=COMMAND_SECONDS)
     return [line.split()[1] for line in listed.stdout.splitlines() if line.startswith("  - ")]
 
 
 def run_suite(target: str, version: str, url: str, records: Path) -> Verdict:
-    """Run every scenario of `version`; what the suite writes goes below `records`."""
+    """Run every scenario of `version`; the suite's output is stored below `records`."""
     folder = records / f"{target}-{version}"
     arguments = ["--url", url, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)]
     done = node.run(node.SUITE, "server", *arguments, seconds=SUITE_SECONDS)
@@ -112,18 +113,18 @@ def run_suite(target: str, version: str, url: str, records: Path) -> Verdict:
 
 @dataclass
 class Inspection:
-    """What the inspector says of the tool list of one endpoint."""
+    """The inspector's result for the tool list of one endpoint."""
 
     path: str
     era: str
     tools: int = 0
     errors: list[str] = field(default_factory=list)
     warnings: int = 0
-    """Those that are meant."""
+    """Number of accepted warnings."""
 
 
 def inspect(servers: Servers, path: str, era: str) -> Inspection:
-    """The inspector's command line with `--strict` on the tools of one endpoint."""
+    """Run the inspector's command line with `--strict` on the tools of one endpoint."""
     with tempfile.TemporaryDirectory() as home:
         options = ["--cli", "--strict", "--format", "json", "--quiet", "--method", "tools/list"]
         server = ["--server-url", servers.product + path, "--transport", "http", "--protocol-era", era]
@@ -149,18 +150,18 @@ def inspect(servers: Servers, path: str, era: str) -> Inspection:
 
 @dataclass(frozen=True)
 class Trip:
-    """A server for the TypeScript client, and what to call there."""
+    """A server for the TypeScript client, and its calls."""
 
     name: str
     target: dict[str, Any]
     plan: dict[str, Any]
     progress: list[int]
     unknown: int | None = -32602
-    """The error for a tool that is not there; None: a result with `isError`, as of the SDK's MCPServer."""
+    """The error code for an unknown tool, or None for a result with `isError` (the SDK's MCPServer)."""
 
 
 def trips(servers: Servers) -> list[Trip]:
-    """Over HTTP and stdio, with a success, a refusal and, at the example, progress."""
+    """Return trips over HTTP and stdio, with a success, a refusal and, at the example, progress."""
     info: dict[str, Any] = {"name": "get_kb_info", "arguments": {}}
     plan = {"call": info, "refused": {**info, "arguments": {"nothing": 1}}, "progress": None}
     everything = {
@@ -184,11 +185,11 @@ class Arrival:
     mode: str
     version: str
     wrong: dict[str, Any]
-    """What was not as it should be: what, and how it was."""
+    """The wrong results by name, with their actual values."""
 
 
 def travel(trip: Trip, mode: str) -> Arrival:
-    """Connect, list, call, be refused, follow progress, call what is not there."""
+    """Connect, list tools, make a good and a refused call, follow progress, call an unknown tool."""
     arguments = [json.dumps(trip.target), mode, json.dumps(trip.plan)]
     done = node.run(node.HERE / "round_trip.mjs", *arguments, seconds=COMMAND_SECONDS)
     if done.returncode != 0:
@@ -210,7 +211,7 @@ def travel(trip: Trip, mode: str) -> Arrival:
 
 @dataclass(frozen=True)
 class Visit:
-    """How a client fared at the product with an engine: `said` is what it printed."""
+    """The result of a client at the product with an engine; `said` is its output."""
 
     client: str
     where: str
@@ -219,7 +220,7 @@ class Visit:
 
 
 def visits(servers: Servers) -> list[Visit]:
-    """Clients with and without the key that the server asks for, or does not."""
+    """Run clients with and without a key, at a server with and without one."""
     doors: list[tuple[str, str, str | None]] = [
         ("open", servers.product, None),
         ("key", servers.keyed, KEY),
@@ -234,7 +235,7 @@ def visits(servers: Servers) -> list[Visit]:
 
 
 def _all_tools(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
-    """Every tool, by the TypeScript client, which checks each result against its schema."""
+    """Call every tool with the TypeScript client, which validates each result against its schema."""
     arguments = [url] if key is None else [url, key]
     done = node.run(node.HERE / "all_tools.mjs", *arguments, seconds=COMMAND_SECONDS)
     due = {"left": [], "nulls": [None] * 4, "found": True, "followed": True}
@@ -244,7 +245,7 @@ def _all_tools(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
 
 
 Listing: TypeAlias = Literal["connected", "failed", "absent"]
-"""How a client lists kb."""
+"""The state of kb in a client's list of servers."""
 
 
 def _claude(home: Path) -> tuple[Listing, str]:
@@ -265,7 +266,7 @@ def _listing(line: str) -> Listing:
 
 
 def _codex(home: Path) -> tuple[Listing, str]:
-    """It is connected where it has listed the tools."""
+    """It counts as connected if Codex has listed the tools."""
     servers = node.codex_servers(home, seconds=COMMAND_SECONDS)
     kb = next((server for server in servers if server["name"] == "kb"), None)
     return "absent" if kb is None else "connected" if "kb_search" in kb["tools"] else "failed", str(servers)
@@ -279,7 +280,7 @@ LISTS: Mapping[str, Callable[[Path], tuple[Listing, str]]] = {
 
 
 def _connect(client: str, where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
-    """`kb connect`, then how the client lists kb, which it connects to for that; and both undone."""
+    """Run `kb connect`, check the client's list, for which it connects to kb, and undo the connection."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         said = [_kb_connect(home, client, "--endpoint", url, key=key)]
@@ -336,7 +337,7 @@ def report(
     arrivals: Sequence[Arrival],
     visited: Sequence[Visit],
 ) -> list[str]:
-    """Print a table for each, with a line for whatever is not as it should be; those lines."""
+    """Print a table for each, with a line for each failure; return these lines."""
     counts = ("scenarios", "passed", "not applicable", "expected to fail", "unexpected", "stale", "checks")
     rows = [
         (

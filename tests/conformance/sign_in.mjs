@@ -1,5 +1,5 @@
 // The sign-in of the official TypeScript client, of both generations: a client without a token reads, writes, and
-// calls a tool that needs a wider scope, to which the person agrees or not. The requests are printed as JSON.
+// calls a tool that needs a wider scope, to which the user consents or not. The requests are printed as JSON.
 //
 //   node sign_in.mjs sdk|client URL agrees|refuses
 
@@ -67,7 +67,7 @@ async function logged(input, init) {
   return response;
 }
 
-// Do some work; where that sends the person to sign in, finish the sign-in and do it again, once.
+// Do some work; if that requires a sign-in, complete the sign-in and do it again, once.
 async function signedIn(work, transport) {
   kept.answer = undefined;
   try {

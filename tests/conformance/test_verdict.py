@@ -1,4 +1,4 @@
-"""How findings of the conformance suite are held against the list of those that are expected."""
+"""Comparison of the conformance suite's findings with the list of expected failures."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_an_expected_failure_excuses_no_other_check_of_its_scenario() -> None:
 
 @pytest.mark.parametrize("expected", ["ping:said", "ping:gone", "gone:said"])
 def test_an_expected_failure_that_passes_or_never_runs_is_stale(expected: str) -> None:
-    """The list cannot outlive its reasons."""
+    """Obsolete entries must be removed from the list."""
     verdict = judge("product", "v", ["ping"], {"ping": [PASSED]}, [expected])
     assert verdict.stale == [expected]
     assert not verdict.good
 
 
 def test_a_scenario_without_a_result_is_a_failure() -> None:
-    """A suite that broke half way does not read as one that passed."""
+    """A suite that was aborted must not count as passed."""
     verdict = judge("example", "v", ["ping"], {}, [])
     assert list(verdict.unexpected) == ["ping:-"]
 
@@ -81,5 +81,5 @@ def test_the_committed_list_names_each_check_once(version: str) -> None:
 
 
 def test_the_example_fails_nothing_at_the_current_version() -> None:
-    """Nothing may be excused there: what hosting cannot do would show first."""
+    """An exception there could hide a limitation of the hosting."""
     assert read_expected("example", "2026-07-28") == []

@@ -1,7 +1,7 @@
-"""What the conformance suite found, held against what is expected to fail.
+"""The findings of the conformance suite, compared with the expected failures.
 
-A scenario consists of checks. A check that fails or warns must be in `expected_failures.yaml`, with a
-reason; a check listed there that passes, or that never ran, must leave it.
+A scenario consists of checks. A check that fails or warns must be in `expected_failures.yaml`, with a reason;
+a listed check that passes, or that never ran, must be removed from the list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXPECTED_FAILURES = Path(__file__).resolve().parent / "expected_failures.yaml"
 
 _FAILED = ("FAILURE", "WARNING")
 _WIRE = "wire-schema-valid"
-"""Held against every scenario, also against one that has nothing to say of this server."""
+"""Checked in every scenario, also in scenarios that do not apply to this server."""
 _FOLDER = re.compile(r"^server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
 
 
@@ -32,18 +32,18 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class ExpectedFailures(msgspec.Struct, forbid_unknown_fields=True):
-    """Checks that fail for one reason."""
+    """Checks that fail for the same reason."""
 
     targets: list[str]
     versions: list[str]
     reason: Annotated[str, msgspec.Meta(min_length=20)]
     checks: list[str]
-    """Each `scenario:check`."""
+    """The checks as `scenario:check`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one server did at one version. Names of checks are `scenario:check`."""
+    """The result of one server at one version. Names of checks are `scenario:check`."""
 
     target: str
     version: str
@@ -55,7 +55,7 @@ class Verdict:
     expected: Sequence[str]
     """Scenarios whose failed checks are all expected."""
     unexpected: Mapping[str, str]
-    """Checks that failed, and why."""
+    """Failed checks with the reasons."""
     stale: Sequence[str]
     """Expected failures that passed or never ran."""
     checks_passed: int
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def read_results(folder: Path) -> dict[str, list[Check]]:
-    """The checks of each scenario, as the suite wrote them below `folder`."""
+    """Return the checks of each scenario from the suite's output in `folder`."""
     results = {}
     for file in sorted(folder.glob("*/checks.json")):
         if match := _FOLDER.match(file.parent.name):
@@ -77,10 +77,10 @@ def read_results(folder: Path) -> dict[str, list[Check]]:
 
 
 def read_expected(target: str, version: str, file: Path = EXPECTED_FAILURES) -> list[str]:
-    """The checks of `target` that are expected to fail at `version`, from `file`.
+    """Return the checks of `target` that are expected to fail at `version`, from `file`.
 
     Raises:
-        msgspec.ValidationError: an entry is incomplete, such as one without a reason.
+        msgspec.ValidationError: an entry is incomplete, for example without a reason.
     """
     groups = msgspec.yaml.decode(file.read_bytes(), type=list[ExpectedFailures])
     return [
@@ -98,7 +98,7 @@ def judge(
     results: Mapping[str, Sequence[Check]],
     expected: Collection[str],
 ) -> Verdict:
-    """Hold `results` against `expected`; `scenarios` are those that the suite has for `version`."""
+    """Compare `results` with `expected`; `scenarios` are the suite's scenarios for `version`."""
     failures = {scenario: _failures(scenario, results.get(scenario)) for scenario in scenarios}
     every = {name: message for failed in failures.values() for name, message in failed.items()}
     clean = [scenario for scenario in scenarios if not failures[scenario]]
@@ -120,7 +120,7 @@ def judge(
 
 
 def _failures(scenario: str, checks: Sequence[Check] | None) -> dict[str, str]:
-    """What failed, and the suite's words for it."""
+    """Return the failed checks with the suite's messages."""
     if checks is None:
         return {f"{scenario}:-": "the scenario left no result"}
     return {f"{scenario}:{check.id}": check.message for check in checks if check.status in _FAILED}

@@ -1,9 +1,9 @@
-"""Who may do what with the documents of which collection: tried on an engine, and written as a table.
+"""Access to documents by caller, operation and collection: measured on an engine, written as a table.
 
     python -m tests.contract.access_matrix      write the tables into docs/access.md
 
-Each operation is tried by each caller, on a document of its own collection, of another one and of none. What
-comes of it is a word: `own`, `all` or `-`. `test_access_matrix.py` holds the page to it.
+Each caller tries each operation on a document of its own collection, of another one and of no collection. The
+outcome is `own`, `all` or `-`. `test_access_matrix.py` compares the page with the outcomes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ CALLERS: Mapping[str, dict[str, str]] = {
     "role `service`": {r.USER_ROLE: r.SERVICE},
     "the engine's key": {},
 }
-"""What they send beside the engine's key; those with rights alone reach one collection."""
+"""Additional headers of each caller; callers named by rights alone are limited to one collection."""
 
 
 @dataclass
 class Trial:
-    """A base with a document of each place, and one caller of it."""
+    """A base with a document in each place, and one caller of it."""
 
     admin: Client
     caller: Client
@@ -67,7 +67,7 @@ class Trial:
     jobs: dict[str, str]
 
     def fresh(self, place: str) -> int:
-        """Another document of this place, with a version of before."""
+        """Add a document in this place, with an earlier version, and return its id."""
         text, tags = f"granite {uuid4()}", list(PLACES[place])
         document = self.admin.note(text, tags=tags, source_path=text, dedup_scope=place)
         self.admin.patched(document, text=f"basalt {uuid4()}")
@@ -82,7 +82,7 @@ def _on(operation: ops.AnyOperation, *path: object, **request: Any) -> Try:
 
 
 def _listed(operation: ops.AnyOperation, members: str, name: str, **request: Any) -> Try:
-    """Whether what is listed has the document."""
+    """True if the listed entries include the document."""
 
     def look(trial: Trial, place: str) -> httpx.Response | bool:
         response = trial.caller.request(operation, **request)
@@ -204,10 +204,10 @@ TRIES: Mapping[str, Try] = {
         ops.CLEAR_DOCUMENTS, params={"confirm": "true"}
     ),
 }  # fmt: skip
-"""What is tried of each operation; the last one leaves nothing to try."""
+"""The attempts for each operation; the last one leaves nothing for further attempts."""
 
 _FOUND = frozenset({200, 202, 409})
-"""A job that has ended, and cannot be cancelled or tried again, was found."""
+"""Status codes for a found document; 409 is for an ended job, which cannot be cancelled or retried."""
 
 
 def _tagged(trial: Trial, place: str) -> int:
@@ -217,7 +217,7 @@ def _tagged(trial: Trial, place: str) -> int:
 
 
 def outcome(trial: Trial, each: Try) -> str:
-    """`all`, `own` or `-`."""
+    """Return `all`, `own` or `-`."""
     done = []
     for place in PLACES:
         found = each(trial, place)
@@ -228,14 +228,14 @@ def outcome(trial: Trial, each: Try) -> str:
             done.append(place)
     if len(done) == len(PLACES):
         return "all"
-    # Where a collection is asked for there is none for what is in none.
+    # An operation on a collection cannot be tried on a document without one.
     return (
         "own" if OWN in done and OTHER not in done else "-" if OWN not in done and OTHER not in done else "?"
     )
 
 
 def rows(url: str) -> Iterator[list[str]]:
-    """The table, without its head: the operation, its right, and what comes of it for each caller."""
+    """Yield the rows of the table: the operation, its right, and the outcome for each caller."""
     with _trials(url) as trials:
         for id_, each in TRIES.items():
             outcomes = [outcome(trial, each) for trial in trials]
@@ -260,7 +260,7 @@ def _trials(url: str) -> Iterator[list[Trial]]:
 
 
 def table(found: Sequence[Sequence[str]]) -> str:
-    """As it stands in the page."""
+    """Return the table as Markdown."""
     lines = [["Operation", "Right", *CALLERS], ["---"] * (2 + len(CALLERS)), *found]
     return (
         "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -270,14 +270,14 @@ def table(found: Sequence[Sequence[str]]) -> str:
 
 
 def attempts_made() -> str:
-    """How often each operation is tried past a reach, as it stands in the page."""
+    """The number of attempts beyond an access scope for each operation, as shown in the page."""
     counted = Counter(each.operation.id for each in attempts())
     lines = wrap(", ".join(f"{id_} {count}" for id_, count in sorted(counted.items())), 118)
     return f"**{counted.total()}**: " + "\n".join(lines) + ".\n"
 
 
 def written(text: str, found: Sequence[Sequence[str]]) -> str:
-    """The page with these tables in it."""
+    """Return the page with these tables in it."""
     for name, content in (("matrix", table(found)), ("attempts", attempts_made())):
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

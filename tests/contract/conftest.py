@@ -1,4 +1,4 @@
-"""An engine on a real socket in this process with a folder of its own, half uploads, and `kb verify` run."""
+"""An engine on a real socket in this process, partial uploads, and runs of `kb verify`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.engines import API_KEY
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SILENCE
 
 COUNTS = "contract"
-"""The property of a test that tells what the suite asked of engine or simulator, and was answered."""
+"""The property of a test for counts of the suite's requests, printed at the end of a run."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the counts, whichever process ran the tests."""
+    """Print the counts, independent of the process in which the tests ran."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == COUNTS and report.when == "call":
@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class Start:
-    """Starts engines on one folder, one at a time; `await start(max_upload_bytes=1000)`."""
+    """Starts engines on one folder, one at a time: `await start(max_upload_bytes=1000)`."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -43,21 +43,21 @@ class Start:
         self._http: httpx.AsyncClient | None = None
 
     async def __call__(self, **settings: Any) -> Caller:
-        """A caller of an engine with these settings."""
+        """Start an engine with these settings and return a caller."""
         chosen = {"home": self._home, "embedder": "hash", "ingest_workers": 1, **settings}
         app = await create_app(EngineSettings(**chosen))
         self._runner = web.AppRunner(app, shutdown_timeout=SILENCE, max_line_size=REQUEST_LINE_BYTES)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         port = self._runner.addresses[0][1]
-        # Without certificates to load, a client is made in a tenth of the time.
+        # Without loading certificates, a client is created ten times as fast.
         self._http = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS, verify=False
         )
         return Caller(self._http)
 
     async def stop(self) -> None:
-        """End the engine in order."""
+        """Stop the engine cleanly."""
         if self._http is not None:
             await self._http.aclose()
         if self._runner is not None:
@@ -66,7 +66,7 @@ class Start:
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Start an engine with settings of the test's choice; it is stopped after the test."""
+    """Return a function that starts an engine with given settings; it is stopped after the test."""
     starting = Start(tmp_path)
     yield starting
     await starting.stop()
@@ -79,7 +79,7 @@ async def kb(start: Start) -> Caller:
 
 
 class Raw:
-    """A connection of its own, to send by halves; closed at the end of the block."""
+    """A separate connection for sending parts of a request; closed at the end of the block."""
 
     def __init__(self, port: int | None) -> None:
         self._port = port
@@ -93,7 +93,7 @@ class Raw:
         await self._writer.wait_closed()
 
     async def begin(self, length: int, *headers: str) -> None:
-        """The head of an upload of so many bytes; return when the engine handles it."""
+        """Send the head of an upload with this length; return when the engine handles it."""
         lines = (
             "POST /api/v1/jobs HTTP/1.1",
             "Host: x",
@@ -106,7 +106,6 @@ class Raw:
         await self.reader.readuntil(b"100 Continue\r\n\r\n")
 
     async def write(self, data: bytes) -> None:
-        """The next bytes."""
         self._writer.write(data)
         await self._writer.drain()
 

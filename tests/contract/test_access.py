@@ -1,8 +1,8 @@
-"""Nothing that a caller with a reach is answered depends on what is out of reach, whatever it tries.
+"""Answers to a caller with an access scope do not depend on documents outside it, for every operation.
 
-All attempts are made at two bases, of which one has documents of others in it; the answers are compared.
-First every attempt there is, one after the other; then sequences of some that Hypothesis draws. How many were
-made of each operation is recorded with the test, for the table in `docs/access.md`.
+All attempts are made on two bases, of which one has additional documents outside the scope; the answers are
+compared. First all attempts are made in order, then sequences chosen by Hypothesis. The number of attempts of
+each operation is recorded with the test, for the table in `docs/access.md`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.process
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12
 COPIED = {"sqlite", "postgres"} | (set() if REAL_URL else {"sqlite and qdrant"})
-"""Kinds of which a copy takes less time than building."""
+"""Kinds of bases that are faster to copy than to build."""
 
 Record = Callable[[str, object], None]
 Pair = tuple[Side, Side]
@@ -53,19 +53,22 @@ each_reach = pytest.mark.parametrize("reach", REACHES.values(), ids=REACHES.keys
 
 @dataclass(frozen=True)
 class Place:
-    """Where the data of one engine lie."""
+    """The storage of one engine."""
 
     home: Path
     database: Database | None = None
     core: EdgeCore | None = None
-    """Behind Qdrant's routes."""
+    """The core behind Qdrant's routes."""
     further: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the engine there."""
+    """Further settings of the engine."""
 
 
 @contextmanager
 def built(kind: str, reach: Reach) -> Iterator[Pair]:
-    """Both and alone, each an engine of its own: jobs outlive even what clears a base."""
+    """Yield a pair of bases, with and without other documents, on separate engines.
+
+    Two engines, because jobs outlive even an operation that clears a base.
+    """
     with _places(kind) as places, _pair(kind, reach, places) as pair:
         for side in pair:
             side.build()
@@ -74,7 +77,7 @@ def built(kind: str, reach: Reach) -> Iterator[Pair]:
 
 @contextmanager
 def each_as_built(kind: str, reach: Reach) -> Iterator[Callable[[], AbstractContextManager[Pair]]]:
-    """Gives pairs as `built` makes them: where a base can be copied, copies of a pair that was built."""
+    """Yield a function that yields pairs as `built` does, copied from one pair if possible."""
     if kind not in COPIED:
         yield partial(built, kind, reach)
         return
@@ -95,7 +98,7 @@ def _copies(kind: str, reach: Reach, places: Sequence[Place], models: Pair) -> I
 
 @contextmanager
 def _places(kind: str, models: Sequence[Place | None] = (None, None)) -> Iterator[list[Place]]:
-    """Two that are empty, or copies of these, whose engines have ended."""
+    """Yield two empty places, or copies of these places, whose engines have ended."""
     with ExitStack() as stack:
         yield [stack.enter_context(_place(kind, model)) for model in models]
 
@@ -136,7 +139,7 @@ def _serving(kind: str, place: Place) -> Iterator[str]:
 
 
 def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:
-    """Make the attempts on both sides and compare the answers; how many were made of each operation."""
+    """Compare the answers of both sides to the attempts, and return their number by operation."""
     both, alone = pair
     before = both.others()
     made: Counter[str] = Counter()
@@ -150,7 +153,7 @@ def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:
 @each_kind
 @each_reach
 def test_what_is_out_of_reach_changes_no_answer(kind: str, reach: Reach, record_property: Record) -> None:
-    """Nor does any attempt change what is out of reach."""
+    """The attempts do not change anything outside the scope either."""
     with built(kind, reach) as pair:
         made = try_all(pair, ATTEMPTS)
     assert made.keys() == {each.id for each in OPERATIONS if not each.public}

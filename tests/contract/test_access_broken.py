@@ -1,6 +1,6 @@
-"""Engines that let something of what is out of reach through: the comparison of twins notices each.
+"""Engines with a breach of the access scope: the comparison of twins detects each.
 
-Every breach is a place at which the engine keeps to the reach, taken away.
+Each breach removes one check of the access scope from the engine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Breach = Callable[[], AbstractContextManager[Any]]
 
 
 def everywhere(*_: object) -> tuple[str, tuple[()]]:
-    """No condition."""
+    """Return no condition."""
     return "", ()
 
 
 def in_all(_module: Any, name: str) -> Breach:
-    """A function of a repository runs as if its caller reached everything."""
+    """Return a breach: a function of a repository runs without its caller's access scope."""
     whole = getattr(_module, name)
 
     async def unbounded(read: Read, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +117,7 @@ BREACHES: dict[str, Breach] = {
 
 @pytest.fixture(scope="module")
 def as_built() -> Iterator[Callable[[], AbstractContextManager[Pair]]]:
-    """Gives pairs of bases that whole engines have built."""
+    """A function that yields pairs of bases built by unbroken engines."""
     with each_as_built("sqlite", REACHES["a tag that is no collection"]) as made:
         yield made
 

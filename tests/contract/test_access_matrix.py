@@ -1,4 +1,4 @@
-"""The page on access says who may do what with the documents of which collection, as it is."""
+"""The tables in the page on access agree with the engine's behaviour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.engines import engine, simulator
 @pytest.mark.requirement("R44", "R47", "R49")
 @pytest.mark.parametrize("kind", ["engine", "simulator"])
 def test_the_page_says_who_may_do_what(kind: str, tmp_path: Path) -> None:
-    """If this fails, write the table again: `python -m tests.contract.access_matrix`."""
+    """If this fails, write the tables again: `python -m tests.contract.access_matrix`."""
     with engine(tmp_path) if kind == "engine" else simulator() as url:
         found = list(rows(url))
     assert TRIES.keys() == {each.id for each in OPERATIONS if not each.public}

@@ -1,4 +1,4 @@
-"""What an engine writes of requests into its audit log: who asked for what, of which documents; no texts."""
+"""The engine's audit log of requests: caller, operation and documents, without any texts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
 
 
 def _whose(folder: Path) -> list[tuple[str, str]]:
-    """Who asked, and by whose key."""
+    """The caller and the key of each line."""
     return [(line.who, str(line.detail.get("key", ""))) for line in _lines(folder)]
 
 
@@ -74,7 +74,7 @@ def _ask(url: str, token: str, access: Access | None = None) -> httpx.Response:
 
 
 def test_a_caller_is_named_by_those_alone_who_may_do_everything(tmp_path: Path) -> None:
-    """As a server does with the engine's key, or with a key to everything; nobody else asks for another."""
+    """A server does so with the engine's key, or with an unrestricted key; further keys cannot."""
     file = KeyFile(tmp_path / "keys.json")
     _, server = file.create("server", rights=RIGHTS)
     _, reader = file.create("reader", rights=frozenset({"read"}))

@@ -1,4 +1,4 @@
-"""What this engine does beyond what any client sees: limits, turns, its log, restarts, its own status."""
+"""The engine's behaviour beyond the API contract: limits, fairness, its log, restarts, its own status."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_key_belongs_to_its_credential(kb: Caller) -> None:
 
 
 async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> None:
-    """The first one's upload is held open; the second is told when to ask again."""
+    """The first upload is held open; the second request gets Retry-After."""
     body = file_part() + END
     async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(ANSWER_SECONDS):
         await raw.begin(len(body), "Idempotency-Key: key-1", "Connection: close")
@@ -92,7 +92,7 @@ async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
 
 
 async def test_users_take_turns(kb: Caller) -> None:
-    """`X-User-ID` tells them apart: one begins at once, although the jobs of another wait."""
+    """`X-User-ID` separates them: the job of one user starts at once although jobs of another wait."""
     texts = [f"{number} {LONG}" for number in range(4)]
     jobs = []
     for user, text in zip(("ann", "ann", "ann", "ben"), texts, strict=True):
@@ -122,7 +122,7 @@ async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) ->
 
 
 async def update(kb: Caller, number: int, text: str) -> Json:
-    """The job of an update that waits behind a long note."""
+    """Return the job of an update that waits behind a long note."""
     await kb.started(await kb.submit(LONG))
     return answered(await patch(kb, number, text, wait=0), 202)
 
@@ -141,7 +141,7 @@ async def test_an_accepted_update_survives_a_restart(start: Start) -> None:
 
 
 async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> None:
-    """How long the caller waits is no part of what it asks for under its key."""
+    """The waiting time is not part of the fingerprint that belongs to an idempotency key."""
     number = await kb.note("granite")
     job = await update(kb, number, "basalt")
     assert answered(await patch(kb, number, "basalt", wait=30))["version"] == 2
@@ -192,7 +192,7 @@ async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, t
 
 
 async def test_passages_without_vectors_are_an_issue(start: Start, tmp_path: Path) -> None:
-    """A search answers with the others and says so. With the document the issue goes."""
+    """A search answers with the other passages and reports the gap. The issue ends with the document."""
     kb = await start()
     for text in ("granite quarry", "granite columns", "granite roofs"):
         await kb.note(text)
@@ -211,7 +211,7 @@ async def test_passages_without_vectors_are_an_issue(start: Start, tmp_path: Pat
 
 
 async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
-    """The figures are those that were read last."""
+    """The figures are the last ones read."""
     kb = await start()
     await kb.note("granite")
     before = await kb.status()
@@ -226,7 +226,7 @@ async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_
 
 @pytest.mark.process
 async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start) -> None:
-    """Without its password; once it is back there is none."""
+    """Without its password; after the database has returned there is no issue."""
     server = await asyncio.to_thread(new_server)
     await server.run("CREATE DATABASE base")
     kb = await start(store=server.url("base"))
@@ -244,7 +244,7 @@ async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start
 
 @pytest.mark.process
 async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
-    """Asked at once after the start; loading it is no condition for being ready."""
+    """The request comes directly after the start; loading the model is no condition for readiness."""
     kb = await start(embedder="minilm")
     status = await kb.status()
     assert status["model"]["name"] == "sentence-transformers/all-MiniLM-L6-v2"
@@ -254,7 +254,7 @@ async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
 @pytest.mark.process
 @pytest.mark.requirement("E25")
 async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the model that is the default: taken in and found by meaning, from this machine alone."""
+    """With the default model: documents are added and found by vector without external connections."""
     connect = socket.socket.connect
 
     def connect_here(self: socket.socket, address: Any) -> None:

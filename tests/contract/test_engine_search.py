@@ -1,4 +1,4 @@
-"""What this engine does in a search beyond what any client sees: its reranker, and its ranking settings."""
+"""The engine's search beyond the API contract: its reranker, and its ranking settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.loop_clock import advance_loop
 from tests.support.rerank_endpoint import Fault, RerankEndpoint, answering, hanging, rerank_endpoint
 
 GIVEN_UP_AFTER = 30
-"""Seconds that the engine waits for its reranker."""
+"""Time that the engine waits for its reranker, in seconds."""
 TEXTS = ["granite and basalt", "a quarry by the river", "a lantern in the harbour office"]
 
 
@@ -31,7 +31,7 @@ def texts_of(answer: Json) -> list[str]:
 
 
 async def filled(start: Start, served: RerankEndpoint, **rerank: Any) -> Caller:
-    """An engine that has this reranker and three notes."""
+    """Start an engine with this reranker and three notes."""
     kb = await start(rerank=RerankSettings(**{"url": served.url, **rerank}))
     for text in TEXTS:
         await kb.note(text)
@@ -39,7 +39,7 @@ async def filled(start: Start, served: RerankEndpoint, **rerank: Any) -> Caller:
 
 
 async def test_a_reranker_has_the_last_word(start: Start, served: RerankEndpoint) -> None:
-    """Its scores are those of the answer, from 0 to 1; what matches does not change."""
+    """The answer has its scores, from 0 to 1; the set of hits does not change."""
     served.relevance = lambda _query, text: {TEXTS[0]: 0.1, TEXTS[1]: 0.25, TEXTS[2]: 0.875}[text]
     kb = await filled(start, served)
     first = await kb.search("granite", rerank=False)
@@ -103,7 +103,7 @@ async def test_a_search_is_answered_in_its_first_order_where_the_reranker_fails(
 
 
 async def test_an_engine_can_rank_every_search(start: Start) -> None:
-    """By the weights of the kind of query; a request has the last word."""
+    """With the weights of the kind of query; a request overrides them."""
     settings = RankingSettings(always=True, weights="semantic=0.5,reputation=0.5", weights_exact="semantic=1")
     kb = await start(ranking=settings)
     await kb.note("granite quarry report_1")
@@ -124,7 +124,7 @@ async def test_an_engine_can_rank_every_search(start: Start) -> None:
 
 
 async def test_neighbors_come_with_what_has_risen(start: Start) -> None:
-    """They are read once the order is final."""
+    """They are read after the order is final."""
     kb = await start()
     words = " ".join(f"granite{number}" for number in range(2_000))
     await kb.note(words, metadata={"source_type": "confluence"})

@@ -1,4 +1,4 @@
-"""What uploads leave in this engine's folders, and what it refuses before it has read it."""
+"""Files of uploads in this engine's folders, and refusals before the body was read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spooled(home: Path) -> list[str]:
 
 
 async def test_an_unknown_kind_of_file_is_refused_before_it_is_sent(kb: Caller, tmp_path: Path) -> None:
-    """The rest of the body is not waited for."""
+    """The rest of the body is not read."""
     async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(ANSWER_SECONDS):
         await raw.begin(1_000_000)
         await raw.write(file_part(b"MZ", "setup.exe"))
@@ -43,7 +43,7 @@ async def test_a_file_that_cannot_be_read_is_kept_so_that_its_job_can_be_tried_a
 
 
 async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) -> None:
-    """At the limit it is taken, one byte more is not."""
+    """A file of exactly the limit is accepted."""
     kb = await start(max_upload_bytes=1000)
     await kb.file("a.txt", b"x" * 1000)
     for size in (1001, 10_000_000):
@@ -53,7 +53,7 @@ async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) ->
 
 
 async def test_a_filename_never_becomes_a_path(kb: Caller, tmp_path: Path) -> None:
-    """The file lies in the spool under the job's id."""
+    """The file is stored in the spool under the job's id."""
     before = {path for path in tmp_path.rglob("*") if "spool" not in path.parts}
     await kb.file("../../etc/passwd.txt", b"granite")
     after = {path for path in tmp_path.rglob("*") if "spool" not in path.parts}
@@ -72,7 +72,7 @@ FURTHER_BODIES = {
         "invalid_request",
     ),
 }
-"""Bodies that the contract leaves open; this engine refuses them too."""
+"""Bodies that the contract does not define; this engine refuses them too."""
 
 
 @pytest.mark.parametrize(("body", "code"), (REFUSED := BODIES | FURTHER_BODIES).values(), ids=REFUSED)
@@ -86,19 +86,18 @@ async def test_a_body_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/mixed; boundary=x", "text/plain"])
 async def test_another_content_type_is_refused(kb: Caller, content_type: str) -> None:
-    """Without a boundary it is no multipart body; other types are not taken."""
+    """Without a boundary it is not a multipart body; further types are not accepted."""
     response = await kb.http.post("/api/v1/jobs", content=b"x", headers={"Content-Type": content_type})
     assert response.json()["code"] in {"invalid_request", "unsupported_media_type"}
     assert response.status_code in {400, 415}
 
 
 async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> None:
-    """The caller goes away in the middle of its file."""
     async with Raw(kb.http.base_url.port) as raw:
         await raw.begin(1_000_000)
         await raw.write(file_part(b"x" * 300_000))
     for _ in range(2_000):
-        await kb.status()  # the engine goes on meanwhile
+        await kb.status()  # the engine continues in the meantime
         if not spooled(tmp_path):
             break
     assert spooled(tmp_path) == []

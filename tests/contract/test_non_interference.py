@@ -1,9 +1,9 @@
-"""What a caller does not reach is as if it were not: the same answers, whether it is there or not.
+"""Data outside a caller's access scope have no effect: its answers are the same with and without them.
 
-Two callers work on one base, each in a collection of its own, by one history that is drawn by a seed. One of
-them works on a second base, too, where the other has never been. It tries all operations, on what it has and
-on what the other has: by numbers, uids, jobs, versions, sources, tags, texts, collections and words. Each of
-its answers is to be the same on both bases, but for times, and for the names that things have.
+Two callers work on one base, each in its own collection, by a history that is drawn from a seed. One of them
+also works on a second base without the other caller. It tries all operations on its own data and on the data
+of the other caller: by numbers, uids, jobs, versions, sources, tags, texts, collections and words. Each of
+its answers must be the same on both bases, except for times and generated names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.process
 
 MINE, THEIRS = "collection:memory", "collection:documents"
 _OF_TIME = ("elapsed_seconds", "estimated_seconds", "took_ms", "executionTime", "retry_after", "detail")
-"""How long things take, which their work has a say in, and texts that repeat the names of things."""
+"""Members that depend on the work done, and texts that repeat generated names."""
 _SEEDS = rows(7, whole=[11])
 _STEPS = 120
 
@@ -47,13 +47,13 @@ def _caller(url: str, name: str, tag: str) -> httpx.Client:
 
 
 class Exact(Side):
-    """A side whose answers are compared whole: scores, totals and orders, too."""
+    """A side whose answers are compared completely: also scores, totals and orders."""
 
     def _seen(self, step: Step, body: Any) -> Any:
         return self._named(body)
 
     def _named(self, value: Any, inside: str = "") -> Any:
-        # In which order a database adds up is its own business.
+        # The order in which a database sums is undefined.
         return round(value, 9) if isinstance(value, float) else super()._named(value, inside)
 
     def _member(self, key: str, part: Any, inside: str) -> Any:
@@ -63,14 +63,14 @@ class Exact(Side):
 
 
 class Guesses:
-    """What names the things of somebody else; on the other base something that never was."""
+    """The names of the other caller's data; on the second base, names that never existed."""
 
     def __init__(self, seed: int, theirs: Exact | None) -> None:
         self._dice = Random(seed)
         self._theirs = theirs
 
     def steps(self, slot: int, text: str) -> Iterator[Step]:
-        """Some tries at what came of their submission `slot`, a note or file of this text."""
+        """Yield some attempts on the other caller's submission `slot`, a note or file with this text."""
         number, uid, job = self._things(slot)
         words = text.split()
         key = self._dice.choice((number, uid))
@@ -144,7 +144,7 @@ class Guesses:
 
 
 def _own(step: Step, tag: str, other: str) -> Step:
-    """The step of somebody who submits to one collection; what names the other stays a try at it."""
+    """Limit a step to submissions to one collection; a reference to the other collection stays an attempt."""
     if step.operation != "createJob" or step.slot is None:
         return step
     request = dict(step.request)
@@ -166,7 +166,7 @@ def _text_of(step: Step) -> str:
 
 
 def play(seed: int, with_them: str, without_them: str) -> tuple[list[Played], list[Played]]:
-    """My answers on the base where they are, and on the one where they are not."""
+    """Return my answers on the base with the other caller, and on the base without."""
     with ExitStack() as stack:
         callers = [
             stack.enter_context(_caller(*each))
@@ -196,7 +196,7 @@ def _told(each: Difference) -> str:
 
 @pytest.fixture(params=["SQLite", "PostgreSQL", "simulator"])
 def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Starts an empty engine of a name; its URL."""
+    """A function that starts an empty engine with a name and returns its URL."""
     with ExitStack() as stack:
 
         def start(name: str) -> str:
@@ -225,7 +225,7 @@ def test_what_is_out_of_reach_is_as_if_it_were_not(
 
 
 def test_the_comparison_sees_what_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison that nothing disturbs would compare nothing: here the store forgets the reach."""
+    """Proves that the comparison is effective: here the store ignores the access scope."""
     monkeypatch.setattr("kb_engine.store.store.bounded", lambda read, _reach: read)
     with engine(tmp_path / "both") as both, engine(tmp_path / "alone") as alone:
         assert differences(*play(7, both, alone))

@@ -1,6 +1,6 @@
 """Every promise of the contract on the engine, without the generated requests.
 
-`test_suite.py` runs the whole, with them, on PostgreSQL with an index in Qdrant, as the command `kb verify`.
+`test_suite.py` runs the complete suite, as the command `kb verify`, on PostgreSQL with an index in Qdrant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 
 def test_every_promise_is_kept(tmp_path: Path) -> None:
-    """A promise that could not be shown, because a job was too fast for instance, is not kept either."""
+    """A promise that was not shown, for instance because a job was too fast, counts as broken."""
     with engine(tmp_path) as url:
         outcomes = run(Target(url, API_KEY), quick=True).outcomes
     broken = {each.id: f"{each.why}\n{each.details}" for each in outcomes if each.status is not Status.PASSED}

@@ -1,4 +1,4 @@
-"""Drafts: collections that `KB_PUBLISHED_COLLECTIONS` does not name, and the role `service` does not read."""
+"""Drafts: collections that are not in `KB_PUBLISHED_COLLECTIONS`, which the role `service` cannot read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def http(url: str) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def draft(http: httpx.Client) -> dict[str, Any]:
-    """A document in a draft, beside one that is published and one in no collection."""
+    """A document in a draft; a published one and one in no collection exist as well."""
     found = [
         _note(http, text, *tags) for text, tags in (("granite", [DRAFT]), ("basalt", [GUIDE]), ("slate", []))
     ]
@@ -100,7 +100,7 @@ def test_a_draft_is_published_by_a_move_that_the_role_service_may_not_make(
 
 @pytest.mark.requirement("R46", "R47")
 def test_what_is_published_is_read_as_far_as_the_caller_reaches(http: httpx.Client) -> None:
-    """The role takes away, and gives nothing that a key does not."""
+    """The role restricts a key's access and does not extend it."""
     one, other = (_note(http, f"granite {name}", f"collection:public-{name}")["id"] for name in ("a", "b"))
     access = Access("a", reach=Reach(frozenset(["collection:public-a", DRAFT])))
     headers = {ACCESS: access_header(access), USER_ROLE: SERVICE}

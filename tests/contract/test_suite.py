@@ -1,7 +1,8 @@
-"""The verification by `kb verify` in full, on the engine with most parts: PostgreSQL with an index in Qdrant.
+"""The complete verification by `kb verify`, on PostgreSQL with an index in Qdrant.
 
-Its quick part runs on PostgreSQL alone here, on the simulator in `test_verify_command.py`, and on SQLite in
-`test_promises.py`. Generated requests reach the adapter, the models and the store, all of which it has.
+The quick part runs here on PostgreSQL alone, in `test_verify_command.py` on the simulator, and in
+`test_promises.py` on SQLite. Generated requests test the adapter, the models and the store, which this engine
+all has.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
 
 @contextmanager
 def on_postgres(home: Path, *, in_qdrant: bool = False) -> Iterator[str]:
-    """An engine on PostgreSQL; its base URL."""
+    """Yield the base URL of an engine on PostgreSQL."""
     with ExitStack() as stack:
         settings: dict[str, Any] = {"store": asyncio.run(new_database()).url}
         if in_qdrant:
@@ -58,7 +59,7 @@ def on_postgres(home: Path, *, in_qdrant: bool = False) -> Iterator[str]:
 
 
 def test_every_promise_is_kept(verified: Verified, subtests: pytest.Subtests) -> None:
-    """A promise that could not be shown, because a job was too fast for instance, is not kept either."""
+    """A promise that was not shown, for instance because a job was too fast, counts as broken."""
     for promise in verified.answer.promises:
         with subtests.test(promise.sentence):
             assert promise.status is Status.PASSED, f"{promise.why}\n{promise.failed}"
@@ -86,7 +87,7 @@ def test_the_report_has_the_same_tests_and_every_requirement(verified: Verified)
 
 
 def test_every_promise_is_kept_with_the_index_in_the_base(verified: Verified, tmp_path: Path) -> None:
-    """The same tests as on the engine with most parts, without the generated requests."""
+    """The same tests as above, without the generated requests."""
     with on_postgres(tmp_path) as url:
         outcomes = run(Target(url, API_KEY), quick=True).outcomes
     broken = {each.id: f"{each.why}\n{each.details}" for each in outcomes if each.status is not Status.PASSED}

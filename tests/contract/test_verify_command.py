@@ -1,4 +1,4 @@
-"""What `kb verify` says of an engine that breaks a promise, of one that is in use, and of none at all."""
+"""The reports of `kb verify` about an engine that breaks a promise, is in use, or is unreachable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.process
 
 API = "/api/v1"
 GIVEN_UP_AFTER = 10
-"""Seconds for one answer where one operation hangs: all others have to answer within."""
+"""Time-out for one answer while one operation hangs, in seconds; all other operations must meet it."""
 UUID = "00000000-0000-4000-8000-000000000000"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -66,7 +66,7 @@ def test_an_engine_with_one_broken_promise_is_reported_by_its_requirement(tmp_pa
 
 @web.middleware
 async def answers_html(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """An engine whose problem documents call themselves HTML, and which forgets the tags of a document."""
+    """An engine whose problem documents have the type HTML, and which omits the tags of a document."""
     response = await handler(request)
     if response.status == 404:
         response.content_type = "text/html"
@@ -78,7 +78,7 @@ async def answers_html(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def test_a_failed_promise_says_what_was_wrong_and_names_no_option_of_another_program(tmp_path: Path) -> None:
-    """A wrong Content-Type is named, and a difference is shown in full without pytest's advice."""
+    """A wrong Content-Type is named, and a difference is shown in full, without pytest's advice."""
     with engine(tmp_path, [answers_html]) as url:
         results = run(
             Target(url=url, api_key=API_KEY),
@@ -96,7 +96,7 @@ def test_a_failed_promise_says_what_was_wrong_and_names_no_option_of_another_pro
 
 
 def failing(answer: Handler, *operations: str) -> Any:
-    """An engine that answers these (as `GET /tags`) otherwise."""
+    """Return a middleware that answers these operations (as `GET /tags`) with `answer`."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -112,14 +112,14 @@ async def hangs(_request: web.Request) -> web.StreamResponse:
 
 
 async def breaks(request: web.Request) -> web.StreamResponse:
-    """The connection ends without a byte."""
+    """Close the connection without an answer."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
 
 
 def test_of_an_operation_that_hangs_one_time_out_is_waited_for(tmp_path: Path) -> None:
-    """Every promise that needs it names it; a broken connection says of which request it was."""
+    """Every promise that needs it names it; the error of a broken connection names its request."""
     with engine(tmp_path, [failing(hangs, "GET /tags"), failing(breaks, "GET /status")]) as url:
         results = run(
             Target(url=url, api_key=API_KEY, timeout=GIVEN_UP_AFTER),
@@ -134,7 +134,7 @@ def test_of_an_operation_that_hangs_one_time_out_is_waited_for(tmp_path: Path) -
     assert results.of(Status.PASSED)
 
 
-# What a shell starts in the background ignores the signal, and so do its children, unless they undo that.
+# A background job of a shell ignores the signal, and so do its children, unless they restore the handler.
 _INTERRUPTED = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,7 +144,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
-    """Also to those who interrupt this process alone; what was not looked at is not called kept."""
+    """Also if only this process is interrupted; unchecked promises are not reported as kept."""
     hung = Event()
 
     async def hangs_visibly(request: web.Request) -> web.StreamResponse:
@@ -174,16 +174,16 @@ def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
 
 
 def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
-    """The limits that the suite uses up are not those of whoever looks whether the base is empty."""
+    """The check for an empty base is limited separately from the suite, which uses up its rate limits."""
     with engine(tmp_path) as url:
         for _ in range(r.LIMITS["listCollections"] + 1):
             httpx.get(f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"})
         done = kb_verify(url, "--quick", "--report", "/dev/null/none", cwd=tmp_path)
-    assert "--report" in done.stderr  # it came past the look at the base
+    assert "--report" in done.stderr  # the check of the base has passed
 
 
 def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) -> None:
-    """As a command, on a base that may be erased. Jobs that end at once would leave nothing to cancel."""
+    """Run as a command, on a base that may be erased. Jobs that end at once could not be cancelled."""
     process = Process.start(
         "-m",
         "kb_cli.main",
@@ -209,7 +209,7 @@ def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) ->
 
 
 def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    """Nothing in it is touched."""
+    """The base is left unchanged."""
     with simulator() as url:
         headers = {"Authorization": f"Bearer {API_KEY}"}
         with httpx.Client(base_url=url, headers=headers) as http:
@@ -223,7 +223,7 @@ def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
-    """What somebody has said of a collection is not removed unasked."""
+    """A description that a user wrote is not removed without permission."""
     with (
         simulator() as url,
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}) as http,
@@ -236,7 +236,7 @@ def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
 
 
 def serving_only(*ids: str) -> AbstractContextManager[Any]:
-    """Simulators started meanwhile serve, of RAGler's operations, these alone."""
+    """Inside the block, new simulators serve only these of RAGler's operations."""
     table = tuple(each for each in OPERATIONS if each.surface is not ApiSurface.RAGLER or each.id in ids)
     served = {operation.id for operation in table}
 
@@ -266,7 +266,7 @@ def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
 
 
 def test_an_engine_with_a_part_of_raglers_operations_is_not(tmp_path: Path) -> None:
-    """A caller that finds a collection goes on to search in it."""
+    """A caller that finds a collection would also search in it."""
     with serving_only("listCollections", "getCollection"), simulator() as url:
         done = kb_verify(url, "--quick", cwd=tmp_path)
     assert done.returncode == 1
@@ -304,7 +304,7 @@ def test_without_its_extra_the_command_says_how_to_get_it(tmp_path: Path) -> Non
 
 
 def test_a_page_escapes_what_an_engine_says() -> None:
-    """An engine's words are anybody's words."""
+    """An engine's texts are untrusted."""
     hostile = "<script>alert(1)</script>"
     outcome = Outcome(
         id=hostile,

@@ -1,4 +1,4 @@
-"""The page on access has the bad tokens that the tests try, with the answers that these expect."""
+"""The page on access lists the invalid tokens from the tests, with their expected answers."""
 
 from __future__ import annotations
 

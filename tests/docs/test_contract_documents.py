@@ -1,4 +1,4 @@
-"""The committed contract documents are what the operations say, and valid."""
+"""The committed contract documents agree with the operations and are valid."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(documents: dict[ApiSurface, dict[str, Any]], part: ApiSurface) -> di
 
 
 def members(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object inside `value`."""
+    """Yield every object inside `value`."""
     if isinstance(value, dict):
         yield value
         for member in value.values():
@@ -49,7 +49,7 @@ def members(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_committed_document_is_the_one_that_the_operations_make(part: ApiSurface) -> None:
-    """A changed operation or model without `make contracts` fails here."""
+    """Fails after a change to an operation or model without `make contracts`."""
     assert committed(part) == as_written(part)
 
 
@@ -78,7 +78,7 @@ def test_every_reference_resolves(written: dict[str, Any]) -> None:
 
 
 def test_every_pattern_is_a_regular_expression_that_ecma_script_shares(written: dict[str, Any]) -> None:
-    """Patterns compile, and use nothing that only Python knows (`(?P<`, `\\A`, `\\Z`)."""
+    """Patterns compile, and use no syntax that is specific to Python (`(?P<`, `\\A`, `\\Z`)."""
     patterns = {entry["pattern"] for entry in members(written) if isinstance(entry.get("pattern"), str)}
     assert patterns
     for pattern in patterns:
@@ -104,7 +104,7 @@ def test_every_example_fits_its_schema(documents: dict[ApiSurface, dict[str, Any
 
 
 def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: ApiSurface) -> None:
-    """A client may read any member without asking whether it is there, but those that say something more."""
+    """A client may read any member without a check for its presence, except for the optional ones here."""
     schemas = written["components"]["schemas"]
     optional = {
         name
@@ -121,7 +121,7 @@ def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Ap
 
 
 def left_out(schema: dict[str, Any]) -> set[str]:
-    """The members that an answer need not carry."""
+    """The optional members of an answer."""
     return schema.get("properties", {}).keys() - set(schema.get("required", []))
 
 

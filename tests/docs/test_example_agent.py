@@ -28,7 +28,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def run(stack: Stack, command: list[str]) -> str:
-    """The output of a command that must end well, run where the repository stands."""
+    """Run a command in the repository, which must succeed, and return its output."""
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -50,10 +50,10 @@ def documents_of(stack: Stack) -> set[str]:
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
 @pytest.mark.requirement("K29", "K38", "K56", "E16", "E32")
 def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str) -> None:
-    """A PDF of several megabytes in chunks and by curl, notes in collections: through the official client.
+    """With the official client: a PDF of several megabytes in chunks and by curl, notes in collections.
 
-    The sentence asked for stands on page 17 alone, and the answer names that page. Afterwards the base is as
-    before, unless what was added is to be kept.
+    The sentence is on page 17 only, and the answer must name that page. Afterwards the base is as before,
+    unless the added documents are kept.
     """
     before = documents_of(stack)
     seed = 17 if mode == "legacy" else 26

@@ -1,5 +1,7 @@
-"""The table of docs/languages.md says what searches answer. Run as a program, it writes the table's answers:
-`python -m tests.docs.test_languages_page`."""
+"""The table of docs/languages.md agrees with the answers of searches.
+
+Run as a program, it writes the table's answers: `python -m tests.docs.test_languages_page`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ Row = tuple[str, str, str]
 
 
 def rows_of(page: str) -> list[Row]:
-    """Language, passage and question of each row."""
+    """Return language, passage and question of each row."""
     lines = page.partition(HEAD)[2].splitlines()
     cells = [re.split(r" *\| *", line.strip("| ")) for line in lines if line.startswith("|")]
     return [(language, passage, question) for language, passage, question, *_ in cells]
 
 
 async def found(rows: list[Row], folder: Path, *, languages: bool) -> list[bool]:
-    """Whether each question finds its passage, among those of all languages."""
+    """For each question, True if it finds its passage among the passages of all languages."""
     async with opened(folder / f"{languages}.db") as base:
         for text in dict.fromkeys(passage for _, passage, _ in rows):
             language = language_of("", [text]) if languages else None

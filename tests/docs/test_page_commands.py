@@ -1,6 +1,6 @@
-"""The commands of each page, in order, as a reader types them: in a new home, before an engine that runs.
+"""The commands of each page, run in order as written, in a new home with a running engine.
 
-All pages share engine and server, with the hash embedder: what is found by meaning is no matter of these.
+All pages share engine and server, with the hash embedder, because vector search is not tested here.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ pytestmark = pytest.mark.process
 BIN = Path(sys.executable).parent
 SERVES = re.compile(r"(?:\S+/)?kb (sim|watch)\b")
 FOUND_NOTHING = "Nothing found."
-"""What `kb search` says where nothing is; no page has such an example."""
+"""Output of `kb search` without hits; no page has such an example."""
 AT_WORK = " unchanged"
-"""What `kb watch` says of the folder that it finds."""
+"""Output of `kb watch` after its first scan of the folder."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
 FIRST = ("README.md", "docs/first-hour.md", "docs/memory.md")
-"""Those that a new reader follows, in this order."""
+"""The first pages for a new reader, in this order."""
 EXPORTS = ROOT / "tests" / "unit" / "cli" / "imported"
 
 
 @dataclass
 class Reader:
-    """Somebody who follows a page: a home, a folder like the checkout, and a shell that keeps exports."""
+    """A reader of a page: a home, a folder like the checkout, and a shell that keeps exports."""
 
     stack: Stack
     home: Path
@@ -53,7 +53,7 @@ class Reader:
         return self.home / "kb"
 
     def environment(self) -> dict[str, str]:
-        """What finds this engine and server, and no other."""
+        """The environment, with the addresses of this engine and server only."""
         where = {
             "HOME": str(self.home),
             "KB_HOME": str(self.stack.home),
@@ -71,7 +71,7 @@ class Reader:
         return re.sub(r"\b89\d\d\b", lambda port: str(self.ports.setdefault(port[0], free_port())), command)
 
     def run(self, command: str) -> str:
-        """The output of a command that must end well."""
+        """Run a command that must succeed and return its output."""
         done = subprocess.run(
             ["bash", "-c", self.typed(command)],
             cwd=self.checkout,
@@ -90,7 +90,7 @@ class Reader:
 
     @contextmanager
     def serving(self, command: str) -> Iterator[None]:
-        """A command that goes on until it is interrupted: at work within the block, and ended after it."""
+        """Run a command that ends by interruption: active inside the block, ended after it."""
         typed = self.typed(command)
         environment = {**self.environment(), "PYTHONUNBUFFERED": "1"}
         process = Process.start("-c", f"cd {self.checkout} && exec {typed}", python="bash", **environment)
@@ -124,12 +124,12 @@ def _reader(stack: Stack, home: Path) -> Reader:
 
 
 def prepare_access(reader: Reader) -> None:
-    """Keys in a file that the engine of all pages does not read, for it would want one from then on."""
+    """Use a separate file of keys, because with keys the shared engine would require one."""
     reader.exported["KB_KEYS"] = str(reader.home / "keys.json")
 
 
 def prepare_backup(reader: Reader) -> None:
-    """Texts of others; the base that is checked is the one that was restored, for no engine uses it."""
+    """Provide exports of other programs; check the restored base, which no engine uses."""
     shutil.copytree(EXPORTS / "basic-memory", reader.home / "basic-memory")
     shutil.copy(
         next((EXPORTS / "mcp-memory-service").glob("*.json")), reader.checkout / "mcp-memories-export.json"
@@ -145,13 +145,13 @@ def prepare_backup(reader: Reader) -> None:
 
 
 def prepare_clients(reader: Reader) -> None:
-    """A reader without a terminal answers no question."""
+    """Without a terminal the command cannot ask for confirmation."""
     for command in ("kb connect cursor", "kb connect cursor --undo"):
         reader.instead[command] = f"{command} --yes"
 
 
 def prepare_evaluation(reader: Reader) -> None:
-    """A dataset of three abstracts, and questions about a document that the engine has."""
+    """Provide a dataset of three abstracts, and questions about an existing document."""
     data = reader.checkout / "cranfield"
     (data / "qrels").mkdir(parents=True)
     texts = {"1": "bees keep warm by shivering", "2": "tides follow the moon", "3": "tea is picked in spring"}
@@ -182,7 +182,7 @@ def prepare_first_hour(reader: Reader) -> None:
 
 
 def prepare_history(reader: Reader) -> None:
-    """A note of three versions; the page calls it 42."""
+    """Add a note with three versions; the page calls it 42."""
     added = json.loads(reader.run("kb addnote 'Bees fly at ten degrees' --collection history --json"))
     number = str(added["document_id"])
     for degrees in ("eleven", "twelve"):
@@ -206,7 +206,7 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
     "docs/history.md": prepare_history,
     "docs/upgrade.md": prepare_upgrade,
 }
-"""What a page takes for granted. `instead` has what is typed in place of a command as it stands there."""
+"""Preparations by page. `Reader.instead` maps a command of the page to its replacement."""
 
 
 def follow(page: str, reader: Reader) -> None:
@@ -232,7 +232,7 @@ def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> Non
 
 
 def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> None:
-    """On one base, as a reader follows them; a note that a page changes is found as it is then."""
+    """On one base, in the reader's order; a note that a page changes is found with its new text."""
     with running_stack(tmp_path / "base", KB_EMBEDDER="hash") as stack:
         reader = _reader(stack, tmp_path)
         for page in FIRST:

@@ -1,4 +1,4 @@
-"""The threat model names, for all that it says is defended, tests that there are."""
+"""The threat model names an existing test for each defence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADING = re.compile(r"^#+ (?P<words>.+)$", re.MULTILINE)
 
 
 def defended() -> list[list[str]]:
-    """The rows of the table: against what, how, tested in."""
+    """The rows of the table: threat, defence, test."""
     _, _, after = PAGES[0].read_text("utf-8").partition("### What is defended\n")
     table, _, _ = after.partition("### ")
     rows = [

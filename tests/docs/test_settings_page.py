@@ -1,4 +1,4 @@
-"""The page of settings says of each what the settings themselves say."""
+"""The page of settings agrees with the settings themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command of a page is run by a test, or listed with the reason why not."""
+"""Every command of a page is run by a test, or listed with the reason for its exclusion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAMS = "claude curl docker docker-compose git kb kubectl locust make pip pyt
 COMMAND = re.compile(
     rf"(?:[A-Z_]+=\S+ )*(?:\$ |export |(?:\.venv/bin/)?(?:{PROGRAMS.replace(' ', '|')}) [a-z-])"
 )
-"""How a line of a shell begins."""
+"""Beginning of a shell line."""
 
 
 def test_what_is_listed_stands_in_its_page() -> None:
@@ -23,7 +23,7 @@ def test_what_is_listed_stands_in_its_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_stand_in_blocks_of_the_shell(page: str) -> None:
-    """Else no test would see them. A table of figures may have a row that begins with a command."""
+    """Other blocks are not tested. A table of figures may have a row that begins with a command."""
     hidden = [
         block.body
         for block in blocks_of(page)

@@ -1,4 +1,4 @@
-"""The site: made of the pages where they lie, with nothing of another host, and no link that leads astray."""
+"""The site: built from the pages in place, without external resources and without broken links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTIONS = re.findall(r"^## (.+)$", (ROOT / "docs" / "index.md").read_text("utf-
 
 
 def built(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Sphinx as `make site` runs it."""
+    """Run Sphinx as `make site` does."""
     command = [
         *(sys.executable, "-m", "sphinx", "--conf-dir", str(source / "docs" / "site")),
         *("--doctree-dir", str(target / "state"), "--fail-on-warning", "--keep-going", "--quiet"),
@@ -43,7 +43,7 @@ def test_every_page_has_the_whole_navigation(site: Path) -> None:
 
 
 def test_links_out_of_the_pages_lead_to_files_of_the_site(site: Path) -> None:
-    """To pages above docs/, and to what is no page: contracts, examples, settings of a balancer."""
+    """Links to pages above docs/, and to other files: contracts, examples, settings of a balancer."""
     assert 'href="../ARCHITECTURE.html"' in (site / "docs/index.html").read_text("utf-8")
     page = site / "docs" / "verification.html"
     [linked] = re.findall(r'href="([^"]+engine\.openapi\.yaml)"', page.read_text("utf-8"))
@@ -67,7 +67,7 @@ def test_a_broken_link_a_missing_heading_and_a_page_without_a_place_are_refused(
         if not entry.name.startswith(".") and entry.name not in ("docs", "out", "dist"):
             (source / entry.name).symlink_to(entry)
     copytree(ROOT / "docs" / "site", source / "docs" / "site")
-    for page in ("index.md", "folders.md"):  # links to the rest are broken too, and are not looked for
+    for page in ("index.md", "folders.md"):  # their links to the other pages are broken too, but not checked
         copy(ROOT / "docs" / page, source / "docs" / page)
     (source / "docs" / "lonely.md").write_text(
         "# Lonely\n\n[a](nowhere.md) and [b](folders.md#no-such-heading)\n"

@@ -1,4 +1,4 @@
-"""One `kb_search` from the wire to the SQL and back: ARCHITECTURE.md names the files that run."""
+"""The path of one `kb_search` from the wire to the SQL and back: ARCHITECTURE.md names the files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SECTION = re.compile(r"^## One `kb_search`.*?(?=^## )", re.MULTILINE | re.DOTALL
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
-    """How often each of our files is entered in one call: by how many functions of another file.
+    """Number of entries into each file of the project in one call: calling functions in other files.
 
-    Of each file the least of five calls, since timers of server and engine run beside some. The connection is
-    kept, as clients keep it.
+    The minimum of five calls for each file, because timers of server and engine run during some of them. The
+    connection is kept open, as by real clients.
     """
     home = tmp_path_factory.mktemp("home")
     traces = {"PYTHONPATH": str(Path(call_trace.__path__[0])), "KB_CALL_TRACE": str(home / "trace")}
@@ -56,13 +56,13 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
             begun.append(time.monotonic_ns())
             call("kb_search", query=question, collection="memory")
     lines = [json.loads(line) for file in home.glob("trace.*") for line in file.read_text().splitlines()]
-    # Work that follows an answer belongs to the call: each lasts until the next one begins.
+    # Work after an answer belongs to its call: each call lasts until the next one begins.
     walks = [set(entries(lines, *window)) for window in pairwise(begun)]
     return reduce(and_, (Counter(file for file, _ in walk) for walk in walks))
 
 
 def entries(lines: list[tuple[int, str, object]], begun: int, ended: int) -> Iterator[tuple[str, str]]:
-    """(file, who called it), each once, of the calls within a span of time."""
+    """Yield (file, caller) of the calls within a time span, each once."""
     for at, file, caller in lines:
         if begun <= at <= ended:
             yield str(Path(file).relative_to(ROOT)), json.dumps(caller)

@@ -1,4 +1,4 @@
-"""Engines and servers in processes of their own, to be killed, and notes that can be told apart."""
+"""Engines and servers in separate processes, to be killed, and notes with unique words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Running:
         return Counter(self.get("/status")["queue"])
 
     def all_ended(self) -> Counter[str]:
-        """The states of the jobs, once none waits or runs."""
+        """Wait until no job waits or runs, and return the number of jobs by state."""
         return eventually(
             self.queue,
             lambda queue: queue["queued"] == queue["running"] == 0,
@@ -50,7 +50,7 @@ class Running:
         )
 
     def wait_until_running(self, job_id: str, step: str = "") -> None:
-        """Return when the job runs, and is at this step where one is named."""
+        """Wait until the job runs, and is at `step` if it is given."""
         eventually(
             lambda: self.get(f"/jobs/{job_id}"),
             lambda job: job["status"] == "running" and step in job["step"],
@@ -79,7 +79,7 @@ def running(home: Path, **environment: str) -> Iterator[Running]:
 
 @contextmanager
 def running_server(home: Path, **environment: str) -> Iterator[tuple[Process, int]]:
-    """A server, which needs no engine to be alive, and its port."""
+    """Yield a running server, which does not need a running engine, and its port."""
     port = free_port()
     settings = {"KB_HOME": str(home), "KB_MCP_PORT": str(port), **environment}
     process = Process.start("-m", "kb_cli.main", "serve", **settings)
@@ -91,13 +91,15 @@ def running_server(home: Path, **environment: str) -> Iterator[tuple[Process, in
 
 
 def long_note(number: int, words: int = 1_000) -> str:
-    """A note with one word that no other has. Of 1,000 words it has so many chunks that storing a hundred
-    takes a while."""
+    """Return a note with a unique word.
+
+    With 1,000 words it has enough chunks that storing a hundred such notes takes a while.
+    """
     filling = " ".join(f"filling{word}of{number}" for word in range(words))
     return f"unique{number}word {filling}"
 
 
 def documents_of(engine: Running, word: str) -> list[int]:
-    """The documents that a word finds; of a note, its title is found with each of its chunks."""
+    """The documents found by a word; all chunks of a note match its title, so that each is listed once."""
     answer = engine.post("/search", json={"query": word, "mode": "fts", "top": 100})
     return sorted({result["document"]["id"] for result in answer["results"]})

@@ -1,17 +1,17 @@
-"""Every fault of the catalogue against every tool: what the agent is answered, and what was done.
+"""Every fault of the catalogue against every tool: the answer to the agent, and the effect on the engine.
 
     python -m tests.faults.matrix             every tool and cell, as JSON
-    python -m tests.faults.matrix --markdown  the committed one, as docs/faults.md has it
-    python -m tests.faults.matrix --write     the same into matrix.json, which a test holds it against
+    python -m tests.faults.matrix --markdown  the committed one, as in docs/faults.md
+    python -m tests.faults.matrix --write     the same into matrix.json, with which a test compares it
 
-Each cell begins with an empty engine in which what the tool needs is made first, by the same server, which
-must have got over the cell before. The fault meets the tool's first request (`once`), or every one
-(`lasting`). A cell says
+Each cell begins with an empty engine, to which the same server first adds the data that the tool needs; hence
+the server must have recovered from the cell before. The fault meets the tool's first request (`once`), or all
+of them (`lasting`). The values of a cell are
 
-    ok          a success that shows what was there or what was asked for, looked at in detail
+    ok          a success with the correct content, compared in detail
     <code>      an error result with this code
-    ... +done   an error although the engine carried the change out (`+part`: some of it)
-    -           the engine was asked nothing that the fault matches, and the tool succeeded
+    ... +done   an error although the engine made the change (`+part`: a part of it)
+    -           no request matched the fault, and the tool succeeded
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ EXPECTED = Path(__file__).with_name("matrix.json")
 Lasts: TypeAlias = Literal["once", "lasting"]
 LASTS: tuple[Lasts, ...] = ("once", "lasting")
 Matrix: TypeAlias = dict[str, dict[str, dict[Lasts, str]]]
-"""Cells by fault, tool and how long it lasts."""
+"""Cells by fault, tool and duration of the fault."""
 
 UNTOUCHED = "-"
 HANG = "hang"
 
 _SEED = 7
 _PATIENT_MS, _HASTY_MS = round(ANSWER_SECONDS * 1000), 3_000
-"""Silence after which the engine is given up, and in the trials of a hang, in milliseconds."""
+"""Time-out of the engine's answers in milliseconds; the second is for trials with a hang."""
 
 _LONG = 60.0
 _OLD, _NEW = "granite is an igneous rock", "basalt is an igneous rock"
@@ -66,24 +66,24 @@ _FILE = b"marble is a metamorphic rock"
 
 @dataclass(frozen=True)
 class Bench:
-    """A server with its engine, and a client. `control` looks into the engine past all faults."""
+    """A server with its engine, and a client. `control` accesses the engine without faults."""
 
     server: McpServer
     client: McpClient
     control: ControlClient
 
     def begin_anew(self) -> None:
-        """Empty the engine and disarm its faults; the circuit lets calls through again."""
+        """Empty the engine, disarm its faults and close the circuit breaker."""
         self.control.reset()
         self.server.clock.advance(_LONG)
 
     def calm(self) -> None:
-        """Disarm all faults; the circuit lets calls through again."""
+        """Disarm all faults and close the circuit breaker."""
         self.control.faults.disarm_all()
         self.server.clock.advance(_LONG)
 
     def told(self, result: CallToolResult) -> dict[str, Any]:
-        """What an error result says, which must say something, and have nothing of a success."""
+        """Return the content of an error result, checking that it has a message and no structured content."""
         assert result.is_error
         assert result.structured_content is None, "an error has no structured content"
         told = json.loads("".join(block.text for block in result.content if isinstance(block, TextContent)))
@@ -91,7 +91,7 @@ class Bench:
         return dict(told)
 
     def documents(self) -> list[Document]:
-        """What the engine holds; only faults that match any caller are met."""
+        """The documents in the engine; only faults that match any caller apply."""
         with httpx.Client(trust_env=False, verify=False) as http:
             answer = http.get(
                 f"{self.server.settings.engine_url}/api/v1/documents?limit=1000",
@@ -105,7 +105,7 @@ Arguments: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """A tool to call: what it needs, whether its answer is true, and what the engine did of it."""
+    """A tool to call: its preparation, a check of its answer, and its effect on the engine."""
 
     tool: str
     prepare: Callable[[Bench], Arguments]
@@ -126,7 +126,7 @@ def _nothing(bench: Bench) -> Arguments:
 
 
 def _known_collection(bench: Bench) -> Arguments:
-    """Its name has been told, so that a search in it is one request."""
+    """The collection's name was already fetched, so that a search in it is one request."""
     _noted(bench)
     known = {"collection_id": collection_id("memory")}
     bench.client.ok("get_collection_info", **known)
@@ -239,7 +239,7 @@ TRIALS: tuple[Trial, ...] = (
 
 
 class Machine:
-    """Makes benches."""
+    """Creates benches."""
 
     def __init__(
         self, simulator: Simulator, control: ControlClient, loop: BlockingPortal, home: Path
@@ -289,7 +289,7 @@ def machine() -> Iterator[Machine]:
 
 
 def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
-    """What the tool answers under the fault."""
+    """Return the outcome of a tool under a fault."""
     bench.begin_anew()
     arguments = trial.prepare(bench)
     armed = bench.control.faults.arm(fault, times=1 if lasts == "once" else None, optional=True)
@@ -307,7 +307,8 @@ def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
 
 def column(made: Machine, trial: Trial, faults: Sequence[str]) -> dict[str, dict[Lasts, str]]:
     """The cells of one tool, by fault."""
-    # A server for each tool, for open uploads are limited; and one for the hang, which takes its time.
+    # A server for each tool, because open uploads are limited, and a second one with a short time-out for
+    # hangs.
     with made.bench() as bench, made.bench(request_timeout_ms=_HASTY_MS) as hasty:
         return {
             fault: {lasts: cell(hasty if fault == HANG else bench, trial, fault, lasts) for lasts in LASTS}
@@ -316,7 +317,7 @@ def column(made: Machine, trial: Trial, faults: Sequence[str]) -> dict[str, dict
 
 
 def matrix(faults: Sequence[str] = tuple(CATALOGUE), trials: Sequence[Trial] = TRIALS) -> Matrix:
-    """All cells. The tools side by side: a hang is waited for but once."""
+    """Return all cells. Tools run concurrently, so that the time-outs of hangs overlap."""
     with machine() as made, ThreadPoolExecutor(len(trials)) as pool:
         columns = list(pool.map(lambda trial: column(made, trial, faults), trials))
     return {
@@ -336,7 +337,7 @@ def encoded(found: Matrix) -> str:
 
 
 def markdown(found: Matrix) -> str:
-    """For the documentation: tools that answer alike share a column."""
+    """The matrix for the documentation; tools with equal outcomes share a column."""
     columns: dict[tuple[str, ...], list[str]] = {}
     for tool in (trial.tool for trial in TRIALS):
         cells = tuple(_in_words(row[tool]) for row in found.values())

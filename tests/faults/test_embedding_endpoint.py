@@ -1,4 +1,6 @@
-"""The engine with an embedder behind an endpoint: away, wrong, slow, back again. Nothing accepted is lost."""
+"""The engine with an embedding endpoint that is down, misconfigured, slow or restored. No accepted job is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +65,14 @@ def job(engine: Running, accepted: dict[str, Any]) -> dict[str, Any]:
 
 
 def waits(engine: Running, accepted: dict[str, Any]) -> None:
-    """Return when the job waits for its embedder."""
+    """Wait until the job waits for its embedder."""
     eventually(lambda: job(engine, accepted)["step"], lambda step: step == WAITING, what=WAITING)
 
 
 def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
     tmp_path: Path, served: EmbeddingEndpoint, store: dict[str, str]
 ) -> None:
-    """Words are searched meanwhile, the rest says why not; what was accepted is done when it is back."""
+    """Keyword search works in the meantime, the rest reports the reason; accepted jobs finish later."""
     served.stop()
     with running(tmp_path, **served.environment, **store) as engine:
         accepted = engine.post("/jobs", json={"text": "honey bees keep warm in a cluster"})
@@ -95,7 +97,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         assert (model["name"], model["dimensions"], model["loaded"]) == ("openai:hashing", 256, True)
         assert "issues" not in engine.http.get("/readyz").json()
     served.stop()
-    with running(tmp_path, **served.environment, **store) as again:  # a base that knows its dimensions
+    with running(tmp_path, **served.environment, **store) as again:  # a base with known dimensions
         assert found(again, "bees", "fts") == [1]
         assert again.get("/status")["model"]["dimensions"] == 256
         patched = again.http.patch("/api/v1/notes/1", json={"text": "a note"})
@@ -106,7 +108,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
 def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     tmp_path: Path, served: EmbeddingEndpoint
 ) -> None:
-    """Each of them done once: those before the outage, those during it, and those accepted in it."""
+    """Each job is done once: accepted before the outage, running during it, or accepted during it."""
     engine = Running(tmp_path, **served.environment, KB_INGEST_WORKERS="2")
     for number in range(5):
         engine.post("/jobs", json={"text": f"before{number}word the outage"})
@@ -125,7 +127,7 @@ def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
 
 
 def test_a_wrong_key_is_told_and_mended_by_a_restart(tmp_path: Path, served: EmbeddingEndpoint) -> None:
-    """The job waits for it over the restart; neither key is in a log, in an answer or in a body."""
+    """The job waits over the restart; neither key is in a log, in an answer or in a body."""
     served.key = KEY
     with running(tmp_path, **served.environment, OPENAI_API_KEY="sk-wrong") as engine:
         accepted = engine.post("/jobs", json={"text": "a secret text"})
@@ -144,7 +146,7 @@ def test_a_wrong_key_is_told_and_mended_by_a_restart(tmp_path: Path, served: Emb
 
 
 def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: EmbeddingEndpoint) -> None:
-    """SIGTERM ends the engine in order while a job waits for an answer; it is done after the next start."""
+    """SIGTERM ends the engine cleanly while a job waits for an answer; the next start does the job."""
     with running(tmp_path, **served.environment) as engine:
         engine.post("/jobs", json={"text": "honey bees"})
         assert ended(engine) == {"completed": 1}
@@ -163,7 +165,7 @@ def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Out of order between two batches: waited for a while, then told; the next run does the rest."""
+    """The endpoint fails between two batches: retried, then reported; the next run does the rest."""
     with running(tmp_path) as engine:
         engine.post("/jobs", json={"text": " ".join(f"term{number}" for number in range(6_000))})
         assert ended(engine) == {"completed": 1}

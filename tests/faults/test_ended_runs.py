@@ -1,4 +1,4 @@
-"""A run of tests that is ended by a signal leaves no process."""
+"""A test run that is ended by a signal leaves no process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_ended_by_a_signal_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    """PostgreSQL, `kb up` and its engine, held by a worker of pytest-xdist; the signal goes to the group."""
+    """PostgreSQL, `kb up` and its engine, owned by a worker of pytest-xdist; the signal goes to the group."""
     ready, source = tmp_path / "ready", tmp_path / "test_holding.py"
     source.write_text(HOLDING.format(ready=str(ready)))
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-n", "1", str(source)]

@@ -1,4 +1,4 @@
-"""The engine killed in the middle of its work: what was accepted is done once, after the next start."""
+"""The engine killed during its work: accepted jobs are done exactly once after the next start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
 
 
 def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
-    """Killed while some are done, one runs and others wait; all are found after the next start."""
+    """Killed while some are done, one runs and more wait; all are found after the next start."""
     engine = Running(tmp_path, KB_INGEST_WORKERS="1")
     jobs = {number: engine.post("/jobs", json={"text": long_note(number)})["id"] for number in range(NOTES)}
     before = eventually(
@@ -50,7 +50,7 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
 
 
 class OnSqlite:
-    """What a killed engine leaves behind: a file, and the spool beside it."""
+    """The files of a killed engine: the database and the spool."""
 
     def __init__(self, home: Path) -> None:
         self.settings: dict[str, str] = {}
@@ -71,7 +71,7 @@ class OnSqlite:
 
 
 class OnPostgres:
-    """The same in a database."""
+    """The same in a PostgreSQL database."""
 
     def __init__(self, database: Database) -> None:
         self.settings = {"KB_STORE": database.url, "KB_LEASE_SECONDS": "3"}
@@ -100,7 +100,7 @@ Place = OnSqlite | OnPostgres
 
 @pytest.fixture(params=rows("SQLite", "PostgreSQL", whole=["PostgreSQL and Qdrant"]))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Where the base and the index are; database and Qdrant's core outlive the engine."""
+    """The storage of the base and the index; database and Qdrant's core outlive the engine."""
     if request.param == "SQLite":
         yield OnSqlite(tmp_path)
         return
@@ -116,10 +116,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_no_number_of_kills_loses_what_was_accepted(
     tmp_path: Path, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
-    """Half of them within the life of one job, the rest at any moment: while it works, starts or accepts.
+    """Half of the kills within one job, the rest at random moments of work, start or acceptance.
 
-    Whatever was answered with 202 is there once in the end, and between two kills every file whose job has
-    not completed lies in the spool with its bytes. What nobody accepted is swept out of it. The number of
+    Everything answered with 202 exists exactly once at the end, and between two kills the file of every
+    unfinished job is intact in the spool. Files of unaccepted submissions are removed from it. The number of
     kills is `KB_TEST_KILLS`.
     """
     history = Kills(tmp_path, place)
@@ -133,7 +133,9 @@ def test_no_number_of_kills_loses_what_was_accepted(
 
 
 class Kills:
-    """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
+    """An engine that is killed repeatedly, and its accepted submissions. With one worker, so that jobs
+    wait.
+    """
 
     def __init__(self, home: Path, place: Place) -> None:
         self.home = home
@@ -141,10 +143,10 @@ class Kills:
         self.settings = {"KB_INGEST_WORKERS": "1", **place.settings}
         self.kills = 0
         self.accepted: dict[str, tuple[str, bytes | None]] = {}
-        """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
+        """By job id: a word that only its document has, and the file's bytes, or None for a note."""
 
     def during_one_job(self, kills: int) -> None:
-        """Kill the engine as often while one large file is at work; it is neither failed nor lost."""
+        """Kill the engine repeatedly during one job with a large file, which neither fails nor is lost."""
         words = " ".join(f"large{number}" for number in range(60_000))
         job_id = ""
         for _ in range(kills):
@@ -160,7 +162,7 @@ class Kills:
         text = f"unique{number}note of kill {number}"
         job = engine.post("/jobs", json={"text": text, "title": f"note {number}"})
         self.accepted[job["id"]] = (f"unique{number}note", None)
-        with ThreadPoolExecutor(1) as pool:  # whose answer may never come: then it was not accepted
+        with ThreadPoolExecutor(1) as pool:  # without an answer it was not accepted
             sent = pool.submit(self._send_file, engine, f"unique{number}late", "word " * 20_000)
             with suppress(TimeoutError):
                 sent.exception(timeout=seconds)
@@ -168,15 +170,15 @@ class Kills:
         assert isinstance(sent.exception(), httpx.HTTPError | None)
 
     def check_the_end(self) -> None:
-        """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
+        """Let it finish: each accepted submission is one document, and the spool is empty."""
         with running(self.home, **self.settings) as engine:
-            # What was hit often rests for a while before it is taken again.
+            # A job that was interrupted often is delayed before its next attempt.
             queue = engine.all_ended()
             assert (queue["failed"], queue["cancelled"]) == (0, 0)
             for job_id, (word, _) in self.accepted.items():
                 job = engine.get(f"/jobs/{job_id}")
                 assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
-            # On PostgreSQL what nobody accepted goes once its engine has been silent for a while.
+            # On PostgreSQL, unaccepted files are removed after their engine has been silent for a while.
             eventually(self.place.spooled, lambda names: not names, what="an empty spool")
 
     def _start(self) -> Running:
@@ -201,7 +203,7 @@ class Kills:
 
 
 def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> None:
-    """SIGTERM during a job: status 0, nothing stored by halves; the job is done after the next start."""
+    """SIGTERM during a job: status 0, no partial data; the job is done after the next start."""
     with running(tmp_path) as engine:
         job = engine.post("/jobs", json={"text": " ".join(f"word{number}" for number in range(60_000))})
         engine.wait_until_running(job["id"])

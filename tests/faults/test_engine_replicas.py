@@ -1,4 +1,4 @@
-"""Several engines on one PostgreSQL base: one is killed, the database goes and comes, and nothing is lost."""
+"""Several engines on one PostgreSQL base: an engine is killed, the database restarts, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
 def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
     database: Database, tmp_path: Path
 ) -> None:
-    """What it had in hand another one does once its leases have lapsed; its uploads lie in the base."""
+    """Another engine takes over its jobs after their leases expire; its uploads are in the base."""
     accepted = threading.Semaphore(0)
     with (
         engine_on(database.url, tmp_path / "one") as doomed,
@@ -99,12 +99,12 @@ def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
             jobs = dict(each.result(ANSWER_SECONDS) for each in sending)
         assert len(set(jobs.values())) == SUBMITTED
         expect_each_once(other, jobs)
-        # What the killed one was still receiving is removed later, as nobody keeps it.
+        # An incomplete upload of the killed engine is removed later.
         assert asyncio.run(database.value("SELECT count(*) FROM spool_files WHERE accepted")) == 0
 
 
 def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path) -> None:
-    """A long poll ends with the job that another engine did; a cancel stops the work of another."""
+    """A long poll ends with a job done by another engine; a cancel stops another engine's work."""
     with (
         engine_on(database.url, tmp_path / "asking") as asking,
         engine_on(database.url, tmp_path / "working") as working,
@@ -119,7 +119,7 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
         for job_id in long:
             assert asking.http.delete(f"/api/v1/jobs/{job_id}").json()["status"] == "cancelled"
             assert working.get(f"/jobs/{job_id}", wait=30)["status"] == "cancelled"
-        # Both have given up the work, so that both are free for what comes next.
+        # Both have stopped that work and are free for the next jobs.
         after = [working.post("/jobs", json={"text": f"basalt {number}"})["id"] for number in range(4)]
         for job_id in after:
             assert asking.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
@@ -139,9 +139,10 @@ def readiness(engine: Running) -> tuple[int, str]:
 
 
 def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path) -> None:
-    """At once, as in a crash: connections end without a word, and the log is replayed.
+    """Immediate stop, as in a crash: connections break, and the log is replayed.
 
-    Meanwhile the engine says that it is not ready; then all goes on, and nothing is lost or doubled."""
+    In the meantime the engine is not ready; then it continues, and nothing is lost or duplicated.
+    """
     with engine_on(own_server.url("base"), tmp_path) as engine:
         assert engine.get("/status")["storage"]["path"].endswith("/base")
         with ThreadPoolExecutor(4) as clients:

@@ -1,4 +1,4 @@
-"""Uploads that were never finished leave a running server after their time, with their chunks."""
+"""Unfinished uploads are removed with their chunks from a running server after their lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose connections strangers hold on to answers everybody, and is as before afterwards."""
+"""A server with many connections held open answers all callers, and recovers afterwards."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bench.connections import Stage, run
 pytestmark = pytest.mark.process
 
 ALLOWED_MIB = 16
-"""Of growth by 2,000 dropped WebSockets: at the 15 KB that each once left behind it would be 30."""
+"""Maximum growth in MiB after 2,000 dropped WebSockets; a leak of 15 KB each would be 30."""
 
 
 def test_everybody_is_answered_while_connections_are_held() -> None:
-    """With fewer descriptors than half-open connections; every call and every probe gets its answer."""
+    """With fewer descriptors than half-open connections; every call and every probe is answered."""
     report = run(half_open=400, sockets=200, drops=4000, descriptors=384, seconds=1)
     stages: dict[str, Stage] = {stage.name: stage for stage in report.stages}
     assert [stage.name for stage in report.stages if stage.failed] == []

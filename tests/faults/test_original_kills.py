@@ -1,4 +1,4 @@
-"""The engine killed while it keeps files: a document has its file whole, and nothing else is left of any."""
+"""The engine killed while it stores files: each document has its complete file, without orphans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KILLS = 5
 
 
 def exchange(engine: Running, number: int) -> None:
-    """Send files and remove documents for good, until the engine is gone."""
+    """Send files and permanently remove documents until the engine is killed."""
     with suppress(httpx.HTTPError, AssertionError):
         for each in range(1_000):
             # Each content twice, so that some are shared.

@@ -1,4 +1,4 @@
-"""A server keeps its size while its engine fails: nothing is left of a faulty call."""
+"""A server's memory and sockets do not grow while its engine fails."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.process
 CALLERS = 16
 WARM_UP, CALLS = 320, 800
 ALLOWED_BYTES = 12 << 20
-"""Of growth: caches fill up to their bounds, and a leak of half a note for each call would show."""
+"""Maximum growth in bytes: caches may fill, and a leak of half a note per call would exceed it."""
 
 BIG_NOTE = "granite " * 4_000
 
 
 def call(url: str, calls: int) -> int:
-    """Search, read, write and ask, by many at once; how many calls failed."""
+    """Search, read, write and list from several threads, and return the number of failed calls."""
 
     def work(number: int) -> int:
         caller = Caller(url)
@@ -51,7 +51,7 @@ def call(url: str, calls: int) -> int:
 
 
 def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> None:
-    """Most of their requests break off, hang or are refused; afterwards the server is as before."""
+    """Most of their requests are broken off, hang or are refused; afterwards the server is as before."""
     with (
         in_thread(SimulatorSettings(port=0, control=0)) as simulator,
         ControlClient(simulator.control_url or "") as control,

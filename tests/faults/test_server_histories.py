@@ -1,4 +1,4 @@
-"""Tool calls under chance faults: what was acknowledged is there, once, and an error is an error."""
+"""Tool calls under random faults: acknowledged changes exist exactly once, and errors are correct."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ UNDONE_FAULTS = (
 )
 STEPS = 80
 SERVER = "User-Agent: kb-server"
-"""Faults meet the server alone, so that the test can look at the engine past them."""
+"""Faults match only the server, so that the test can inspect the engine without them."""
 
 CHANCE = 0.06
-"""Of each fault at each request; with all of them half the requests meet one."""
+"""Probability of each fault at each request; with all faults, half of the requests meet one."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def arm(
     operation: str | None = None,
     times: int | None = None,
 ) -> None:
-    """Let faults happen by chance, the same in every run; `times` to each request."""
+    """Arm faults with a probability, the same in every run; `times` applies to each request."""
     for name in names:
         bench.control.faults.arm(
             name,
@@ -66,7 +66,7 @@ def arm(
 
 @dataclass
 class Note:
-    """What may be true of a note: its last acknowledged text, and those of updates that failed since."""
+    """The possible states of a note: its last acknowledged text, and the texts of failed updates since."""
 
     number: int
     word: str
@@ -78,7 +78,7 @@ class Note:
 
 @dataclass
 class History:
-    """A seeded agent that remembers what it was told."""
+    """A seeded agent that records the answers."""
 
     bench: Bench
     chance: random.Random
@@ -88,7 +88,7 @@ class History:
     words: int = 0
 
     def run(self, steps: int) -> None:
-        """Call tools, one after the other."""
+        """Call randomly chosen tools, one after another."""
         actions: list[Callable[[], None]] = [
             self.add, self.upload, self.update, self.update, self.move, self.search, self.read, self.job
         ]  # fmt: skip
@@ -98,7 +98,7 @@ class History:
             self.chance.choice(actions)()
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
-        """What the tool answered; None where it failed, with an error that is about the engine."""
+        """Return the result of a tool, or None if it failed with an error about the engine."""
         result = self.bench.client.call(tool, **arguments)
         if not result.is_error:
             self.outcomes["ok"] += 1
@@ -110,12 +110,12 @@ class History:
         return None
 
     def new_word(self) -> str:
-        """A word of its own for a text, so that it can be found by it."""
+        """Return a unique word for a text, by which it can be found."""
         self.words += 1
         return f"rock{self.words}x{self.chance.randrange(10**6)}"
 
     def add(self) -> None:
-        """A note; sometimes the agent tries again after an error, as it is told to."""
+        """Add a note; sometimes the agent retries after an error, as advised."""
         word = self.new_word()
         for _ in range(self.chance.choice((1, 1, 3))):
             added = self.call("kb_addnote", text=word, title=word, collection="memory")
@@ -124,7 +124,7 @@ class History:
                 return
 
     def upload(self) -> None:
-        """A file, in one chunk; finished again and again until its job is known, or given up."""
+        """Upload a file in one chunk and finish it repeatedly until its job is known, or give up."""
         word = self.new_word()
         started = self.call("kb_upload_start", filename=f"{word}.txt", total_size=len(word), title=word)
         assert started is not None, "the engine is not asked"
@@ -139,7 +139,7 @@ class History:
 
     def _accepted(self, told: dict[str, Any], word: str, collection: str) -> None:
         assert told["job_id"]
-        # Its number is looked up past the faults: the agent would wait for the job.
+        # Its number is looked up without faults, because waiting for the job would be another tool call.
         (document,) = [each for each in self.bench.documents() if each.title == word]
         self.accepted.add(document.id)
         if document.doc_type == "note":
@@ -191,7 +191,7 @@ class History:
         assert listed is None or (listed["jobs"] and listed["total"] >= len(self.notes))
 
     def holds(self) -> None:
-        """What the engine holds in the end, with its faults off, is what the agent may believe."""
+        """Check that the final documents are among the states that the agent expects."""
         documents = self.bench.documents()
         titles = Counter(document.title for document in documents)
         assert max(titles.values()) == 1, titles
@@ -207,12 +207,15 @@ class History:
 
 
 _MOST_CHANGES = 1 + 2 + 2 * 2
-"""Of a move at the most: the text, the old tag off and the new one on, and both again after a doubt."""
+"""Maximum number of versions of a move.
+
+The text, the old tag removed, the new one added, and both repeated.
+"""
 
 
 @pytest.mark.parametrize(("seed", "mode"), list(enumerate((*MODES, *MODES))))
 def test_a_history_under_faults_loses_and_doubles_nothing(made: Machine, seed: int, mode: Mode) -> None:
-    """Seeded calls of all tools, both eras, half of the engine's requests met by a fault."""
+    """Seeded calls of all tools in both eras; half of the engine's requests meet a fault."""
     with made.bench(mode) as bench:
         arm(bench, *DONE_FAULTS, *UNDONE_FAULTS)
         history = History(bench, random.Random(seed))
@@ -243,7 +246,7 @@ def test_a_history_repeats_from_its_seed(made: Machine) -> None:
 
 @pytest.mark.parametrize("fault", DONE_FAULTS[:3])
 def test_a_change_whose_answer_was_lost_is_made_once(made: Machine, fault: str) -> None:
-    """Each request is carried out and its first answer lost; the agent learns of nothing."""
+    """Each request is carried out and its first answer lost; the agent notices nothing."""
     with made.bench() as bench:
         arm(bench, fault, chance=1.0, times=1)
         client = bench.client
@@ -263,7 +266,7 @@ def test_a_change_whose_answer_was_lost_is_made_once(made: Machine, fault: str) 
 
 
 def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(made: Machine) -> None:
-    """The engine took the note and the file, and every acknowledgement was lost; the agent tries again."""
+    """The engine accepted the note and the file, and every acknowledgement was lost; the agent retries."""
     with made.bench() as bench:
         client = bench.client
         client.ok("kb_jobs")
@@ -285,7 +288,7 @@ def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(
 
 @pytest.mark.parametrize("fault", [*DONE_FAULTS, *UNDONE_FAULTS])
 def test_two_moves_at_once_leave_exactly_one_collection(made: Machine, fault: str) -> None:
-    """Each request of theirs meets a fault the first time; the document is in one collection, always."""
+    """Each of their requests meets a fault once; the document is always in exactly one collection."""
     with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
         number = bench.client.ok("kb_addnote", text="granite", wait_seconds=JOB_SECONDS)["document_id"]
         arm(bench, fault, chance=1.0, times=1)
@@ -299,7 +302,7 @@ def test_two_moves_at_once_leave_exactly_one_collection(made: Machine, fault: st
 def test_a_document_that_a_move_may_have_left_nowhere_is_told_and_moved_again(
     made: Machine, seed: int
 ) -> None:
-    """So many faults that even putting it back may fail: then the agent knows, and its retry mends it."""
+    """Even the rollback of a move may fail: the agent gets an error, and its retry repairs the move."""
     with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
         number = bench.client.ok("kb_addnote", text="granite", wait_seconds=JOB_SECONDS)["document_id"]
         for round_ in range(4):

@@ -1,4 +1,4 @@
-"""Every fault of the catalogue against every tool, held against the committed matrix."""
+"""Every fault of the catalogue against every tool, compared with the committed matrix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cells(found: Matrix) -> dict[str, str]:
 
 
 def test_every_tool_answers_every_fault_as_the_committed_matrix_says() -> None:
-    """A success shows what is there, an error is one, and nothing is lost or doubled; a change is seen."""
+    """Successful answers are true, failures are errors, and nothing is lost or duplicated."""
     committed, found = cells(json.loads(EXPECTED.read_text("utf-8"))), cells(matrix())
     assert set(found) == set(committed), f"write it anew: {COMMAND}"
     changed = {name: (was, found[name]) for name, was in committed.items() if found[name] != was}
@@ -37,7 +37,7 @@ def test_every_tool_answers_every_fault_as_the_committed_matrix_says() -> None:
 
 
 def test_the_committed_matrix_has_every_fault_every_tool_and_no_wrong_answer() -> None:
-    """Nothing was left out of it, and no success that shows something else was written down as expected."""
+    """It is complete, and contains no success with a wrong answer."""
     committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
     services = Services(ServerSettings())
     tools = [tool.name for name in ("kb", "ragler") for tool in build_toolset(name, services).tools]
@@ -54,7 +54,7 @@ def test_the_documentation_shows_the_committed_matrix() -> None:
 
 
 def test_a_fault_met_once_is_no_worse_than_one_that_lasts() -> None:
-    """What a retry gets over when a fault is met once is an error only where it lasts."""
+    """If a tool succeeds under a lasting fault, it succeeds under a single one."""
     committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
     for row in committed.values():
         for both in row.values():

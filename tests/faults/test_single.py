@@ -1,4 +1,4 @@
-"""`kb up --single`: one process that is stopped and killed, and what it had accepted."""
+"""`kb up --single`: one process that is stopped and killed, and its accepted documents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_notes(stack: Stack) -> None:
 
 
 def check_notes(stack: Stack) -> None:
-    """Each is there once and is found, as soon as nothing is left to do."""
+    """Check that each note exists once and is found after all jobs have ended."""
     caller = Caller(stack.mcp_url)
     with caller.http:
         eventually(
@@ -59,11 +59,11 @@ def check_notes(stack: Stack) -> None:
 
 @pytest.mark.requirement("R83")
 def test_one_process_serves_agents_and_commands(tmp_path: Path) -> None:
-    """A file is added by a command, which asks the engine's port, and found by an agent."""
+    """A file is added by a command, through the engine's port, and found by an agent."""
     file = tmp_path / "bees.md"
     file.write_text("Bees keep warm in a cluster.")
     with running_stack(tmp_path / "home", "--single", **SETTINGS) as stack:
-        # The one that finds out what the system has of a reader's sandbox comes and goes.
+        # The probe for a reader's sandbox is a short-lived process.
         children = psutil.Process(stack.process.pid).children
         eventually(children, lambda found: found == [], what="no other process")
         added = kb("add", str(file), home=stack.home, KB_ENGINE_URL=stack.engine_url)

@@ -1,4 +1,4 @@
-"""SIGTERM while the body of a request is arriving: it arrives, or its sender learns to send it again."""
+"""SIGTERM during the body of a request: it is accepted, or the sender learns that it must send it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTE = json.dumps({"text": "The bees sleep in winter."}).encode()
 
 
 class Slow:
-    """A request whose body is sent in pieces, once the other side has asked for it."""
+    """A request whose body is sent in pieces, after the server asked for it."""
 
     def __init__(self, port: int, method: str, path: str, length: int, **headers: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS)
@@ -58,7 +58,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Process, int]]:
 
 
 def stop_listening(process: Process, port: int) -> None:
-    """SIGTERM, and nobody is let in any more."""
+    """Send SIGTERM and wait until new connections are refused."""
 
     def refuses() -> bool:
         try:
@@ -72,7 +72,7 @@ def stop_listening(process: Process, port: int) -> None:
 
 
 def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path: Path) -> None:
-    """What was acknowledged is there when the engine is started again."""
+    """The acknowledged file exists after the engine is started again."""
     body = file_part(b"Bees sleep in winter. " * 1_000) + END
     slow = Slow(engine.port, "POST", "/api/v1/jobs", len(body), **MULTIPART, Connection="close")
     slow.send(body[:-500])
@@ -86,7 +86,7 @@ def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path:
 
 
 def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) -> None:
-    """The engine does not wait for it for ever, and keeps nothing of it."""
+    """The engine stops waiting for it and keeps no part of it."""
     slow = Slow(engine.port, "POST", "/api/v1/jobs", len(NOTE), **{"Content-Type": "application/json"})
     slow.send(NOTE[:-1])
     stop_listening(engine.process, engine.port)
@@ -97,7 +97,7 @@ def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) 
 
 
 def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, int]) -> None:
-    """It would be forgotten with the server; nothing waits for it."""
+    """The upload would be lost with the server anyway; hence the server does not wait for it."""
     process, port = server
     caller = Caller(f"http://127.0.0.1:{port}/mcp")
     with caller.http:

@@ -1,4 +1,4 @@
-"""Memory while 500 MiB go through server and engine: flat in the size of the file."""
+"""Memory while 500 MiB go through server and engine: independent of the size of the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWED = 100 * MEBIBYTE
 
 
 def memory(pid: int, line: str) -> int:
-    """Bytes of a line of /proc/PID/status: VmRSS is resident now, VmHWM its peak."""
+    """Bytes in a line of /proc/PID/status: VmRSS is resident now, VmHWM its peak."""
     for row in Path(f"/proc/{pid}/status").read_text().splitlines():
         if row.startswith(f"{line}:"):
             return int(row.split()[1]) * 1024
@@ -34,7 +34,7 @@ def memory(pid: int, line: str) -> int:
 
 @dataclass
 class Measured:
-    """Engine and server, which may be one process, and the memory that each held before."""
+    """Engine and server, which may be one process, and the memory of each before the upload."""
 
     engine: httpx.Client
     pids: set[int]
@@ -49,7 +49,7 @@ class Measured:
     def finish(self, upload_id: str) -> None:
         """Finish the upload and cancel its job; neither process may have grown."""
         path = f"/api/v1/jobs/{self.caller.ok('kb_upload_finish', upload_id=upload_id)['job_id']}"
-        self.engine.delete(path)  # too late where the size alone has failed it
+        self.engine.delete(path)  # too late if the job has already failed because of the size
         answer = self.engine.get(path)
         assert answer.json()["status"] in {"cancelled", "failed"}, answer.text
         growth = [memory(pid, "VmHWM") - before for pid, before in self.baseline.items()]
@@ -68,7 +68,7 @@ def two_processes(home: Path, **settings: str) -> Iterator[Measured]:
 
 @contextmanager
 def one_process(home: Path, **settings: str) -> Iterator[Measured]:
-    """Engine and server without a socket between them: a file takes another way."""
+    """Engine and server without a socket between them: a file takes a different path."""
     with (
         running_stack(home, "--single", **settings) as stack,
         httpx.Client(base_url=stack.engine_url) as engine,
@@ -78,7 +78,7 @@ def one_process(home: Path, **settings: str) -> Iterator[Measured]:
 
 @pytest.fixture(scope="module", params=[two_processes, one_process])
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """Warm: the embedder is loaded."""
+    """Engine and server after the embedder was loaded."""
     settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
     with request.param(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
         made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=JOB_SECONDS)
@@ -87,7 +87,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def blocks() -> Iterator[bytes]:
-    """The file, a chunk at a time, of exactly `SIZE` bytes."""
+    """Yield the file, a chunk at a time, of exactly `SIZE` bytes."""
     for index, start in enumerate(range(0, SIZE, CHUNK)):
         yield index.to_bytes(8, "big") * (min(CHUNK, SIZE - start) // 8)
 
@@ -105,7 +105,7 @@ def test_a_large_file_by_put_leaves_memory_flat(measured: Measured, filename: st
 
 
 def test_a_large_file_in_chunks_leaves_memory_flat(measured: Measured) -> None:
-    """500 MiB in base64, eight at a time, then through the server to the engine."""
+    """500 MiB in base64, 8 MiB at a time, then through the server to the engine."""
     upload_id = measured.caller.ok("kb_upload_start", filename="large2.pdf", total_size=SIZE)["upload_id"]
     measured.note_baseline()
     for index, data in enumerate(blocks()):

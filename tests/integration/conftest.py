@@ -1,10 +1,10 @@
-"""Images and containers for the tests of what is shipped.
+"""Images and containers for the tests of the shipped files.
 
     python -m pytest tests/integration -n 2 --dist loadfile
 
-runs them where a Docker engine answers; elsewhere they are skipped with one line that says why, or fail
-where `KB_REQUIRE_DOCKER=1`. A run of the whole test suite leaves them out. The images are built here, or
-taken from `KB_ENGINE_IMAGE`, `KB_SERVER_IMAGE` and `KB_SIMULATOR_IMAGE`.
+runs them if a Docker engine is available. Without one they are skipped with the reason, or fail if
+`KB_REQUIRE_DOCKER=1`. A run of the whole test suite skips them. The images are built here, or taken from
+`KB_ENGINE_IMAGE`, `KB_SERVER_IMAGE` and `KB_SIMULATOR_IMAGE`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # read at import; what is left over is removed here
+os.environ["TESTCONTAINERS_RYUK_DISABLED"] = (
+    "true"  # read at import; leftovers are removed by this tier itself
+)
 
 from tests.integration import docker_engine
 from tests.integration.containers import Engine, Lab, Server, lab
@@ -28,7 +30,7 @@ REPORT = pytest.StashKey["Report"]()
 
 @dataclass
 class Report:
-    """What is worth telling of a run, line by line."""
+    """Noteworthy results of a run, printed line by line at its end."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -45,25 +47,25 @@ class Images:
 
     @property
     def engine_is_ours(self) -> bool:
-        """Whether the engine is the one of this repository, and not somebody's who keeps the same promise."""
+        """True if the engine is the one of this repository, not another implementation of the contract."""
         found = docker_engine.inspect("image", self.engine)["Config"].get("Labels") or {}
         return found.get("org.opencontainers.image.title") == "kb engine"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make room for the report."""
+    """Create the report."""
     config.stash[REPORT] = Report()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need Docker as processes."""
+    """Mark the tests that need Docker as process tests."""
     for item in items:
         if FOLDER in item.nodeid and "docker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.process)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the report to the process that prints it, where tests run in several."""
+    """Pass the report to the controlling process, if tests run in several."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[FOLDER] = session.config.stash[REPORT].lines
 
@@ -72,7 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     report = node.config.stash[REPORT]
     for line in getattr(node, "workeroutput", {}).get(FOLDER, []):
-        if line not in report.lines:  # of an image that several have looked at
+        if line not in report.lines:  # reported by one of several workers for the same image
             report.tell(line)
 
 
@@ -91,7 +93,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs Docker where there is none; from here, so that all are told of in one line."""
+    """Skip tests that need Docker if it is absent; here, so that pytest reports them in one line."""
     if "docker" not in getattr(item, "fixturenames", ()):
         return
     required = os.environ.get("KB_REQUIRE_DOCKER") == "1"
@@ -138,7 +140,7 @@ def simulator_image(docker: None, report: Report) -> str:
 
 @pytest.fixture(scope="session")
 def our_engine(images: Images) -> str:
-    """The engine's image, where it is ours: for tests of what only ours promises."""
+    """The engine's image if it is kb's own, for tests of guarantees that only kb's engine gives."""
     if not images.engine_is_ours:
         pytest.skip(f"{images.engine} is another engine than kb's own")
     return images.engine
@@ -152,7 +154,7 @@ def workshop(docker: None) -> Iterator[Lab]:
 
 @dataclass(frozen=True)
 class RunningStack:
-    """Engine and server that run."""
+    """A running engine and server."""
 
     engine: Engine
     server: Server
@@ -160,7 +162,7 @@ class RunningStack:
 
 @pytest.fixture(scope="module")
 def stack(images: Images) -> Iterator[RunningStack]:
-    """Engine and server as they are shipped, for tests that leave them running."""
+    """Engine and server as shipped, for tests that leave them running."""
     with lab() as made:
         network = made.network()
         engine = Engine(images.engine, network, volume=made.volume())
@@ -170,7 +172,7 @@ def stack(images: Images) -> Iterator[RunningStack]:
 
 
 def _megabytes(image: str) -> str:
-    """The size of an image, and how much of it is copied onto the base."""
+    """The size of an image, and the size of the layers copied onto its base."""
     size = int(docker_engine.inspect("image", image)["Size"])
     layers = docker_engine.docker("history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image)
     added = sum(int(line.split()[0]) for line in layers.splitlines() if "COPY" in line)

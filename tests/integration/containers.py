@@ -1,7 +1,7 @@
-"""Containers of the stack: engine, server and simulator as they are shipped, on a network of their own.
+"""Containers of the stack: engine, server and simulator as shipped, on their own network.
 
 They run as a careful operator would run them: read-only root, no capabilities, ports on loopback only. Host
-ports are chosen here, not by Docker, so that they stay over a restart.
+ports are chosen here, not by Docker, so that they stay the same after a restart.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ENGINE_KEY = "the-engine-key"
 
 
 def error_of(result: Mapping[str, Any]) -> str:
-    """The code in the result of a call that was refused; empty where it was not."""
+    """Return the error code in the result of a refused call, or an empty string."""
     if not result.get("isError"):
         return ""
     return str(json.loads(result["content"][0]["text"])["error"])
 
 
 def served(caller: Caller, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The result of a tool, called again for a minute as long as it is refused."""
+    """Return the result of a tool, repeating a refused call for up to a minute."""
     return eventually(
         lambda: caller.call(tool, **arguments),
         lambda result: not result.get("isError"),
@@ -47,7 +47,7 @@ def served(caller: Caller, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 class Container:
-    """One container of the stack. It is made at once and started when told to."""
+    """One container of the stack, created at once and started on demand."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Container:
             container.with_command(command)
         for path, inside in (files or {}).items():
             container.with_volume_mapping(path, inside, "ro")
-        # Docker's own form for a port on one address only, which this library's types do not name.
+        # Docker's own form for a port on one address only, which is missing in this library's types.
         container.ports[f"{port}/tcp"] = cast("int", ("127.0.0.1", self.host_port))
         container.with_tmpfs_mount("/tmp")
         container.with_kwargs(
@@ -104,7 +104,7 @@ class Container:
         return int(state["ExitCode"])
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting for its end."""
+        """Send SIGTERM without waiting for the end."""
         docker("kill", "--signal", "TERM", self.id)
 
     def kill(self) -> None:
@@ -118,10 +118,10 @@ class Container:
         docker("restart", "--time", str(round(CONTAINER_SECONDS)), self.id)
 
     def remove(self) -> None:
-        """Remove it, running or not, with its unnamed volumes, and close the connections to it."""
+        """Remove the container with its anonymous volumes, and close the connections to it."""
         while self.closing:
             self.closing.pop().close()
-        with suppress(Exception):  # it may never have been made; the session's clean-up looks again
+        with suppress(Exception):  # it may never have been created; the session's clean-up looks again
             self.container.stop()
 
     def status(self) -> str:
@@ -132,7 +132,7 @@ class Container:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """It says nothing inside: its connections stay, nobody answers."""
+        """Inside the block the container is paused: its connections stay open without answers."""
         docker("pause", self.id)
         try:
             yield
@@ -141,7 +141,7 @@ class Container:
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """It is taken off the network inside: its name is unknown, its connections lead nowhere."""
+        """Inside the block the container is off the network: its name is unknown, connections are dead."""
         docker("network", "disconnect", self.network.name, self.id)
         try:
             yield
@@ -150,7 +150,7 @@ class Container:
             docker("network", "connect", *named, self.network.name, self.id)
 
     def run(self, *command: str) -> str:
-        """What a command inside prints on both streams.
+        """Run a command inside and return its output on both streams.
 
         Raises:
             AssertionError: its status is not 0.
@@ -161,7 +161,7 @@ class Container:
         return text
 
     def fails(self, *command: str) -> str:
-        """What a command inside prints that must fail."""
+        """Run a command inside that must fail, and return its output."""
         ended = self.container.exec(list(command))
         text = ended.output.decode(errors="replace").strip()
         assert ended.exit_code != 0, f"{command}: {text}"
@@ -171,17 +171,17 @@ class Container:
         return b"".join(self.container.get_logs()).decode(errors="replace")
 
     def memory_bytes(self) -> int:
-        """The memory it holds, without what the kernel could take back from its page cache."""
+        """Its memory in bytes, without page cache that the kernel could reclaim."""
         stats = self.container.get_wrapped_container().stats(stream=False)["memory_stats"]
         inside = stats.get("stats", {})
         reclaimable = inside.get("total_inactive_file", inside.get("inactive_file", 0))
         return int(stats["usage"]) - int(reclaimable)
 
     def until_ready(self, path: str = "/readyz") -> None:
-        """Return when it answers 200.
+        """Wait until it answers 200.
 
         Raises:
-            AssertionError: it ended, or does not answer in time; its log is shown.
+            AssertionError: it ended, or did not answer in time; the message contains its log.
         """
         try:
             eventually(
@@ -195,7 +195,7 @@ class Container:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def answer(self, path: str) -> int:
-        """The status that it answers a GET with; 0 for no answer, -1 where it has ended."""
+        """Return the status of a GET; 0 for no answer, -1 if the container has ended."""
         try:
             return httpx.get(f"{self.url}{path}", timeout=ANSWER_SECONDS).status_code
         except httpx.TransportError:
@@ -203,7 +203,7 @@ class Container:
 
 
 class McpContainer(Container):
-    """A container that agents speak to; `key` is what they must send."""
+    """A container with an MCP endpoint; `key` is the key for its clients."""
 
     key = ""
 
@@ -212,14 +212,14 @@ class McpContainer(Container):
         return f"{self.url}/mcp"
 
     def caller(self, key: str | None = None) -> Caller:
-        """A bare MCP caller of its own connection; closed when the container is removed."""
+        """Return a plain MCP caller with its own connection, closed when the container is removed."""
         made = Caller(self.mcp_url, self.key if key is None else key)
         self.closing.append(made.http)
         return made
 
 
 class Engine(Container):
-    """An engine, known as `engine` to the others."""
+    """An engine with the network name `engine`."""
 
     def __init__(self, image: str, network: Network, *, volume: str = "", **environment: str) -> None:
         settings = {"KB_API_KEY": ENGINE_KEY, **environment}
@@ -230,19 +230,19 @@ class Engine(Container):
         self.closing.append(self.http)
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """The answer of a GET that must succeed."""
+        """Return the answer of a GET that must succeed."""
         response = self.http.get(f"/api/v1{path}", params=query)
         assert response.is_success, response.text
         return dict(response.json())
 
     def post(self, path: str, **request: Any) -> dict[str, Any]:
-        """The answer of a POST that must succeed."""
+        """Return the answer of a POST that must succeed."""
         response = self.http.post(f"/api/v1{path}", **request)
         assert response.is_success, response.text
         return dict(response.json())
 
     def until_idle(self) -> dict[str, int]:
-        """How many jobs are in which state, once none waits or runs."""
+        """Wait until no job waits or runs, and return the number of jobs by state."""
         return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,
@@ -256,7 +256,7 @@ class Engine(Container):
 
 
 class Server(McpContainer):
-    """An MCP server, known as `server` to the others."""
+    """An MCP server with the network name `server`."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ _CONTROL = (
 
 
 class Simulator(Container):
-    """A simulator, known as `simulator` to the others. Its control plane is on its own loopback."""
+    """A simulator with the network name `simulator`. Its control plane is on its own loopback."""
 
     def __init__(self, image: str, network: Network, **environment: str) -> None:
         super().__init__(
@@ -302,13 +302,13 @@ class Simulator(Container):
         )
 
     def control(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer of the control plane, asked from inside the container."""
+        """Return the answer of the control plane, called from inside the container."""
         sent = json.dumps(body) if body is not None else ""
         return dict(json.loads(self.run("python", "-c", _CONTROL, method, path, sent)))
 
 
 class Balancer(McpContainer):
-    """HAProxy with the configuration that is shipped, in front of all servers of the network."""
+    """HAProxy with the shipped configuration, in front of all servers of the network."""
 
     CONFIGURATION = ROOT / "deploy" / "replicas" / "haproxy.cfg"
 
@@ -326,7 +326,7 @@ class Balancer(McpContainer):
 
 @dataclass
 class Lab:
-    """Networks, volumes and containers of one test or module, removed in reverse."""
+    """Networks, volumes and containers of one test or module, removed in reverse order."""
 
     _undo: list[Callable[[], object]] = field(default_factory=list)
 
@@ -350,7 +350,7 @@ class Lab:
             container.start()
 
     def ready(self, *containers: Container) -> None:
-        """Start these, all before one is waited for, until they answer; remove them at the end."""
+        """Start all containers, then wait until they answer; they are removed at the end."""
         self.started(*containers)
         for container in containers:
             container.until_ready()
@@ -380,7 +380,7 @@ def fill(volume: str, image: str, files: Mapping[str, Path]) -> None:
             member.size = path.stat().st_size
             with path.open("rb") as content:
                 tar.addfile(member, content)
-    # A container that never starts: Docker takes files into the volumes of one, not into a volume.
+    # A container that never starts, because Docker copies files only through a container.
     carrier = DockerContainer(image).with_volume_mapping(volume, "/data", "rw")
     client = carrier.get_docker_client().client
     made = client.containers.create(image, volumes={volume: {"bind": "/data", "mode": "rw"}}, labels=labels())

@@ -1,8 +1,8 @@
-"""The Docker engine behind this tier: whether one answers, building images, and removing what tests left.
+"""The Docker engine for this tier: its availability, building images, and removing leftovers of tests.
 
-Everything a test makes carries two labels: one that says it is a test's, and one that names the process.
-What the labels of a process that no longer runs are on is removed at the next start, so that a run that was
-killed leaves nothing for long, and runs at the same time leave each other alone.
+Every object that a test creates has two labels: one for tests, and one that names the process. Objects of
+processes that no longer run are removed at the next start, so that a killed run leaves nothing for long, and
+concurrent runs do not disturb each other.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class DockerFailed(AssertionError):
 
 
 def docker(*arguments: str, seconds: float = CONTAINER_SECONDS) -> str:
-    """What a docker command prints.
+    """Run a docker command and return its output.
 
     Raises:
-        DockerFailed: it ended with another status than 0.
+        DockerFailed: its exit status is not 0.
     """
     return run("docker", *arguments, seconds=seconds)
 
 
 def run(*command: str, seconds: float, **environment: str) -> str:
-    """What a command prints on stdout.
+    """Run a command and return its stdout.
 
     Raises:
-        DockerFailed: it ended with another status than 0.
+        DockerFailed: its exit status is not 0.
     """
     ended = subprocess.run(
         command,
@@ -57,7 +57,7 @@ def run(*command: str, seconds: float, **environment: str) -> str:
 
 
 def why_absent() -> str:
-    """Why no Docker engine can be used; empty where one answers."""
+    """Return the reason for which no Docker engine is available, or an empty string."""
     if shutil.which("docker") is None:
         return "there is no command `docker`"
     try:
@@ -70,7 +70,7 @@ def why_absent() -> str:
 
 
 def why_no_image(name: str) -> str:
-    """Why there is no image of this name, here or to be pulled; empty where there is one."""
+    """Return the reason for which this image is neither present nor can be pulled, or an empty string."""
     for command in (("image", "inspect", name), ("pull", "--quiet", name)):
         try:
             docker(*command, seconds=SUITE_SECONDS)
@@ -82,7 +82,7 @@ def why_no_image(name: str) -> str:
 
 
 def compose_command() -> list[str]:
-    """`docker compose` or `docker-compose`, whichever answers; empty where neither does."""
+    """Return `docker compose` or `docker-compose` if one of them works, or an empty list."""
     for command in (["docker", "compose"], ["docker-compose"]):
         try:
             run(*command, "version", seconds=ANSWER_SECONDS)
@@ -93,7 +93,7 @@ def compose_command() -> list[str]:
 
 
 def build(target: str, tag: str, *, file: Path = ROOT / "Dockerfile", context: Path = ROOT) -> str:
-    """Build a target of a Dockerfile; the tag.
+    """Build a target of a Dockerfile and return the tag.
 
     Raises:
         DockerFailed: with the builder's output.
@@ -104,7 +104,7 @@ def build(target: str, tag: str, *, file: Path = ROOT / "Dockerfile", context: P
 
 
 def inspect(kind: str, name: str) -> dict[str, Any]:
-    """What Docker knows of an image, a container, a volume or a network."""
+    """Return Docker's description of an image, a container, a volume or a network."""
     (found,) = json.loads(docker(kind, "inspect", name))
     return dict(found)
 
@@ -129,7 +129,7 @@ def remove_own() -> None:
 
 
 def remove_orphans() -> None:
-    """Remove what processes of this machine have made that no longer run."""
+    """Remove objects created by processes of this machine that no longer run."""
     _remove([made for made in _everything() if _is_orphan(made.owner)])
 
 
@@ -163,7 +163,7 @@ def _is_orphan(named: str) -> bool:
 
 
 def _started(number: int) -> str:
-    """When a process started, in the kernel's ticks; empty where it does not run or nobody can tell."""
+    """Start time of a process in the kernel's ticks; empty if it does not run or /proc is missing."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

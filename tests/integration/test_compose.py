@@ -1,4 +1,4 @@
-"""The compose files as people run them, by whichever compose command answers."""
+"""The compose files, run by the available compose command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy
 
 @dataclass
 class Project:
-    """One project of the compose command, of its own name, removed with its volumes."""
+    """One project of the compose command, with its own name, removed with its volumes."""
 
     command: list[str]
     file: str
@@ -36,7 +36,7 @@ class Project:
         return docker_engine.run(*command, seconds=seconds, **self.environment)
 
     def up(self) -> None:
-        """Start what `compose.yml` has; return when the server answers."""
+        """Start the services of `compose.yml` and wait until the server answers."""
         self.run("up", "--detach", "--no-build", seconds=CONTAINER_SECONDS)
         eventually(self._answers, bool, what="an answer of the server")
 
@@ -53,7 +53,7 @@ class Project:
 
 @pytest.fixture(scope="session")
 def compose(docker: None) -> list[str]:
-    """The compose command; a skip, or a failure where Docker is required, where there is none."""
+    """The compose command; without one the test is skipped, or fails if Docker is required."""
     command = docker_engine.compose_command()
     if not command and os.environ.get("KB_REQUIRE_DOCKER") == "1":
         pytest.fail("KB_REQUIRE_DOCKER=1, and neither `docker compose` nor `docker-compose` answers")
@@ -65,7 +65,7 @@ def compose(docker: None) -> list[str]:
 @pytest.mark.requirement("R76")
 @pytest.mark.parametrize("file", FILES)
 def test_the_compose_command_understands_the_file(compose: list[str], file: str) -> None:
-    """Without a word on stderr that would be an error, and with no variable set."""
+    """Without errors on stderr, and with no variable set."""
     Project(compose, file, {}).run("config", "--quiet")
 
 
@@ -77,7 +77,7 @@ def test_the_compose_command_understands_the_proxy_over_it(compose: list[str]) -
 
 @pytest.fixture
 def shipped(compose: list[str], images: Images) -> Iterator[Project]:
-    """`compose.yml`, up with the images under test, both keys and a free port."""
+    """`compose.yml` running with the images under test, both keys and a free port."""
     environment = {
         "KB_ENGINE_IMAGE": images.engine,
         "KB_SERVER_IMAGE": images.server,
@@ -95,7 +95,7 @@ def shipped(compose: list[str], images: Images) -> Iterator[Project]:
 
 @pytest.mark.requirement("K5", "K8", "E31")
 def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
-    """The example as it stands, with the agents' key."""
+    """The unchanged example, with the server's key."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),
@@ -130,7 +130,7 @@ def asked(project: Project, tool: str, **arguments: Any) -> dict[str, Any]:
 def test_the_runner_beside_the_stack_finds_everything_well(
     compose: list[str], images: Images, simulator_image: str
 ) -> None:
-    """`compose.test.yml` as its head says; its status is the runner's."""
+    """`compose.test.yml` as its head describes; its status is the runner's."""
     environment = {
         "KB_ENGINE_IMAGE": images.engine,
         "KB_SERVER_IMAGE": images.server,

@@ -1,7 +1,7 @@
-"""The engine image from outside: through HTTP and nothing else, and on the volume of an older one.
+"""The engine image over HTTP alone, and on the volume of an older release.
 
-The whole promise is `kb verify`'s, which `test_verified` runs on the same image; here stand the parts that an
-image can get wrong: keys, files and what reads them, and the data in its volume.
+The full contract is verified by `test_verified` on the same image; these tests cover the parts that depend on
+an image: keys, files and their readers, and the data in its volume.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def ended(engine: Engine, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def completed(engine: Engine, job: dict[str, Any]) -> int:
-    """The document of a job that must succeed."""
+    """Return the document of a job that must succeed."""
     job = ended(engine, job)
     assert job["status"] == "completed", job
     return int(job["document_id"])
 
 
 def test_probes_are_open_and_everything_else_wants_the_key(engine: Engine) -> None:
-    """A platform asks without a key; 401 names the scheme."""
+    """A platform's probes have no key; 401 names the scheme."""
     with httpx.Client(base_url=engine.url) as stranger:
         assert stranger.get("/healthz").status_code == stranger.get("/readyz").status_code == 200
         refused = stranger.get("/api/v1/documents")
@@ -76,7 +76,7 @@ def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, qu
 
 @pytest.mark.usefixtures("our_engine")
 def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
-    """The recognizer and its models are in it, and find all that they load."""
+    """The recognizer, its models and their libraries are in the image."""
     picture, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(picture).text((20, 30), "obsidian and pumice", fill="black", font=font)
@@ -87,7 +87,7 @@ def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
 
 
 def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> None:
-    """PDFium too comes in a package and needs nothing of the system."""
+    """PDFium is in a package as well and needs no system library."""
     data = pdf_of_sheets([scan(["tourmaline and beryl"])])
     document = completed(engine, engine.post("/jobs", files={"file": ("scan.pdf", data)}))
     told = engine.get(f"/documents/{document}")
@@ -95,7 +95,7 @@ def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> N
 
 
 def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
-    """A new container on the same volume has all that the old one had."""
+    """A new container on the same volume has the same data."""
     network, volume = workshop.network(), workshop.volume()
     word = f"w{uuid4().hex}"
     first = Engine(images.engine, network, volume=volume)
@@ -126,7 +126,7 @@ FILE = "Herring spawn on gravel banks in autumn"
 
 @pytest.fixture
 def old_base(tmp_path: Path) -> Path:
-    """A base of the first layout, as the first release left it: a note in memory, and a file."""
+    """A base of the first layout, as written by the first release: a note in memory, and a file."""
     path, embedder = tmp_path / "kb.sqlite", embedder_from(EMBEDDER)
     vectors = embedder.embed([NOTE, FILE])
     db = apsw.Connection(str(path))
@@ -164,7 +164,7 @@ def old_base(tmp_path: Path) -> Path:
 def test_a_volume_of_the_first_layout_serves_under_todays_image(
     our_engine: str, images: Images, workshop: Lab, old_base: Path
 ) -> None:
-    """Found by words and by meaning, changed in place through the server; and the next container agrees."""
+    """Documents are found by words and by vector, and changed; the next container has the change."""
     network, volume = workshop.network(), workshop.volume()
     fill(volume, our_engine, {"engine/kb.sqlite": old_base})
     engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER=EMBEDDER)
@@ -193,7 +193,7 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
 def test_a_base_that_is_newer_than_the_image_is_refused_and_left_alone(
     our_engine: str, workshop: Lab, tmp_path: Path
 ) -> None:
-    """A downgrade ends at once, in one line that says why."""
+    """A downgraded engine exits at once, with the reason in one line."""
     path = tmp_path / "kb.sqlite"
     db = apsw.Connection(str(path))
     try:

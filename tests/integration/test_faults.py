@@ -1,4 +1,4 @@
-"""Containers killed, cut off and restarted under an agent's hands: what was acknowledged is found, once."""
+"""Containers killed, disconnected and restarted while agents write: acknowledged data exist once."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ MEANWHILE = {"engine_unreachable", "engine_timeout", "engine_failed", "engine_bu
 
 @dataclass
 class History:
-    """What agents were told, as it happened. Writers append from threads of their own."""
+    """The answers to agents. Writers append from several threads."""
 
     acknowledged: dict[str, str] = field(default_factory=dict)
-    """The job that each word's document was promised by."""
+    """The acknowledged job for each word's document."""
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 class Writer(threading.Thread):
-    """An agent that adds notes and files, and tries again when it is refused, until all are taken."""
+    """An agent that adds notes and files, and repeats refused calls until all are accepted."""
 
     def __init__(self, caller: Caller, history: History, words: list[str], files: list[str]) -> None:
         super().__init__(daemon=True)
@@ -53,7 +53,7 @@ class Writer(threading.Thread):
                 self._until_taken(word, partial(self._note, word))
             for word in self._files:
                 self._file(word)
-        except Exception as error:  # noqa: BLE001  # a thread's failure would be lost; the test reads it
+        except Exception as error:  # noqa: BLE001  # a thread's exception would be lost; the test reads it
             self._history.wrong.append(repr(error))
 
     def _note(self, word: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def reached(enough: int) -> Callable[[int], bool]:
 
 
 def text_of(word: str) -> str:
-    """A note with one word that no other has, long enough that a kill falls into the work on one."""
+    """A note with a unique word, long enough for a kill to hit a running job."""
     return f"{word} " + " ".join(f"filling{number}of{word}" for number in range(200))
 
 
@@ -91,7 +91,6 @@ def text_of(word: str) -> str:
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:
-    """Agents write through the server, the engine is killed twice in the middle and starts again."""
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network)
@@ -139,7 +138,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
 def test_an_upload_is_lost_with_the_servers_restart_and_the_agent_is_told(
     images: Images, workshop: Lab, end: str
 ) -> None:
-    """Its id answers not found and what to do; nothing of it stays on disk; a new one succeeds."""
+    """Its id is not found, with advice; no data stay on disk; a new upload succeeds."""
     network = workshop.network()
     engine = Engine(images.engine, network, KB_EMBEDDER="hash")
     server = Server(images.server, network, volume=workshop.volume())
@@ -177,7 +176,7 @@ def staged(server: Server) -> str:
 
 @pytest.mark.requirement("K7")
 def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab) -> None:
-    """Calls fail in bounded time; an upload staged meanwhile is finished after; nothing comes twice."""
+    """Calls fail within a time limit; a staged upload is finished later; nothing is duplicated."""
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network, REQUEST_TIMEOUT="3000")
@@ -205,7 +204,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
 
 
 def test_an_engine_that_falls_silent_is_given_up_in_time(images: Images, workshop: Lab) -> None:
-    """Its connections stand and nobody answers: an error within the timeout, and service once it speaks."""
+    """Its connections stay open without answers: an error within the time-out, then normal service."""
     network = workshop.network()
     engine = Engine(images.engine, network, KB_EMBEDDER="hash")
     server = Server(images.server, network, REQUEST_TIMEOUT="1000")

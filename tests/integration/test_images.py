@@ -1,4 +1,4 @@
-"""The images: what is in them, who they run as, how they end; and that a killed run leaves nothing."""
+"""The images: content, user and shutdown; and that a killed run leaves nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}
 
 @pytest.fixture(params=["engine", "server"])
 def part(request: pytest.FixtureRequest, stack: RunningStack, images: Images) -> Container:
-    """Either part of the running stack; of a foreign engine only the server is looked into."""
+    """Each part of the running stack; a foreign engine is skipped."""
     if request.param == "engine" and not images.engine_is_ours:
         pytest.skip(f"{images.engine} is another engine than kb's own")
     chosen: Container = getattr(stack, request.param)
@@ -33,7 +33,7 @@ def part(request: pytest.FixtureRequest, stack: RunningStack, images: Images) ->
 
 
 def test_it_runs_as_a_fixed_user_without_rights(part: Container) -> None:
-    """Whatever the host's users are; a volume's owner can be prepared for it."""
+    """Independent of the host's users, so that the owner of a volume can be set in advance."""
     assert part.run("id", "-u") == str(USER)
     status = part.run("cat", "/proc/1/status")
     assert "CapEff:\t0000000000000000" in status
@@ -41,7 +41,7 @@ def test_it_runs_as_a_fixed_user_without_rights(part: Container) -> None:
 
 
 def test_nothing_but_data_and_tmp_can_be_written(part: Container) -> None:
-    """The root file system is read-only, and the program runs all the same."""
+    """The root file system is read-only, and the program still runs."""
     assert "Read-only file system" in part.fails("touch", "/opt/kb/new")
     mounts = [line.split() for line in part.run("cat", "/proc/mounts").splitlines()]
     writable = {
@@ -61,18 +61,18 @@ def test_no_build_tool_is_in_it(part: Container, tool: str) -> None:
 
 @pytest.mark.parametrize("module", ["numpy", "onnxruntime", "pypdfium2", "apsw", "pytest", "faker"])
 def test_the_server_carries_nothing_of_the_engine(stack: RunningStack, module: str) -> None:
-    """It waits for an engine over HTTP; what computes is not in its image."""
+    """It needs an engine over HTTP; the engine's libraries are not in its image."""
     assert "ModuleNotFoundError" in stack.server.fails("python", "-c", f"import {module}")
 
 
 @pytest.mark.parametrize("module", ["mcp", "uvicorn", "starlette", "pytest", "faker"])
 def test_the_engine_carries_nothing_of_the_server(our_engine: str, stack: RunningStack, module: str) -> None:
-    """It answers HTTP and knows nothing of MCP; pydantic is there with the client of Qdrant."""
+    """It answers HTTP only, without MCP; pydantic is present with the client of Qdrant."""
     assert "ModuleNotFoundError" in stack.engine.fails("python", "-c", f"import {module}")
 
 
 def test_it_is_labelled_and_names_no_setting_of_a_builder(part: Container) -> None:
-    """Title, version and licence by the names that registries read; no key, no index of packages."""
+    """Title, version and licence under the names that registries read; no key, no package index."""
     config = docker_engine.inspect("image", docker_engine.inspect("container", part.id)["Image"])["Config"]
     labels = config["Labels"]
     assert {"title", "description", "version", "licenses"} <= {
@@ -85,12 +85,12 @@ def test_it_is_labelled_and_names_no_setting_of_a_builder(part: Container) -> No
 
 
 def test_its_own_check_says_that_it_is_well(part: Container) -> None:
-    """Without a shell's tools: the check is a few lines of Python."""
+    """The check is a few lines of Python and needs no shell tools."""
     eventually(part.health, lambda health: health == "healthy", what="a healthy container")
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
-    """It says why in one line."""
+    """It gives the reason in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
     port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"
@@ -98,13 +98,13 @@ def test_the_check_fails_where_nobody_listens(part: Container) -> None:
 
 
 def test_the_command_line_is_in_the_image(our_engine: str, stack: RunningStack) -> None:
-    """`docker exec … kb status` tells an operator how the base is."""
+    """`docker exec … kb status` shows an operator the state of the base."""
     told = json.loads(stack.engine.run("kb", "status", "--json"))
     assert told["version"] == "v3.0.0"
 
 
 class Answer(threading.Thread):
-    """A call made in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, server: Server, tool: str, **arguments: Any) -> None:
         super().__init__(daemon=True)
@@ -135,7 +135,7 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
 
 
 def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) -> None:
-    """Any of them takes the next chunk of an upload; SIGTERM ends them all with status 0."""
+    """Each worker accepts the next chunk of an upload; SIGTERM ends them all with status 0."""
     network = workshop.network()
     engine = Engine(images.engine, network)
     server = Server(images.server, network, KB_WORKERS="2")
@@ -153,7 +153,7 @@ def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) 
 
 
 def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:
-    """What was accepted waits in the volume and is done by the next container on it."""
+    """Accepted jobs stay in the volume and are done by the next container."""
     network, volume = workshop.network(), workshop.volume()
     engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash", KB_INGEST_WORKERS="1")
     workshop.ready(engine)
@@ -189,7 +189,7 @@ def owner_that_is_gone() -> str:
 
 
 def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: None) -> None:
-    """By the label that names it: not what a running process has made, nor one of another machine."""
+    """Selected by the owner label: objects of running processes and of other machines stay."""
     made = {name: volume(name) for name in (owner_that_is_gone(), owner(), "another-machine:1:1")}
     others = list(made.values())[1:]
     try:

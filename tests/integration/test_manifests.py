@@ -1,6 +1,6 @@
-"""What is committed for Compose and Kubernetes, read and held to its promises; no engine is needed.
+"""The files for Compose and Kubernetes, checked against the documentation; no Docker engine is needed.
 
-Kubernetes manifests are validated against the schemas of its releases, which come in a package.
+Kubernetes manifests are validated against the schemas of its releases, from a package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def one(name: str, kind: str) -> Manifest:
 
 
 def containers(name: str, kind: str = "Deployment") -> dict[str, Manifest]:
-    """The containers of a manifest's deployment, or of what else runs pods, by their names."""
+    """The containers of a manifest's deployment or other workload, by name."""
     listed = one(name, kind)["spec"]["template"]["spec"]["containers"]
     return {container["name"]: container for container in listed}
 
@@ -51,13 +51,13 @@ def compose(path: str) -> dict[str, Manifest]:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("path", sorted(KUBERNETES.glob("*.yml")), ids=lambda path: path.name)
 def test_every_document_is_valid_under_the_schemas_of_kubernetes(path: Path, release: str) -> None:
-    """Strictly: a field that does not exist is an error, in an old release and in today's."""
+    """Strict validation: an unknown field is an error, in an old release and in today's."""
     for document in documents(path.name):
         kubernetes_validate.validate(document, release, strict=True)
 
 
 def test_a_misspelt_field_is_found() -> None:
-    """The validation above is one."""
+    """Proves that the validation above detects errors."""
     broken = one("sidecar.yml", "Deployment")
     broken["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
@@ -75,7 +75,7 @@ def test_the_sidecar_has_three_replicas_with_the_backend_on_localhost() -> None:
     settings = environment(found["mcp-server"])
     assert settings["RAGLER_API_URL"] == "http://localhost:3000"
     assert settings["RAGLER_API_KEY"] == {"secretKeyRef": {"name": "ragler-secrets", "key": "api-key"}}
-    # Two containers of a pod share its ports.
+    # The containers of a pod share its ports.
     assert settings["KB_MCP_PORT"] == "3001"
 
 
@@ -123,7 +123,7 @@ def test_secrets_named_in_a_manifest_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml"])
 def test_the_mcp_server_is_probed_bounded_and_without_rights(name: str) -> None:
-    """As its image is made: a fixed user, a read-only root, two places to write."""
+    """The image's requirements: a fixed user, a read-only root, two writable places."""
     container = containers(name)["mcp-server"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] == "/healthz"
@@ -151,7 +151,7 @@ def test_replicas_share_a_service_with_affinity_a_budget_and_a_policy(name: str,
 
 
 def allowed(policy: Manifest) -> set[tuple[str, str | int]]:
-    """Which pods of the namespace, by their name, a policy lets in or out, and at which port."""
+    """The pods of the namespace, by name, that a policy allows as peers, and the ports."""
     rules = [("from", rule) for rule in policy["spec"].get("ingress", [])]
     rules += [("to", rule) for rule in policy["spec"].get("egress", [])]
     return {
@@ -164,13 +164,13 @@ def allowed(policy: Manifest) -> set[tuple[str, str | int]]:
 
 
 def test_the_sidecars_policy_lets_in_the_standalone_servers() -> None:
-    """Their backend is the service of the sidecar's pods; each policy names the other's pods."""
+    """Their backend is the service of the sidecar's pods; each policy names the pods of the other."""
     assert ("ragler-mcp-server", "api") in allowed(one("sidecar.yml", "NetworkPolicy"))
     assert ("ragler", 3000) in allowed(one("standalone.yml", "NetworkPolicy"))
 
 
 def test_kbs_own_engine_keeps_its_base_on_a_volume_and_is_reached_by_the_servers_alone() -> None:
-    """One engine, since it owns its base; what it needs and what the servers ask agree."""
+    """One engine, because it owns its base; the settings of engine and servers agree."""
     engine = one("kb.yml", "StatefulSet")["spec"]
     (container,) = containers("kb.yml", "StatefulSet").values()
     (claim,) = engine["volumeClaimTemplates"]
@@ -200,7 +200,7 @@ def test_a_mounted_folder_is_what_the_server_of_the_stack_may_add_by_path() -> N
 
 @pytest.mark.requirement("R76", "R77", "R78", "R79")
 def test_the_compose_file_of_ragler_has_its_four_services() -> None:
-    """Images, ports and environment as its document has them."""
+    """Images, ports and environment as in RAGler's document."""
     services = compose("deploy/ragler/compose.yml")
     assert set(services) == {"backend", "mcp-server", "redis", "qdrant"}
     backend, server = services["backend"], services["mcp-server"]
@@ -224,7 +224,7 @@ def test_the_compose_file_of_ragler_has_its_four_services() -> None:
 
 @pytest.mark.requirement("R85")
 def test_the_index_of_ragler_is_qdrant_by_default() -> None:
-    """In its own stack; elsewhere the index in the base is the default, which needs no service."""
+    """Only in RAGler's stack; the general default is the index in the base, which needs no service."""
     backend = compose("deploy/ragler/compose.yml")["backend"]
     assert backend["environment"]["VECTOR_DB_TYPE"] == "${VECTOR_DB_TYPE:-qdrant}"
     assert EngineSettings.read({}).index == ""
@@ -232,7 +232,7 @@ def test_the_index_of_ragler_is_qdrant_by_default() -> None:
 
 @pytest.mark.requirement("K8", "E31")
 def test_the_stack_has_server_and_engine_and_publishes_the_server_on_loopback_alone() -> None:
-    """The server asks the engine by its service name; keys come from the environment."""
+    """The server calls the engine by its service name; keys come from the environment."""
     services = compose("compose.yml")
     assert {name for name, service in services.items() if "profiles" not in service} == {"engine", "server"}
     assert services["server"]["environment"]["KB_ENGINE_URL"] == "http://engine:8000"
@@ -253,7 +253,7 @@ def test_raglers_tools_ask_the_engine_of_the_stack() -> None:
 
 @pytest.mark.parametrize("service", ["engine", "server"])
 def test_the_stack_of_the_tests_is_the_shipped_one(service: str) -> None:
-    """But for keys, which are set, ports, which are not published, and restarts, which would hide a fault."""
+    """Except for keys (set), ports (not published) and restarts, which would hide a fault."""
     shipped, tested = compose("compose.yml")[service], compose("compose.test.yml")[service]
     differing = {"restart", "ports", "environment"}
     assert {name: value for name, value in shipped.items() if name not in differing} == {

@@ -1,6 +1,6 @@
 """The tests of the search index, on a real Qdrant in a container.
 
-`KB_QDRANT_IMAGE` names another image than the one of `compose.yml`.
+`KB_QDRANT_IMAGE` names another image than the one in `compose.yml`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TESTS = (
     ),
     *("-k", "real or qdrant or Qdrant"),
 )
-"""As docs/limits.md has them."""
+"""The tests as listed in docs/limits.md."""
 
 
 def image() -> str:
@@ -41,7 +41,7 @@ def image() -> str:
 
 @pytest.fixture
 def url(docker: None) -> Iterator[str]:
-    """A Qdrant that keeps nothing."""
+    """A Qdrant without persistent storage."""
     if why := docker_engine.why_no_image(image()):
         pytest.skip(f"no image {image()} (KB_QDRANT_IMAGE names another): {why}")
     port = free_port()

@@ -1,4 +1,4 @@
-"""Two servers behind one name: any of them answers, and an agent's upload stays with one."""
+"""Two servers behind one name: both answer, and an agent's upload stays with one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a riv
 
 @dataclass(frozen=True)
 class Replicas:
-    """Two servers, and what agents reach."""
+    """Two servers, and the balancer in front of them."""
 
     servers: tuple[Server, Server]
     balancer: Balancer
@@ -32,7 +32,7 @@ class Replicas:
 
 @pytest.fixture
 def replicas(images: Images, balancer_image: str) -> Iterator[Replicas]:
-    """An engine, two servers known by one name, and the balancer in front."""
+    """An engine, two servers with one name, and the balancer in front."""
     with lab() as made:
         network, port = made.network(), free_port()
         engine = Engine(images.engine, network, KB_EMBEDDER="hash")
@@ -54,13 +54,13 @@ def balancer_image(docker: None) -> str:
 
 
 def start(caller: Caller) -> str:
-    """Begin an upload; its id."""
+    """Begin an upload and return its id."""
     size = sum(map(len, CHUNKS))
     return str(caller.ok("kb_upload_start", filename="estuary.md", total_size=size)["upload_id"])
 
 
 def finish(caller: Caller, upload: str) -> str:
-    """Send all chunks of an upload and finish it; the job's id."""
+    """Send all chunks of an upload, finish it and return the job's id."""
     for index, chunk in enumerate(CHUNKS):
         data = base64.b64encode(chunk).decode()
         caller.ok("kb_upload_chunk", upload_id=upload, chunk_index=index, data=data)
@@ -73,7 +73,7 @@ def holder(replicas: Replicas, upload: str) -> Server:
 
 
 def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas) -> None:
-    """Over a new connection each time, as agents come, and by the URL; one replica sees them all."""
+    """Over a new connection each time, and by the upload URL; one replica receives them all."""
     chosen = set()
     for _ in range(5):
         caller = replicas.balancer.caller()
@@ -88,7 +88,7 @@ def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas) -> 
 
 
 def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: Replicas) -> None:
-    """Which is told as such: this is what the affinity is for. Everything else may go to any replica."""
+    """The error says so; affinity prevents it. All further calls may go to any replica."""
     first, second = (server.caller() for server in replicas.servers)
     upload = start(first)
     data = base64.b64encode(CHUNKS[0]).decode()
@@ -99,7 +99,7 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
 
 
 def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> None:
-    """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
+    """Calls are answered at once, the open upload is reported lost, and a new one succeeds."""
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()

@@ -1,4 +1,4 @@
-"""The stack as an agent meets it: the official client, and what the deployment promises (K1 to K14)."""
+"""The stack with the official client, and the guarantees of the deployment (K1 to K14)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = "Starlings turn together because each one follows its seven nearest neigh
 async def test_the_official_client_finds_a_note_through_both_containers(
     stack: RunningStack, mode: str
 ) -> None:
-    """Over Streamable HTTP, in both eras; what the tool answers is what the engine's API holds."""
+    """Over Streamable HTTP, in both eras; the tool's answer agrees with the engine's API."""
     async with Client(stack.server.mcp_url, mode=mode) as client:
         assert len((await client.list_tools()).tools) == NINE
         added = await client.call_tool("kb_addnote", {"text": TEXT, "title": TITLE, "wait_seconds": 50})
@@ -43,7 +43,7 @@ async def test_the_official_client_finds_a_note_through_both_containers(
 @pytest.mark.requirement("K2", "K29", "K36", "K44")
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> None:
-    """Uploads in chunks and by curl, notes, updates, moves: the example that the documents show."""
+    """Uploads in chunks and by curl, notes, updates, moves: the example in the documentation."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),
@@ -70,7 +70,7 @@ def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: 
 def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
     images: Images, workshop: Lab
 ) -> None:
-    """It takes connections at once, says what is wrong, and serves as soon as there is an engine."""
+    """It accepts connections at once, reports the missing engine, and serves when there is one."""
     network = workshop.network()
     server = Server(images.server, network)
     workshop.started(server)
@@ -100,14 +100,14 @@ def locked(images: Images, stack: RunningStack) -> Iterator[Server]:
 
 @pytest.mark.requirement("K9", "K10", "K11")
 def test_with_a_key_a_matching_bearer_is_served(locked: Server) -> None:
-    """The agents' key and the engine's are two."""
+    """The server's key and the engine's are different."""
     assert locked.caller().ok("kb_status")["version"] == "v3.0.0"
 
 
 @pytest.mark.requirement("K10", "K12", "K13")
 @pytest.mark.parametrize("key", ["", "another-key", ENGINE_KEY])
 def test_with_a_key_everybody_else_is_refused(locked: Server, key: str) -> None:
-    """No bearer, another one, and the engine's own: 401 that names the scheme; probes stay open."""
+    """No bearer, a wrong one, and the engine's key: 401 that names the scheme; probes stay open."""
     response = locked.caller(key).post(b"{}")
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"].startswith("Bearer")
@@ -123,7 +123,7 @@ def test_without_a_key_everybody_is_served(stack: RunningStack) -> None:
 
 
 def test_an_agent_gets_its_first_answer_after_a_start(images: Images, workshop: Lab, report: Report) -> None:
-    """Measured from the start of both containers to an answered search; and what they hold at rest."""
+    """Measures the time from the start of both containers to an answered search, and their memory at rest."""
     network = workshop.network()
     engine, server = Engine(images.engine, network), Server(images.server, network)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The simulator's image behind the server's: faults on command, and what the server makes of them."""
+"""The simulator's image behind the server's: faults on command, and the server's reaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def simulated(images: Images, simulator_image: str) -> Iterator[tuple[Simulator,
 
 @pytest.fixture
 def simulator(simulated: tuple[Simulator, Server]) -> Iterator[Simulator]:
-    """The simulator as new; every fault that a test arms must have fired by its end."""
+    """The simulator after a reset; every fault that a test arms must have fired by its end."""
     simulator = simulated[0]
     simulator.control("POST", "/reset", {})
     yield simulator
@@ -51,7 +51,6 @@ def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, A
 
 
 def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
-    """The fake keeps the promise that the engine keeps."""
     word = f"w{uuid4().hex}"
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
@@ -62,7 +61,7 @@ def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller
     "fault", ["bad_gateway", "not_ready", "reset_before_headers", "reset_mid_body", "not_json"]
 )
 def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Caller, fault: str) -> None:
-    """What is safe to ask again is asked again; the agent sees an answer or an error that names the fault."""
+    """Safe requests are retried; the agent gets an answer, or an error that names the fault."""
     arm(simulator, fault, "search", times=1)
     result = caller.call("kb_search", query="anything")
     if result.get("isError"):
@@ -71,7 +70,7 @@ def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Cal
 
 
 def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, caller: Caller) -> None:
-    """It is sent again under the same key."""
+    """It is sent again under the same idempotency key."""
     arm(simulator, "lost_ack", "createJob", nth=1)
     word = f"w{uuid4().hex}"
     caller.ok("kb_addnote", text=f"{word} once", wait_seconds=JOB_SECONDS)
@@ -88,7 +87,7 @@ def test_a_hanging_engine_is_an_error_in_time(simulator: Simulator, caller: Call
 
 
 def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) -> None:
-    """The agent cannot mend it, and learns who can."""
+    """The agent cannot correct it; the error says who can."""
     arm(simulator, "expired_key", "getStatus")
     assert caller.refused("kb_status")["error"] == "engine_unauthorized"
 

@@ -1,7 +1,7 @@
-"""`kb verify` against images: the engine under test, and one that somebody else wrote.
+"""`kb verify` on images: the engine under test, and an independent implementation.
 
-The other engine stands in `foreign_engine/`: another program with another store, which knows of kb what the
-published document says. The whole tier runs on it like this:
+The independent engine is in `foreign_engine/`: another program with another store, based only on the
+published document. The whole tier runs on it like this:
 
     docker build -f tests/integration/foreign_engine/Dockerfile -t foreign-engine .
     KB_ENGINE_IMAGE=foreign-engine python -m pytest tests/integration
@@ -36,10 +36,10 @@ in_a_whole_run = pytest.mark.skipif(
 
 
 def verify(engine: Engine) -> str:
-    """Run `kb verify --quick`; how many promises were kept, in its words.
+    """Run `kb verify --quick` and return its verdict.
 
     Raises:
-        DockerFailed: a promise is broken; what it told is shown.
+        DockerFailed: a promise is broken; the message is the command's output.
     """
     command = (sys.executable, "-m", "kb_cli.main", "verify", engine.url, "--json", "--quick")
     told = json.loads(docker_engine.run(*command, seconds=SUITE_SECONDS, KB_API_KEY=ENGINE_KEY))
@@ -59,7 +59,7 @@ def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, repo
 @in_a_whole_run
 @pytest.mark.process
 def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop: Lab, report: Report) -> None:
-    """What is verified is the promise, not one program."""
+    """The contract is verified, not one program."""
     engine = Engine(foreign_image, workshop.network())
     workshop.ready(engine)
     counted = verify(engine)
@@ -71,7 +71,7 @@ def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop:
 def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
     images: Images, foreign_image: str, workshop: Lab
 ) -> None:
-    """The server knows only the promise."""
+    """The server depends only on the contract."""
     network = workshop.network()
     engine, server = Engine(foreign_image, network), Server(images.server, network)
     workshop.ready(engine, server)

@@ -1,6 +1,6 @@
-// The authorization server oidc-provider, for clients that nobody has registered and a user who agrees to all.
-// Its settings come as JSON on stdin: where it listens, the keys that it signs with, and the resource.
-// It ends when stdin does.
+// The authorization server oidc-provider, for unregistered clients and a user who consents to every scope.
+// Its settings come as JSON on stdin: its address, its signing keys, and the resource.
+// It ends when stdin is closed.
 
 import { createServer } from "node:http";
 import { createInterface } from "node:readline";
@@ -16,7 +16,7 @@ const provider = new Provider(settings.issuer, {
   pkce: { required: () => true },
   issueRefreshToken: async (_context, client) => client.grantTypeAllowed("refresh_token"),
   findAccount: async (_context, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
-  // Clients register the scopes of their first sign-in. Bound to these, none could ask for a wider one.
+  // Clients register the scopes of their first sign-in. Limited to these, no client could request a wider one.
   extraClientMetadata: {
     properties: ["scopes_at_registration"],
     validator: (_context, _key, _value, metadata) => {
@@ -45,7 +45,7 @@ const provider = new Provider(settings.issuer, {
   },
 });
 
-// What a person would click through: log in as alice, and agree; or not, as the header `X-Person: refuses` has it.
+// The user's clicks: log in as alice and consent, or refuse with the header `X-Person: refuses`.
 async function agree(request, response) {
   const { prompt, params, session } = await provider.interactionDetails(request, response);
   if (prompt.name === "login") {

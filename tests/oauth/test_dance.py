@@ -1,8 +1,8 @@
-"""The sign-in of the official clients from nothing but a URL, at a certified authorization server.
+"""The sign-in of the official clients with only a URL, at a certified authorization server.
 
-A request without a token, where tokens come from, the metadata of that server, registration, an authorization
-code with PKCE, a token for this resource, tools, a tool that needs a wider scope, the sign-in for it, a token
-that expires, its refresh, tools again. And bad tokens, signed with the very keys of that server.
+A request without a token, discovery of the authorization server, its metadata, registration, an authorization
+code with PKCE, a token for this resource, tools, a tool that needs a wider scope, the sign-in for it, an
+expired token, its refresh, tools again. Also invalid tokens that are signed with the server's own keys.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PAGE = HERE.parents[1] / "docs" / "access.md"
 SCOPES = ("kb:read", "kb:write", "kb:delete", "kb:admin")
 CALLBACK = "http://127.0.0.1:1/callback"
 TOKEN_LIFE = 5
-"""Life of its tokens, in seconds; the server grants half a minute more, the client does not."""
+"""Lifetime of its tokens, in seconds; the server allows 30 s of leeway, the client does not."""
 _MOST_STEPS = 20
 
 
 def install() -> None:
-    """Install what `package-lock.json` pins, unless it is there already."""
+    """Install the packages in `package-lock.json`, unless they are installed already."""
     lock, installed = HERE / "package-lock.json", HERE / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         npm = shutil.which("npm")
@@ -77,12 +77,12 @@ def authorization_server(issuer: str, resource: str) -> Iterator[None]:
         process.stdin.flush()
         lines = iter(process.stdout.readline, "")
         assert any(line == "ready\n" for line in lines), "it does not start"
-        yield  # and it ends with its stdin
+        yield  # it ends when its stdin is closed
 
 
 @dataclass
 class House:
-    """kb, the authorization server before it, and what is known of both."""
+    """kb, its authorization server, and their addresses."""
 
     stack: Stack
     issuer: Issuer
@@ -101,7 +101,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @dataclass
 class Kept:
-    """What a client keeps."""
+    """A client's storage for tokens and registration."""
 
     tokens: list[OAuthToken] = field(default_factory=list)
     client: OAuthClientInformationFull | None = None
@@ -120,12 +120,12 @@ class Kept:
 
 
 class Refused(Exception):
-    """The person did not agree."""
+    """The user did not consent."""
 
 
 @dataclass
 class Person:
-    """A person with a browser, who logs in, and agrees to scopes but for those in `refuses`."""
+    """A user with a browser. They log in and consent to all scopes except for `refuses`."""
 
     transcript: Transcript
     refuses: str = ""
@@ -157,7 +157,7 @@ class Person:
 
 @dataclass
 class Transcript:
-    """The requests that were made, without what differs from one time to another."""
+    """The requests, without values that differ between runs."""
 
     house: House
     lines: list[str] = field(default_factory=list)
@@ -184,7 +184,7 @@ class Transcript:
 
 @asynccontextmanager
 async def signed_in(house: House, person: Person, kept: Kept) -> AsyncIterator[Client]:
-    """The official client with its own sign-in."""
+    """Yield the official client with its own sign-in."""
     metadata = OAuthClientMetadata(
         client_name="kb's test",
         redirect_uris=[AnyUrl(CALLBACK)],
@@ -202,7 +202,7 @@ async def signed_in(house: House, person: Person, kept: Kept) -> AsyncIterator[C
 
 
 async def note(client: Client) -> int:
-    """The document of a new note."""
+    """Add a note and return its document."""
     added = await client.call_tool(
         "kb_addnote", {"text": f"Granite is a rock: {uuid4()}", "wait_seconds": JOB_SECONDS}
     )
@@ -232,7 +232,7 @@ async def test_a_client_gets_the_scopes_that_the_person_grants(house: House) -> 
         assert not (await client.call_tool("kb_delete", {"document_id": await note(client)})).is_error
         assert len(person.scopes) == 2, "the wider scope outlives the refresh"
     print("\n".join(dict.fromkeys(transcript.lines)))
-    # A busy machine may refresh the token earlier, and so in another order.
+    # On a busy machine the token may be refreshed earlier, and so in a different order.
     assert set(transcript.lines) == set(re.findall(r"^ {4}(.+ ─▶ .+)$", PAGE.read_text(), re.MULTILINE))
 
 
@@ -252,7 +252,7 @@ async def test_a_person_who_refuses_a_wider_scope_is_not_asked_in_a_loop(house: 
 def test_the_typescript_clients_sign_in_for_a_wider_scope(
     house: House, generation: str, decision: str
 ) -> None:
-    """Generation 1 (`sdk`) replaces its scopes by those of the challenge, which therefore has them all."""
+    """Generation 1 (`sdk`) replaces its scopes by the scopes of the challenge, which therefore lists all."""
     node.install()
     done = node.run(
         node.HERE / "sign_in.mjs", generation, house.stack.mcp_url, decision, seconds=COMMAND_SECONDS
@@ -262,7 +262,7 @@ def test_the_typescript_clients_sign_in_for_a_wider_scope(
     print("\n".join(" ".join(map(str, line)) for line in found.pop("requests")))
     wider = "kb:read kb:write kb:delete"
     agrees = decision == "agrees"
-    # Generation 1 remembers the challenge, and does not send the person to sign in a second time.
+    # Generation 1 remembers the challenge and does not start a second sign-in.
     sign_ins = [wider] if agrees or generation == "sdk" else [wider, wider]
     assert found["scopes"] == ["kb:read kb:write", *sign_ins]
     assert found["granted"] == (wider if agrees else "kb:read kb:write")

@@ -1,4 +1,4 @@
-"""Two plays of one history held against each other, and their differences against the ledger."""
+"""Comparison of two plays of one history, and of their differences with the ledger."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LEDGER = Path(__file__).with_name("ledger.toml")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A difference that may be: `where` are patterns over `operation:path`, `reason` says why."""
+    """An accepted difference: `where` are patterns over `operation:path`, `reason` explains it."""
 
     id: str
     where: tuple[str, ...]
     reason: str
 
     def covers(self, place: str) -> bool:
-        """Whether a difference at `place` is this one."""
+        """True if a difference at `place` belongs to this entry."""
         return any(fnmatchcase(place, pattern) for pattern in self.where)
 
 
@@ -34,7 +34,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Difference:
-    """One place in one answer where the two sides differ."""
+    """A place in an answer in which the two sides differ."""
 
     number: int
     place: str

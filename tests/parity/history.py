@@ -1,7 +1,7 @@
-"""A history of operations, made from a seed before anything is answered.
+"""A history of operations, generated from a seed before any of them is answered.
 
-What an earlier answer gave is named and not known: `Given("document", 3)` is the id of the document that came
-of the third submission, whatever number it has on either side.
+Values of earlier answers are referred to by name: `Given("document", 3)` is the id of the document of the
+third submission, whatever its number on either side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAGS = ["stone", "water", "collection:memory", "collection:documents", "größe 
 SCOPES = ["", "collection:memory", "collection:documents"]
 NAMES = ["memory", "documents", "Field notes"]
 IDS = [collection_id(name) for name in NAMES] + [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
-"""Of collections, those that they have of themselves and some that anybody may give."""
+"""Ids of collections: the derived ones, and some that a client may choose."""
 PATHS = ["memory/a.md", "memory/b.md", "books/one.txt", "books/two.txt"]
 
 Kind = Literal["document", "uid", "job", "version", "stale version", "note text"]
@@ -36,7 +36,7 @@ Kind = Literal["document", "uid", "job", "version", "stale version", "note text"
 
 @dataclass(frozen=True)
 class Given:
-    """Something that the answers to submission `slot` gave."""
+    """A value from the answers to submission `slot`."""
 
     kind: Kind
     slot: int
@@ -44,7 +44,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Step:
-    """One request: of an operation, or of `method` and `path` where no operation fits."""
+    """A request of an operation, or of `method` and `path` if it matches no operation."""
 
     operation: str
     place: dict[str, Any] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class Step:
     method: str = ""
     path: str = ""
     slot: int | None = None
-    """For a submission: what it is called from now on."""
+    """For a submission, its name in later references."""
 
 
 class Story:
-    """Makes up one step after another."""
+    """Generates the steps of a history."""
 
     def __init__(self, seed: int) -> None:
         self._dice = Random(seed)
@@ -70,7 +70,7 @@ class Story:
         self._users = 0
 
     def steps(self, count: int) -> Iterator[Step]:
-        """So many random steps, every refusal among them once."""
+        """Yield `count` random steps, and among them every refusal once."""
         for _ in range(6):
             yield from self._note()
         refused = refusals()
@@ -118,7 +118,7 @@ class Story:
     def _document(self) -> Given:
         return Given(self._dice.choice(("document", "uid")), self._any_slot())
 
-    # what can happen
+    # kinds of steps
 
     def _note(self) -> Iterator[Step]:
         body: dict[str, Any] = {"text": self._text(), "tags": self._some(TAGS, 3)}
@@ -207,7 +207,7 @@ class Story:
         yield Step("search", request={"json": body})
 
     def _syntax(self) -> str:
-        """A phrase or an exclusion, of words that stand side by side somewhere, or may do."""
+        """Return a phrase or an exclusion, with words that are adjacent in some text, or may be."""
         words = self._dice.choice(self._texts or ["granite quarry"]).split()
         start = self._dice.randrange(len(words))
         phrase = " ".join(words[start : start + self._dice.choice((1, 2, 2, 3))])
@@ -215,7 +215,7 @@ class Story:
         return made.format(phrase)
 
     def _citation(self) -> Iterator[Step]:
-        """Of some text in some document: there in one, changed in another, gone with a third."""
+        """Yield a check of a text in a document: present in one, changed in another, removed with a third."""
         text, start = self._dice.choice(self._texts), self._dice.choice((0, 0, 3))
         citation = {
             "document": Given("uid", self._any_slot()),
@@ -263,7 +263,7 @@ class Story:
         yield Step("deleteDocument", place)
 
     def _past(self) -> Iterator[Step]:
-        """Of the few first versions, of which most were never replaced."""
+        """Yield a step on one of the first versions, most of which were never replaced."""
         slot = self._any_slot()
         document = {"document_id": Given(self._dice.choice(("document", "uid")), slot)}
         place = {**document, "version": self._dice.choice((1, 1, 2, 2, 3, 4))}
@@ -300,7 +300,7 @@ class Story:
         )
 
     def _user(self) -> dict[str, str]:
-        """A user of its own for each step, so that no limit is reached."""
+        """Return a new user for each step, so that no rate limit is reached."""
         self._users += 1
         return {USER_ID: f"parity {self._users}"}
 
@@ -359,7 +359,7 @@ class Story:
 
 
 def overtaken(slot: int) -> Iterator[Step]:
-    """Changes of a standing note that expect another version: chance seldom meets one that stands."""
+    """Yield changes of an existing note that expect another version, which random steps rarely produce."""
     place = {"document_id": Given("document", slot)}
     headers = {"If-Match": Given("stale version", slot)}
     expected = {"text": "never", "expected_version": Given("stale version", slot)}
@@ -373,7 +373,7 @@ def overtaken(slot: int) -> Iterator[Step]:
 
 
 def pairs_of_tags() -> Iterator[Step]:
-    """Searches for what carries both: chance seldom asks for two that stand together."""
+    """Yield searches for documents with two tags, which random steps rarely find."""
     for tags in combinations(TAGS, 2):
         body = {"query": " ".join(WORDS[:20]), "mode": "fts", "top": 100, "tags": list(tags)}
         yield Step("search", request={"json": body})
@@ -477,7 +477,7 @@ def refusals() -> list[Step]:
 
 
 def refusals_of_collections() -> list[Step]:
-    """Requests of RAGler's operations that are refused, each for another reason."""
+    """Refused requests of RAGler's operations, each with a different reason."""
     one, two, free = collection_id("memory"), collection_id("documents"), IDS[-1]
     searches: list[dict[str, Any]] = [
         {},

@@ -1,4 +1,4 @@
-"""A history played on one side: answers decoded by their models and normalised so that identity stays."""
+"""A history played on one side: answers decoded by their models, and normalised with identities preserved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABSENT = "00000000-0000-4000-8000-00000000ffff"
 
 @dataclass(frozen=True)
 class Played:
-    """What a step was answered with, ready to be compared."""
+    """The answer to a step, ready for comparison."""
 
     step: Step
     asked: str
@@ -35,7 +35,7 @@ class Played:
 
 
 class Side:
-    """One of the two, and the names of what it has given so far."""
+    """One of the two sides, and the names of the values that it has returned so far."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -96,7 +96,7 @@ class Side:
         response = self._http.get(f"/api/v1/documents/{document}", params={"chunks": "false"})
         return int(response.json().get("version", 1))
 
-    # what is compared
+    # comparison
 
     def _played(self, step: Step, response: httpx.Response) -> Played:
         is_file = response.headers["Content-Type"] == OCTETS
@@ -117,9 +117,9 @@ class Side:
         return self._searched(step, body) if step.operation == "search" else self._named(body)
 
     def _found(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
-        """A search by meaning that leaves nothing out is its set of passages, any other their number.
+        """Reduce a vector search to the set of its passages if it is complete, or to their number.
 
-        How many of them match is up to each one's model, and no more than there are.
+        The number of hits depends on the model of each side, up to the number of passages.
         """
         results, limit = body["results"], step.request["json"]["limit"]
         scores = [result.pop("score") for result in results]
@@ -135,7 +135,7 @@ class Side:
         return seen
 
     def _searched(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
-        """A search by words is its set of documents; any other its mode and that the filters hold."""
+        """Reduce a keyword search to its set of documents, and other searches to mode and filters."""
         asked = step.request["json"]
         results = body["results"]
         scores = [result["score"] for result in results]
@@ -151,7 +151,7 @@ class Side:
             same = [twin["document_id"] for each in results for twin in each.get("duplicates", ())]
             seen |= {"matched": sorted({*found, *(self._name("document", each) for each in same)})}
             seen |= {"total": body["total"]}
-            if not same:  # else either side may have kept another one
+            if not same:  # otherwise each side may have kept a different one
                 seen["tags"] = {name: each["tags"] for name, each in found.items()}
         return seen
 
@@ -182,7 +182,7 @@ class Side:
 
 
 def _fits(step: Step, response: httpx.Response) -> None:
-    """Decode the answer by its model, which holds its bounds."""
+    """Decode the answer by its model, which validates it."""
     kind = (
         BY_ID[step.operation].response_model if response.is_success and step.operation in BY_ID else Problem
     )

@@ -1,4 +1,4 @@
-"""One history on engine and simulator: what differs is in the ledger, and what is in the ledger differs."""
+"""One history on engine and simulator: the differences are exactly the entries of the ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def unlisted_of(found: list[Difference]) -> list[Difference]:
 
 @pytest.fixture(scope="module", params=["in the base", "qdrant"])
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Played]:
-    """The history on an engine, by each place where its index may be."""
+    """The history on an engine, for each place of its index."""
     home: Path = tmp_path_factory.mktemp("parity")
     if request.param == "in the base":
         return play(engine(home))
@@ -49,14 +49,14 @@ def found(real: list[Played]) -> list[Difference]:
 
 
 def test_every_difference_is_in_the_ledger(found: list[Difference]) -> None:
-    """With a reason; anything else is a fault of one side."""
+    """An unlisted difference is an error of one side."""
     unlisted = unlisted_of(found)
     assert not unlisted, f"{len(unlisted)} (seed {SEED})\n" + "\n".join(map(str, unlisted[:20]))
 
 
 @pytest.mark.parametrize("entry", ledger(), ids=lambda entry: entry.id)
 def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: Entry) -> None:
-    """An excuse that nobody needs any more would hide the next difference."""
+    """An obsolete entry could hide a future difference."""
     assert entry.reason.strip()
     for pattern in entry.where:
         one = Entry(id=entry.id, where=(pattern,), reason=entry.reason)
@@ -75,7 +75,7 @@ def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: 
     ],
 )
 def test_a_broken_simulator_differs(real: list[Played], name: str) -> None:
-    """A comparison that nothing disturbs would compare nothing."""
+    """Proves that the comparison detects differences."""
     (mutant,) = (each for each in MUTANTS if each.name == name)
     with mutant.broken():
         assert unlisted_of(differences(real, play(simulator())))

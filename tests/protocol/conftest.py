@@ -59,7 +59,7 @@ class Served:
         headers: Mapping[str, str] | Mapping[bytes, bytes] | None = None,
         path: str = "/mcp",
     ) -> httpx.Response:
-        """Send a message; without `headers` those that its era needs, and no more."""
+        """Send a message; the default `headers` are the minimum that its era requires."""
         if headers is None:
             params = message.get("params") if isinstance(message, dict) else None
             in_envelope = isinstance(params, dict) and ENVELOPE.keys() <= (params.get("_meta") or {}).keys()
@@ -72,7 +72,7 @@ class Served:
 
 
 async def _check_type(response: httpx.Response) -> None:
-    """Every answer with a body says of what type it is, not as aiohttp does where nobody said so."""
+    """Check that every answer with a body has a Content-Type chosen by the server, not aiohttp's default."""
     if response.status_code not in (202, 204) and response.request.method != "HEAD":
         assert response.headers["Content-Type"].partition(";")[0] in CONTENT_TYPES
 
@@ -112,11 +112,11 @@ Serve = Callable[..., Awaitable[Served]]
 
 @pytest.fixture
 async def serve(fake: Fake) -> AsyncIterator[Serve]:
-    """Serves toolsets: `await serve(toolset, ..., settings=..., routes=...)`; without any the fake one.
+    """Return a function that serves toolsets: `await serve(toolset, ..., settings=..., routes=...)`.
 
-    One toolset is shown at `/mcp`; all have endpoints of their own. `settings` are fields of
-    `ServerSettings`; `body`, `keep_alive` and `sockets` those of `HostingOptions`; anything else goes to
-    `build_app`.
+    The default is the fake toolset. The first toolset is served at `/mcp`, and each at its own endpoint.
+    `settings` are fields of `ServerSettings`; `body`, `keep_alive` and `sockets` are fields of
+    `HostingOptions`; further arguments are passed to `build_app`.
     """
     async with AsyncExitStack() as stack:
 
@@ -144,12 +144,12 @@ def fake() -> Fake:
 
 @pytest.fixture
 async def served(serve: Serve) -> Served:
-    """The fake toolset, as it is served where nothing is set."""
+    """The fake toolset, served with default settings."""
     return await serve()
 
 
 def stdio_environment() -> dict[str, str]:
-    """The environment of a server process: the parts on its path."""
+    """The environment of a server process, with the parts of the project on its path."""
     paths = [str(ROOT), *(str(ROOT / part) for part in PARTS)]
     return {
         "PATH": os.environ.get("PATH", ""),
@@ -160,7 +160,7 @@ def stdio_environment() -> dict[str, str]:
 
 @pytest.fixture
 def stdio_command() -> StdioServerParameters:
-    """What starts the fake toolset on stdio."""
+    """The command that starts the fake toolset on stdio."""
     return StdioServerParameters(
         command=sys.executable,
         args=["-m", "tests.protocol.stdio_server"],
@@ -174,7 +174,7 @@ class Process:
     process: asyncio.subprocess.Process
 
     async def send(self, *messages: Any) -> None:
-        """Write each as a line; bytes as they are."""
+        """Write each message as a line; bytes are written unchanged."""
         assert self.process.stdin is not None
         for message in messages:
             line = message if isinstance(message, bytes) else json.dumps(message).encode()
@@ -192,12 +192,12 @@ class Process:
         return await self.receive()
 
     async def told(self, words: bytes) -> bytes:
-        """What stderr says up to and with `words`."""
+        """Return the text of stderr up to and including `words`."""
         assert self.process.stderr is not None
         return await asyncio.wait_for(self.process.stderr.readuntil(words), ANSWER_SECONDS)
 
     async def end(self) -> tuple[int, bytes, bytes]:
-        """Close stdin; the exit status, and the rest of stdout and stderr."""
+        """Close stdin and return the exit status and the rest of stdout and stderr."""
         out, err = await asyncio.wait_for(
             self.process.communicate(b"" if self.process.stdin else None), ANSWER_SECONDS
         )
@@ -210,9 +210,10 @@ Start = Callable[..., Awaitable[Process]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts a process that serves on stdio: the fake toolset, with the limit on a line as its argument.
+    """Return a function that starts a process serving on stdio.
 
-    `command` is what else to run, in `environment`.
+    By default it serves the fake toolset, and its argument is the limit on a line; `command` is another
+    command to run, in `environment`.
     """
     started: list[asyncio.subprocess.Process] = []
 

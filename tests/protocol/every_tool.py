@@ -1,4 +1,4 @@
-"""Every tool that there is, with arguments with which it succeeds, in front of a simulated engine."""
+"""Every existing tool, with arguments with which it succeeds, in front of a simulated engine."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TEXT = f"# {PLANT}\n\nGranite. {PLANT}, for the user wants it."
 
 @dataclass
 class EveryTool(ABC):
-    """The tools of `toolsets` in front of `engine`, and the documents and jobs that they are called with.
+    """The tools of `toolsets` in front of `engine`, and the documents and jobs for their calls.
 
-    `folder` is that of files which `knowledge-add` may read. All texts and names of documents hold `PLANT`.
+    `folder` contains files that `knowledge-add` may read. All texts and names of documents contain `PLANT`.
     """
 
     engine: SimulatedEngine
@@ -46,14 +46,14 @@ class EveryTool(ABC):
     async def result(
         self, toolset: str, tool: str, arguments: Mapping[str, Any], era: str = MODERN
     ) -> dict[str, Any]:
-        """Call a tool; what `tools/call` answers."""
+        """Return the result of `tools/call` for a tool."""
 
     def note(self) -> int:
-        """The number of another note."""
+        """Add a note and return its number."""
         return self._add("note")
 
     def file(self) -> int:
-        """The number of another file."""
+        """Add a file and return its number."""
         name = f"{PLANT} {uuid4()}.md"
         return self._add("markdown", filename=name, source_path=f"/{name}", format="md")
 
@@ -65,7 +65,7 @@ class EveryTool(ABC):
         return self.engine.add("collection:memory", PLANT, text=TEXT, doc_type=kind, **members).id
 
     async def changed(self) -> int:
-        """The number of a note that has a version behind it."""
+        """Return the number of a note with an earlier version."""
         number = self.note()
         await self.ok("kb", "kb_update_note", document_id=number, text=f"{TEXT} Chalk.")
         return number
@@ -76,7 +76,7 @@ class EveryTool(ABC):
         return number
 
     async def job(self, policy: str) -> str:
-        """A job of a planted note, which goes by this policy of the simulator's."""
+        """Return the id of a job for a planted note, under this policy of the simulator."""
         before, self.engine.state.policy = self.engine.state.policy, policy_of(policy)
         added = await self.ok("kb", "kb_addnote", text=f"{TEXT} {uuid4()}", title=PLANT)
         self.engine.state.policy = before
@@ -91,7 +91,7 @@ class EveryTool(ABC):
         return str(started["upload_id"])
 
     async def collection(self) -> str:
-        """The id of the collection `memory`, of which the plant is said."""
+        """Return the id of the collection `memory`, after setting `PLANT` as its description."""
         self.note()
         client = HttpEngine(self.engine.url)
         listed = await client.call(LIST_COLLECTIONS)
@@ -201,7 +201,7 @@ CALLS: dict[str, Arguments] = {
     "get_kb_info": plain(lambda base: {}),
     "get_kb_content": plain(lambda base: {}),
 }
-"""Arguments with which each tool succeeds."""
+"""Functions that return arguments with which each tool succeeds."""
 
 
 @dataclass

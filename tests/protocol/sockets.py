@@ -1,4 +1,4 @@
-"""Clients over WebSocket: aiohttp's, and bare frames that no proper client would send."""
+"""WebSocket clients: aiohttp's, and raw frames, including invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wire:
     socket: aiohttp.ClientWebSocketResponse
 
     async def send(self, *messages: Any) -> None:
-        """Write each as a text; strings as they are."""
+        """Write each message as a text frame; strings are sent unchanged."""
         for message in messages:
             await self.socket.send_str(message if isinstance(message, str) else json.dumps(message))
 
@@ -42,14 +42,14 @@ class Wire:
         return await self.receive()
 
     async def greet(self, version: str = "2025-06-18") -> dict[str, Any]:
-        """Shake hands; the result of `initialize`."""
+        """Perform the handshake and return the result of `initialize`."""
         answer = await self.ask(initialize(version))
         await self.send(INITIALIZED)
         result: dict[str, Any] = answer["result"]
         return result
 
     async def closed(self) -> int | None:
-        """The code that the server closes with, next."""
+        """Return the close code of the next frame."""
         frame = await self.socket.receive(timeout=ANSWER_SECONDS)
         assert frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), frame
         return self.socket.close_code
@@ -60,7 +60,10 @@ Connect = Callable[..., Awaitable[Wire]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Opens WebSockets: `await connect(served or URL, path="/mcp", headers=..., protocols=...)`."""
+    """Return a function that opens WebSockets.
+
+    `await connect(served or URL, path="/mcp", headers=..., protocols=...)`.
+    """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
 
@@ -80,9 +83,9 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 async def opened(wire: Wire, era: str, way: str = "fast path") -> Shape:
-    """Shake hands where the era does; what puts a message into its shape, and on its way.
+    """Perform the handshake if the era has one; return a function that gives messages the form of the era.
 
-    The fast path takes no call that asks for progress.
+    With `way="loop"` it asks for progress, because such calls do not use the fast path.
     """
     shape: Shape = modern if era == "modern" else dict
     if era == "handshake":
@@ -101,13 +104,13 @@ def given_up(request_id: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
 
 
-# --- bare frames ------------------------------------------------------------------------------------
+# --- raw frames -------------------------------------------------------------------------------------
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 
 
 def upgrade(path: str = "/mcp", **changed: str | None) -> bytes:
-    """An upgrade request; `changed` are headers with underscores, None leaves one out."""
+    """Return an upgrade request; `changed` are headers with underscores, None omits one."""
     headers: dict[str, str | None] = {
         "host": "localhost",
         "connection": "Upgrade",
@@ -121,7 +124,7 @@ def upgrade(path: str = "/mcp", **changed: str | None) -> bytes:
 
 
 def frame(kind: int, payload: bytes = b"", *, final: bool = True, reserved: int = 0) -> bytes:
-    """A client's frame, masked with zeros; `reserved` are the three bits beside the first."""
+    """Return a client's frame, masked with zeros; `reserved` are the three RSV bits."""
     first = (0x80 if final else 0) | (reserved << 4) | kind
     size = len(payload)
     if size < 126:
@@ -147,7 +150,7 @@ class Bare:
         return cls(reader, writer)
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next frame: its kind and its payload."""
+        """Return the kind and the payload of the next frame."""
         async with asyncio.timeout(ANSWER_SECONDS):
             first, size = await self.reader.readexactly(2)
             if size == 126:
@@ -163,7 +166,7 @@ class Bare:
         return message
 
     async def closed(self) -> int:
-        """The code of the closing frame that comes next."""
+        """Return the code of the closing frame, which must come next."""
         kind, payload = await self.receive()
         assert kind == CLOSE, (kind, payload)
         code: int = struct.unpack("!H", payload[:2])[0]

@@ -1,6 +1,7 @@
-"""A process that serves the fake toolset over stdio; what a test starts as a subprocess.
+"""A process that serves the fake toolset over stdio, started by tests.
 
-Its argument is the limit on a line in bytes, or `print`: then the echo tool prints, as tools must not.
+Its argument is the limit on a line in bytes, or `print`, which makes the echo tool print although tools must
+not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class PrintingTool(EchoTool):
 
 
 async def main(argument: str) -> None:
-    """Serve; the lifespan's end is told in the log, where a test can see it."""
+    """Serve, and log the end of the lifespan, so that a test can see it."""
     fake = Fake(echo=PrintingTool()) if argument == "print" else Fake()
     limit = int(argument) if argument.isdigit() else MAX_MESSAGE_BYTES
     await serve_stdio(hosted(fake.toolset), max_line_bytes=limit)

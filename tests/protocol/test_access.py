@@ -1,4 +1,4 @@
-"""A server with keys and an issuer on a socket: what each caller is given, and how others are refused."""
+"""A server with keys and an OAuth issuer on a socket: tools for each caller, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ READERS = {"kb_search", "kb_get", "kb_status", "kb_jobs"}
 
 @dataclass
 class House:
-    """A server with toolsets and pages before a simulated engine, and its file of keys."""
+    """A server with toolsets and pages in front of a simulated engine, and its file of keys."""
 
     served: Served
     engine: SimulatedEngine
@@ -52,7 +52,7 @@ class House:
     services: Services
 
     def key(self, name: str = "ci", rights: str = "read", **members: Any) -> str:
-        """A new token."""
+        """Create a key and return its token."""
         return self.keys.create(name, rights=rights_of(rights.split()), **members)[1]
 
     async def ask(
@@ -81,7 +81,7 @@ class House:
         return {tool["name"] for tool in found["result"]["tools"]}
 
     async def call(self, token: str, tool: str, path: str = "/mcp", **arguments: Any) -> dict[str, Any]:
-        """The structured content, or the error object under `refused`."""
+        """Return the structured content, or the error object under `refused`."""
         params = {"name": tool, "arguments": arguments}
         result = (await self.ask(token, "tools/call", params, path=path))["result"]
         if result["isError"]:
@@ -154,7 +154,7 @@ async def test_without_a_key_everybody_is_let_in_and_the_first_one_shuts_the_doo
 @pytest.mark.requirement("R44")
 @pytest.mark.parametrize("era", [MODERN, LATEST_HANDSHAKE])
 async def test_each_key_is_given_the_tools_that_it_may_use(house: House, era: str) -> None:
-    """Twice, for the second list comes by the fast path, and in turns, for one must not get another's."""
+    """The fast path answers the second list, and must not confuse the alternating callers."""
     everything = house.key("all", "read write delete administer")
     reader, writer = house.key("reader"), house.key("writer", "read write")
     knowledge = house.key("knowledge", "read delete", toolsets=("knowledge",))
@@ -217,7 +217,7 @@ async def test_cancelling_a_task_needs_the_right_to_write(house: House) -> None:
 
 
 async def test_a_call_that_becomes_a_task_needs_no_more_than_the_call(house: House) -> None:
-    """Its job is queued: an answer that says otherwise has it sent again."""
+    """Its job is queued: an error here would make the client send the call again."""
     robot = house.key("robot", "write")
     last = house.key("last", "read write", quotas=Quotas(calls_per_minute=1))
     for token in (robot, last):
@@ -280,7 +280,7 @@ async def test_an_upload_is_of_the_key_that_began_it(house: House) -> None:
 async def test_a_key_with_a_reach_adds_nothing_to_a_collection_outside_and_learns_which_are_inside(
     house: House,
 ) -> None:
-    """Without one the note, or the file, would go into `documents`."""
+    """Without a `collection` the note or file would go into `documents`, outside the access scope."""
     token = house.key("team", "read write", collections=("memory", "team-*"))
     file, note = {"filename": "a.txt", "total_size": 3}, {"text": "words"}
     for tool, arguments in (("kb_upload_start", file), ("kb_addnote", note)):
@@ -314,7 +314,7 @@ async def test_calls_a_minute_are_bounded_for_each_key(house: House) -> None:
     token = house.key(quotas=Quotas(calls_per_minute=3))
     answers = [await house.call(token, "kb_status") for _ in range(5)]
     refused = [answer["refused"] for answer in answers if "refused" in answer]
-    assert len(refused) in (0, 1, 2)  # a minute may end in between
+    assert len(refused) in (0, 1, 2)  # a minute may end between two calls
     assert all(each["error"] == "rate_limited" and 1 <= each["retry_after"] <= 60 for each in refused)
     assert "refused" not in await house.call(house.key("other"), "kb_status")
 
@@ -532,7 +532,7 @@ async def test_a_token_may_use_the_tools_of_its_scopes(protected: House, issuer:
 async def test_a_call_that_needs_another_scope_names_all_scopes_of_the_next_token(
     protected: House, issuer: Issuer, meta: dict[str, Any] | None
 ) -> None:
-    """The client can sign in again for them; a client that replaces its scopes keeps those that it has."""
+    """The client can sign in again; existing scopes are listed because some clients replace theirs."""
     token = issuer.token(scope="openid kb:read")
     assert "kb_addnote" in await protected.tools(token), "a tool that another sign-in allows is listed"
     headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": LATEST_HANDSHAKE}
@@ -547,7 +547,7 @@ async def test_a_call_that_needs_another_scope_names_all_scopes_of_the_next_toke
 
 
 async def test_a_scope_that_no_issuer_gives_is_not_requested(opened: Open, issuer: Issuer) -> None:
-    """Without a scope for writing the call is refused as for a key, and the tool is not listed."""
+    """Without a scope for writing the call is refused as with a key, and the tool is not listed."""
     house = await opened(issuer, oauth_scopes=["read=kb:read"])
     issuer.audience = house.served.mcp
     assert "kb_addnote" not in await house.tools(issuer.token())

@@ -1,7 +1,7 @@
 """A matrix of all optional parameters and the forms in which agents send them, over HTTP and stdio.
 
-The forms are `null`, empty text, the value as text or as JSON text, and one text for a list of texts. Each is
-understood, or refused for a reason in `REFUSED`. HTTP is tried in both eras.
+The forms are `null`, an empty text, the value as text or as JSON text, and a single text for a list of texts.
+Each is understood, or refused for a reason in `REFUSED`. HTTP is tried in both eras.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REFUSED = {
     ("kb_restore", "expected_version", "as text"): "the document has another version",
     ("kb_jobs", "wait_seconds", "as text"): "there is no job_id to wait for",
 }
-"""The cells that are refused, each with its reason."""
+"""The refused cells, each with its reason."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value for a parameter. `kind` is a column of the matrix."""
+    """A parameter with a value. `kind` is a column of the matrix."""
 
     toolset: str
     tool: str
@@ -70,7 +70,7 @@ def values(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 async def wrongly_answered(tools: EveryTool, era: str = MODERN) -> list[tuple[str, str, str, Any]]:
-    """The cells whose answers disagree with `REFUSED`."""
+    """Return the cells whose answers disagree with `REFUSED`."""
     wrong = []
     for cell in cells(tools.toolsets):
         given = await CALLS[cell.tool](tools)

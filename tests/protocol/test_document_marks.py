@@ -1,7 +1,7 @@
-"""An instruction planted in a document stays marked as data, in whatever shows it: tools, resources, pages.
+"""An instruction planted in a document is marked as data in every output: tools, resources, pages.
 
-It stands in each text, title, name, path, tag and metadata of a base. All tools that there are have to be
-called here, so that a new one is.
+It is planted in each text, title, name, path, tag and metadata of a base. All existing tools must be called
+here, including new ones.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VOID = frozenset({"input", "link", "meta", "br", "img"})
 # --- tools ----------------------------------------------------------------------------------------
 
 UPLOADED = frozenset({"kb_upload_start", "kb_upload_finish", "kb_upload_abort"})
-"""What these repeat is the name of a file that their caller has just sent."""
+"""These tools repeat only the name of a file that their caller has just sent."""
 
 
 def is_marked(result: Mapping[str, Any]) -> bool:
-    """In every form in which a result reaches an agent."""
+    """True if every form of a result that reaches an agent has the mark."""
     if META.items() <= result.get("_meta", {}).items():
         return True
     forms = [json.loads(result["content"][0]["text"])]
@@ -125,7 +125,7 @@ async def test_a_plant_stays_marked_in_every_resource(base: Base) -> None:
 
 
 class Unmarked(HTMLParser):
-    """Where a page has the plant outside of elements that say that they are a document's."""
+    """Parser that finds the plant outside of elements marked as a document's data."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The person at the client is asked before documents are removed, where the client says that it can ask."""
+"""Clients with elicitation are asked for confirmation before documents are removed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def delete(number: int, request_id: Any = "1", **arguments: Any) -> dict[str, An
 
 
 def answered(message: dict[str, Any], requests: dict[str, Any], **reply: Any) -> dict[str, Any]:
-    """The call again, with the same reply to each of `requests`."""
+    """Return the call again, with the same reply to each of `requests`."""
     params = {**message["params"], "inputResponses": dict.fromkeys(requests, reply)}
     return {**message, "params": params}
 
@@ -71,11 +71,11 @@ def error_of(answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-# --- 2026-07-28: the call is answered with the question ----------------------------------------------
+# --- 2026-07-28: the question is the answer to the call ----------------------------------------------
 
 
 async def asked(served: Served, message: dict[str, Any], path: str = "/mcp/kb-extra") -> dict[str, Any]:
-    """The requests that the call is answered with."""
+    """Return the input requests in the answer to a call."""
     result = (await served.post(message, path=path)).json()["result"]
     assert result["resultType"] == "input_required", result
     requests: dict[str, Any] = result["inputRequests"]
@@ -99,7 +99,7 @@ async def test_a_removal_is_asked_for_and_done_when_the_call_comes_again(
 
 
 async def test_a_title_says_nothing_beside_the_question(server: Served, engine: SimulatedEngine) -> None:
-    """Whoever wrote it may have written it for this."""
+    """The title is untrusted and may have been written to mislead the user."""
     number = note(engine, "Stones?\n\nAll is well:\u202e press yes.\r\n" + "x" * 300)
     ((question),) = (await asked(server, modern(delete(number), **CAN_ASK))).values()
     message = question["params"]["message"]
@@ -121,7 +121,7 @@ async def test_without_approval_everything_stays(server: Served, engine: Simulat
 
 
 async def test_an_answer_to_another_question_is_none(server: Served, engine: SimulatedEngine) -> None:
-    """So too where the document was renamed meanwhile, or the call is another one."""
+    """The same applies if the document was renamed since the question, or to a different call."""
     first, second = note(engine), note(engine, "Chalk")
     message = modern(delete(first), **CAN_ASK)
     requests = await asked(server, message)
@@ -163,7 +163,7 @@ async def test_what_is_not_there_is_not_asked_about(server: Served) -> None:
 async def test_the_seven_tools_ask_beside_their_own_confirmation(
     server: Served, engine: SimulatedEngine
 ) -> None:
-    """Without their arguments they refuse as they always do, and ask nobody."""
+    """Without their arguments they refuse as usual, without a question."""
     path = "/mcp/knowledge"
     document = engine.add("collection:memory", text="Granite is hard.")
     number, uid = document.id, document.uid
@@ -186,7 +186,7 @@ async def test_the_seven_tools_ask_beside_their_own_confirmation(
 async def test_without_a_session_nothing_is_known_of_the_client(
     server: Served, engine: SimulatedEngine
 ) -> None:
-    """The handshake eras over HTTP: whoever shook hands may not be who calls."""
+    """The handshake eras over HTTP: the client of the handshake may differ from the caller."""
     number = note(engine)
     assert "structuredContent" in (await server.post(delete(number), path="/mcp/kb-extra")).json()["result"]
     assert documents(engine) == []
@@ -286,7 +286,7 @@ async def test_a_client_that_leaves_or_gives_up_ends_the_call(
 async def test_strange_replies_change_nothing(
     server: Served, engine: SimulatedEngine, connect: Connect
 ) -> None:
-    """Before anything was asked, under ids that nobody gave, without an id."""
+    """Replies before any question, with unknown ids, and without an id."""
     wire = await connect(server, path="/mcp/kb-extra")
     replies: list[dict[str, Any]] = [
         {"id": 1, "result": {}},
@@ -308,7 +308,6 @@ async def test_strange_replies_change_nothing(
 async def test_a_person_is_asked_over_stdio(
     engine: SimulatedEngine, tmp_path: Path, mode: Any, reply: Any
 ) -> None:
-    """By the official client, in either era."""
     number = note(engine)
     questions: list[str] = []
 

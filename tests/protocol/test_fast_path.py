@@ -1,11 +1,11 @@
-"""A request is answered alike on every way: on the fast path and by the kernel, over HTTP and over WebSocket.
+"""Requests are answered equally by the fast path and by the kernel, over HTTP and over WebSocket.
 
-Each goes both ways, and what comes back is compared. The same toolset is served twice by one application: at
-`/mcp/<name>`, with the fast path, and at `/kernel/<name>` without one. Calls are made by a thread of the
-test, so that Hypothesis can drive them.
+Each request is sent both ways, and the answers are compared. One application serves the same toolset twice:
+at `/mcp/<name>` with the fast path, and at `/kernel/<name>` without. Calls are made in a separate thread, so
+that Hypothesis can drive them.
 
-What differs between HTTP and WebSocket by nature is left out of what is generated: routing headers, which
-only HTTP has, agree with the message, and a handshake goes before the requests of its version.
+Inherent differences between HTTP and WebSocket are not generated: routing headers, which only HTTP has, agree
+with the message, and a handshake precedes the requests of its version.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from tests.support.patience import ANSWER_SECONDS
 
 
 def _call_of(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """What the tool requires: of each parameter an example, or the least that fits."""
+    """Return arguments with only the required parameters: an example of each, or a minimal value."""
     schema = input_schema(tool.arguments)
     return {name: _least(schema["properties"][name]) for name in schema.get("required", ())}
 
@@ -78,7 +78,7 @@ def _least(schema: dict[str, Any]) -> Any:
 
 
 LINKED = 2
-"""The document that there is."""
+"""The number of the existing document."""
 UUID = "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"
 GOOD: dict[str, dict[str, Any]] = {
     "echo": {"text": 'say "ä\u2028\U0001f41d\\"', "times": 2},
@@ -96,9 +96,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
     "search_knowledge": {"query": "bees", "collection_id": UUID},
 }
-"""A call of each tool that gets as far as the tool, or nearly."""
+"""A call of each tool that reaches the tool, or nearly does."""
 NOT_COMPARED = {"slow"}
-"""It waits until a test lets it end."""
+"""The tool `slow`, which waits until a test releases it."""
 
 _NEW_EVERY_TIME = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|/uploads/[\w-]+"
@@ -107,7 +107,7 @@ _NEW_EVERY_TIME = re.compile(
 
 
 class _Engine:
-    """Finds two passages, and refuses everything else; the same way each time."""
+    """Finds two passages and refuses all further operations, always with equal answers."""
 
     longest_wait = 20.0
 
@@ -130,7 +130,7 @@ class _Engine:
 
 
 class _Ragler:
-    """Finds one passage in its one collection, and knows no list; the same way each time."""
+    """Finds one passage in its one collection and has no list, always with equal answers."""
 
     async def search(self, _request: VectorSearchRequest) -> Passages:
         passage = Passage(content='Bees \u2028 keep "warm" \\ \x7f', score=1 / 3)
@@ -156,16 +156,16 @@ def _hit(number: int, text: str) -> m.SearchResult:
 
 @dataclass
 class Both:
-    """The application in a thread of its own, with a connection to it."""
+    """The application in its own thread, with a connection to it."""
 
     toolsets: dict[str, Toolset]
     port: int = 0
     taken: int = 0
-    """Requests that the fast path took."""
+    """Number of requests that the fast path took."""
     connection: HTTPConnection = field(default_factory=lambda: HTTPConnection("unused"))
 
     def answers(self, toolset: str, headers: list[tuple[str, str]], body: bytes) -> list[tuple[Any, ...]]:
-        """Status, media type and body, of the fast path and of the kernel."""
+        """Status, media type and body, from the fast path and from the kernel."""
         return [self._answer(path, headers, body) for path in (f"/mcp/{toolset}", f"/kernel/{toolset}")]
 
     def _answer(self, path: str, headers: list[tuple[str, str]], body: bytes) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ class Both:
 
 @contextmanager
 def standing(toolsets: dict[str, Toolset], configured: ServerSettings | None = None) -> Iterator[Both]:
-    """Serve `toolsets` with the fast path and without."""
+    """Serve `toolsets` with and without the fast path."""
     both, ready, loop = Both(toolsets), threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
 
@@ -209,7 +209,7 @@ def standing(toolsets: dict[str, Toolset], configured: ServerSettings | None = N
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    """Every toolset there is, and one that shows each way in which a call can go."""
+    """All toolsets, and the fake one, which shows each possible course of a call."""
     home: Path = tmp_path_factory.mktemp("fast_path")
     text = home / "text.txt"
     text.write_text("Bees keep warm.\nThey cluster.\n")
@@ -230,7 +230,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         yield served
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- generated requests ---------------------------------------------------------------------------
 
 words = st.text(max_size=8)
 json_values = st.recursive(
@@ -284,7 +284,7 @@ class Sent:
 
 @st.composite
 def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
-    """A request as clients send it: nearly all of these are for the fast path."""
+    """A regular client's request, in most cases one for the fast path."""
     toolset = draw(st.sampled_from(sorted(names)))
     name = draw(st.sampled_from(names[toolset]))
     arguments = draw(
@@ -304,7 +304,7 @@ def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
 
 @st.composite
 def odd(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
-    """A request in which anything may be wrong, and a little usually is."""
+    """A request with any number of errors, usually few."""
     toolset = draw(st.sampled_from(sorted(names)))
     name = draw(st.sampled_from(names[toolset]) | st.sampled_from(["nothing", "", None, 1]) | words)
     members: dict[str, Any] = draw(
@@ -370,7 +370,7 @@ def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataO
 
 
 def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
-    """All but calls of what may ask a person, whose way back the kernel has."""
+    """All but calls of tools that may ask a person, which need the kernel."""
     wanted = both.taken
     ask = {tool.name for toolset in both.toolsets.values() for tool in toolset.tools if tool.asks}
     assert ask == {"kb_delete", "knowledge-remove", "knowledge-clear"}
@@ -413,7 +413,7 @@ def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataOb
 
 
 def test_each_tool_is_compared(both: Both) -> None:
-    """A tool that is new, or no more, is one that somebody has forgotten here."""
+    """Fails when a tool was added or removed and this table was not updated."""
     tools = {tool.name for toolset in both.toolsets.values() for tool in toolset.tools}
     assert tools == GOOD.keys() | NOT_COMPARED
 
@@ -421,7 +421,7 @@ def test_each_tool_is_compared(both: Both) -> None:
 def test_without_the_fast_path_the_kernel_answers_everything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`KB_FAST_PATH=false`: what would match is never looked for."""
+    """With `KB_FAST_PATH=false` no request is matched at all."""
     monkeypatch.setattr(FastPath, "match", lambda *_arguments: pytest.fail("it was looked for"))
     message = request("tools/call", {"name": "echo", "arguments": GOOD["echo"]})
     configured = ServerSettings.read({"KB_FAST_PATH": "false", "KB_HOME": str(tmp_path)})
@@ -455,7 +455,7 @@ class Message:
 
 @dataclass
 class Ways:
-    """The two ways to the same application; a connection of each kind for each toolset and version."""
+    """Connections over HTTP and WebSocket to one application, a socket for each toolset and version."""
 
     port: int
     http: HTTPConnection
@@ -471,7 +471,7 @@ class Ways:
         return events(text) if streamed else [json.loads(text)]
 
     def framed(self, sent: Message) -> list[Any]:
-        """The messages that come back over WebSocket, up to the answer."""
+        """Return the messages received over WebSocket, up to and including the answer."""
         wire = self._socket(sent.toolset, sent.version)
         wire.send(json.dumps(sent.message))
         told = [self._message(wire)]
@@ -498,7 +498,7 @@ class Ways:
 
 @pytest.fixture(scope="module")
 def ways(both: Both) -> Iterator[Ways]:
-    """Both ways to every toolset there is, and to one that shows each way in which a call can go."""
+    """Both transports to all toolsets and the fake one, which shows each possible course of a call."""
     made = Ways(both.port, HTTPConnection("127.0.0.1", both.port, timeout=ANSWER_SECONDS))
     yield made
     made.http.close()
@@ -506,7 +506,7 @@ def ways(both: Both) -> Iterator[Ways]:
         wire.close()
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- generated messages ---------------------------------------------------------------------------
 
 envelope_members = st.fixed_dictionaries(
     {},
@@ -519,7 +519,7 @@ envelope_members = st.fixed_dictionaries(
 
 @st.composite
 def plain_message(draw: st.DrawFn, names: dict[str, list[str]]) -> Message:
-    """A request as clients send it, and calls whose arguments may be anything."""
+    """A regular client's request, and calls with arbitrary arguments."""
     toolset = draw(st.sampled_from(sorted(names)))
     name = draw(st.sampled_from(names[toolset]))
     arguments = draw(
@@ -574,7 +574,7 @@ def odd_message(draw: st.DrawFn, names: dict[str, list[str]]) -> Message:
     return Message(toolset, version, request(method, draw(st.just(members) | st.none()), draw(ids)))
 
 
-# --- and compared -----------------------------------------------------------------------------------
+# --- comparison -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("N80")

@@ -1,4 +1,4 @@
-"""Whatever is sent, each message is answered as often as it must be, and nothing breaks."""
+"""For arbitrary input, each message gets its required number of answers, and the server keeps working."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ FUZZ = settings(max_examples=2 * settings().max_examples, suppress_health_check=
 
 
 class Server:
-    """A server on a loop of its own, asked from synchronous code: what Hypothesis drives."""
+    """A server on its own event loop, called from synchronous code, because Hypothesis is synchronous."""
 
     served: Served
     session: aiohttp.ClientSession
@@ -134,7 +134,7 @@ def server() -> Iterator[Server]:
 
 
 def check(status: int, answer: bytes) -> None:
-    """The status is not a fault of the server's, and what is answered is JSON-RPC."""
+    """Check that the status is not a server error, and that the answer is JSON-RPC."""
     assert status in (200, 202, 400, 403, 404), (status, answer)
     if status == 202:
         assert answer == b""
@@ -197,7 +197,7 @@ END = "the last one"
 
 
 async def exchange(server: Server, texts: list[str]) -> list[dict[str, Any]]:
-    """What comes back on one connection, up to the answer to a last request that waits for the others."""
+    """Return all answers on one connection; a last request makes sure that none is still missing."""
     async with server.session.ws_connect(server.served.mcp) as socket, asyncio.timeout(ANSWER_SECONDS):
         for text in texts:
             await socket.send_str(text)
@@ -215,7 +215,7 @@ async def exchange(server: Server, texts: list[str]) -> list[dict[str, Any]]:
 
 
 async def throw(server: Server, data: bytes) -> None:
-    """Send bytes after the upgrade, and read until the server has had enough or nothing more comes."""
+    """Send bytes after the upgrade, and read until the server closes the connection."""
     bare = await Bare.open(server.served)
     bare.writer.write(data + frame(8, b"\x03\xe8"))
     with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -225,7 +225,7 @@ async def throw(server: Server, data: bytes) -> None:
 
 
 def _is_answered(text: str) -> bool:
-    """Whether a message is owed an answer: a request is, and so is what is no message."""
+    """True if a message must be answered: a request, or text that is not a message."""
     try:
         message = jsonrpc.as_message(jsonrpc.parse(text.encode()))
     except (jsonrpc.ParseError, jsonrpc.InvalidRequestError):
@@ -234,7 +234,7 @@ def _is_answered(text: str) -> bool:
 
 
 def _is_plain(message: dict[str, Any]) -> bool:
-    """Whether the message gives no other up, and does not take the last one's id."""
+    """True if the message cancels no call and does not use the id of the last one."""
     return message.get("method") != "notifications/cancelled" and message.get("id") != END
 
 

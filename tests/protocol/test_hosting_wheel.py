@@ -1,4 +1,4 @@
-"""The package `mcp_aiohttp` alone: its wheel, where there is no kb, hosts the example of docs/hosting.md."""
+"""The package `mcp_aiohttp` alone: its wheel, without kb installed, hosts the example of docs/hosting.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules if name.startswith
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sources of the package and nothing else beside the licence."""
+    """The wheel, built only from the sources of the package and the licence."""
     folder = tmp_path_factory.mktemp("wheel")
     project = folder / "server" / "mcp_aiohttp"
     shutil.copytree(SOURCE, project, ignore=shutil.ignore_patterns("__pycache__"))
@@ -53,7 +53,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment: the wheel, and the libraries of this one, but not kb.
 
-    A folder that a path file adds has its own path files passed over, and kb stands here by one of these.
+    Path files (.pth) in a folder that was itself added by a path file are ignored, and kb is installed here
+    by one.
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
@@ -93,7 +94,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 def test_what_is_imported_is_declared(wheel: Path) -> None:
-    """And nothing else is: each library by the distribution that has it."""
+    """The declared requirements are exactly the imported libraries, by the names of their distributions."""
     with ZipFile(wheel) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".py")]
         [metadata] = [archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")]

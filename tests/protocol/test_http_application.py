@@ -1,4 +1,4 @@
-"""The application around the MCP endpoints: probes, metrics, routes of others, start and stop."""
+"""The application around the MCP endpoints: probes, metrics, additional routes, start and stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = "a-secret-key"
 
 
 async def test_a_path_with_nothing_says_where_mcp_is(serve: Serve) -> None:
-    """404 in JSON; there are no OAuth documents, for the key is not one's own to fetch."""
+    """404 in JSON, without OAuth documents, because keys are not issued by OAuth."""
     served = await serve(settings={"api_key": KEY})
     for path in ("/nothing", "/mcp/other", "/mcp//", "/.well-known/oauth-protected-resource"):
         response = await served.http.get(path)
@@ -48,7 +48,7 @@ async def test_a_path_with_nothing_says_where_mcp_is(serve: Serve) -> None:
 async def test_where_a_client_looks_for_oauth_it_learns_which_header_to_send(
     serve: Serve, method: str, path: str, key: str, words: str
 ) -> None:
-    """Clients print `error_description`, which is OAuth's name for a message."""
+    """The answer has `error_description`, because clients print that member."""
     served = await serve(settings={"api_key": key})
     response = await served.http.request(method, path, json={})
     assert response.status_code == 404
@@ -67,7 +67,7 @@ async def test_the_root_and_wrong_methods_are_answered_in_json(served: Served) -
 
 
 async def test_probes_tell_alive_from_ready(serve: Serve) -> None:
-    """Under any Host, as a cluster asks; not ready is 503 with the reason."""
+    """Any Host is accepted, as a cluster's probes need; 503 with the reason when not ready."""
     state = [Readiness(False, "the engine at http://engine:8000 is unreachable"), Readiness(True)]
 
     async def ready() -> Readiness:
@@ -85,7 +85,7 @@ async def test_probes_tell_alive_from_ready(serve: Serve) -> None:
 
 
 async def test_metrics_count_calls_and_want_the_key_from_elsewhere(serve: Serve) -> None:
-    """A peer on this machine needs none, unless a proxy speaks through it."""
+    """A peer on this machine needs no key, unless it is a proxy."""
     served = await serve(settings={"api_key": KEY})
     headers = {**PLAIN, "Authorization": f"Bearer {KEY}"}
     response = await served.post(call("echo", text="a"), headers)
@@ -103,7 +103,7 @@ async def test_metrics_can_be_turned_off(serve: Serve) -> None:
 
 
 async def test_routes_of_other_parts_carry_their_own_credentials(serve: Serve, fake: Fake) -> None:
-    """They are asked without the key, but never by a stranger's page; a fault in one tells no words."""
+    """They are called without the key, but never from a cross-site page; internal errors stay hidden."""
 
     async def put(request: web.Request) -> web.Response:
         if not request.can_read_body:
@@ -127,7 +127,7 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
-    caplog.set_level("WARNING", "httpx")  # the caller's own log has the whole URL
+    caplog.set_level("WARNING", "httpx")  # the client's own log contains the whole URL
     caplog.set_level("INFO")
     served = await serve(routes=[web.put("/upload/{token}", put)])
     for headers in ({}, {"Host": "evil.example"}):
@@ -181,7 +181,7 @@ async def test_a_call_that_does_not_end_is_cancelled_in_time(serve: Serve, fake:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_stops_the_server(fake: Fake, number: signal.Signals) -> None:
-    """As an orchestrator and a person at a terminal do; the handlers are gone afterwards."""
+    """SIGTERM as from an orchestrator, SIGINT as from a terminal; the handlers are removed afterwards."""
     before = signal.getsignal(number)
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app) as served:

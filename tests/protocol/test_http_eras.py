@@ -1,4 +1,4 @@
-"""Which era a request is answered in, and what each promises over HTTP."""
+"""The era in which a request is answered, and the guarantees of each era over HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Post = Callable[..., Awaitable[tuple[int, Any]]]
 
 @pytest.fixture
 def post(served: Served) -> Post:
-    """Sends a message; the status and the JSON of the answer, None for no body."""
+    """Return a function that sends a message and returns the status and the JSON body, if there is one."""
 
     async def send(message: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         response = await served.post(message, headers)
@@ -53,7 +53,7 @@ async def test_a_call_with_nothing_but_a_content_type_works(served: Served) -> N
 @pytest.mark.requirement("F26")
 @pytest.mark.parametrize("version", [*HANDSHAKES, "2024-11-05"])
 async def test_a_handshake_settles_on_the_version_offered(served: Served, version: str) -> None:
-    """Without a session id: the next request may reach another replica."""
+    """There is no session id, because the next request may reach another replica."""
     response = await served.post(initialize(version), BOTH)
     result = response.json()["result"]
     assert result["protocolVersion"] == version
@@ -63,7 +63,7 @@ async def test_a_handshake_settles_on_the_version_offered(served: Served, versio
 
 
 async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(post: Post) -> None:
-    """The client decides whether to go on."""
+    """The client then decides if it continues."""
     _, answer = await post(initialize("1999-01-01"))
     assert answer["result"]["protocolVersion"] == LATEST_HANDSHAKE
 
@@ -93,7 +93,7 @@ async def test_discovery_names_the_modern_version_and_what_the_server_can(post: 
 
 
 async def test_the_pair_that_connectors_send_is_answered_as_modern(post: Post) -> None:
-    """Header 2025-11-25 with a 2026-07-28 body; routing headers may be left out but must not disagree."""
+    """Header 2025-11-25 with a 2026-07-28 body; routing headers may be missing but must not disagree."""
     message = modern(call("echo", text="hi"))
     headers = {**BOTH, "MCP-Protocol-Version": LATEST_HANDSHAKE}
     status, answer = await post(message, headers)
@@ -118,14 +118,14 @@ async def test_any_other_disagreement_of_header_and_body_is_a_mismatch(
     [{"Mcp-Method": "tools/list"}, {"Mcp-Name": "slow"}, {"Mcp-Name": "=?base64?!!?="}],
 )
 async def test_routing_headers_must_repeat_the_body(post: Post, change: dict[str, str]) -> None:
-    """What a gateway routed by must be what the body asks for."""
+    """Otherwise a gateway could route a request by other values than the server uses."""
     message = modern(call("echo", text="hi"))
     status, answer = await post(message, modern_headers(message, **change))
     assert (status, answer["error"]["code"]) == (400, -32020)
 
 
 async def test_routing_headers_must_not_come_twice(served: Served) -> None:
-    """Two readers could pick two values."""
+    """Two readers could choose different values."""
     message = modern(call("echo", text="hi"))
     headers = [*modern_headers(message).items(), ("Mcp-Name", "echo")]
     response = await served.http.post("/mcp", json=message, headers=headers)
@@ -133,7 +133,7 @@ async def test_routing_headers_must_not_come_twice(served: Served) -> None:
 
 
 async def test_a_version_nobody_speaks_is_told_those_that_are(post: Post) -> None:
-    """400 with the list, so that a client can choose, under the request's own id."""
+    """400 with the list of versions, so that the client can choose one, under the request's id."""
     for message in (request("tools/list"), {"jsonrpc": "2.0", "method": "n"}):
         status, answer = await post(message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
         assert (status, answer["error"]["code"]) == (400, -32022)
@@ -143,7 +143,7 @@ async def test_a_version_nobody_speaks_is_told_those_that_are(post: Post) -> Non
 
 
 async def test_a_modern_caller_is_told_the_versions_that_discovery_tells(post: Post) -> None:
-    """It would retry the same message, envelope and all, and no handshake version takes that."""
+    """It would retry the same message with its envelope, which no handshake version accepts."""
     message = modern(request("tools/list"))
     status, answer = await post(message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
     assert (status, answer["error"]["code"], answer["id"]) == (400, -32022, "1")
@@ -178,7 +178,7 @@ async def test_errors_of_a_modern_request_carry_the_status_of_their_code(post: P
 
 
 async def test_errors_of_a_handshake_request_come_with_status_200(post: Post) -> None:
-    """Once it is understood, the answer is JSON-RPC's own matter."""
+    """After the request was parsed, errors are reported in JSON-RPC."""
     outcomes = {
         "nothing/here": (request("nothing/here"), -32601),
         "unknown tool": (call("nothing"), -32602),
@@ -209,7 +209,7 @@ async def test_what_is_owed_no_answer_is_accepted(post: Post, message: dict[str,
 
 
 async def test_a_batch_is_answered_in_the_one_version_that_has_them(post: Post) -> None:
-    """2025-03-26, which is also the version of a request that names none; in order, without notifications."""
+    """2025-03-26, which is also the version of a request without one; in order, without notifications."""
     batch = [
         call("echo", 1, text="a"),
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -236,7 +236,7 @@ async def test_a_batch_is_an_invalid_request_in_every_other(post: Post, version:
 
 
 async def test_capabilities_are_those_of_the_toolset(serve: Serve) -> None:
-    """`tools.listChanged` as it says; prompts only where it has an opinion, and then an empty list (N81)."""
+    """`tools.listChanged` as declared; prompts only if declared, and then with an empty list (N81)."""
     plain, knowing = Fake("plain"), Fake("knowing", tools_list_changed=True, prompts_list_changed=False)
     served = await serve(endpoints=mount([plain.toolset, knowing.toolset], ["plain"]))
     first, second = [await _handshake(served, f"/mcp/{name}") for name in ("plain", "knowing")]

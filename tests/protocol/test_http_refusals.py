@@ -1,4 +1,4 @@
-"""What gets no further than the door: keys, names, origins, methods, types and sizes."""
+"""Requests that are refused before any handler: keys, hosts, origins, methods, types and sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
 
 
 async def raw(port: int, data: bytes) -> bytes:
-    """What the server answers to `data`, sent as it is, until it closes or the answer's body is read."""
+    """Send raw `data` and return the head of the server's answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     await writer.drain()
@@ -57,7 +57,7 @@ async def test_with_the_key_calls_are_answered_and_probes_need_none(serve: Serve
 
 @pytest.mark.requirement("K10")
 async def test_the_engines_key_opens_nothing_here(serve: Serve) -> None:
-    """The two keys are independent: one set says nothing about the other."""
+    """The two keys are independent: setting one does not set the other."""
     open_ = await serve(settings={"engine_api_key": "engine-key"})
     response = await open_.post(call("echo", text="a"))
     assert response.status_code == 200
@@ -90,7 +90,7 @@ async def test_targets_of_other_hosts_and_transfer_codings_are_refused(
 
 
 async def test_a_caller_without_the_key_is_not_asked_for_its_body(serve: Serve) -> None:
-    """`Expect: 100-continue` is answered with the refusal; with the key and a right size, by going on."""
+    """`Expect: 100-continue` is answered with the refusal, or with 100 for a valid key and size."""
     served = await serve(settings={"api_key": KEY})
     head = (
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -121,7 +121,7 @@ async def test_strangers_pages_are_kept_out(served: Served, headers: dict[str, s
 
 
 async def test_an_admitted_page_may_ask_first_and_read_the_answer(serve: Serve) -> None:
-    """A browser's preflight carries no key; the call itself must."""
+    """A browser's preflight has no key; the call itself must have one."""
     settings = {"api_key": KEY, "allowed_origins": ["https://app.example"]}
     served = await serve(settings=settings)
     page = {"Origin": "https://app.example"}
@@ -243,7 +243,7 @@ async def test_what_cannot_be_read_is_told_so(served: Served, body: bytes, code:
 async def test_what_is_no_http_is_one_line_in_the_log(
     serve: Serve, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    """Not an error with a traceback for anybody who reaches the port, with or without a key."""
+    """No error with a traceback, because any peer can send this, with or without a key."""
     served = await serve(settings={"api_key": KEY})
     with caplog.at_level("INFO"):
         assert (await raw(served.port, data)).startswith(b"HTTP/1.0 400 ")

@@ -1,4 +1,4 @@
-"""When an answer streams, what keeps it alive, and what its end means for the work."""
+"""Conditions under which an answer streams, its keep-alive, and the effect of a disconnect on the work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = {"progressToken": "p1"}
 
 
 def shaped(message: dict[str, Any], era: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The message in its era, and headers that take a stream."""
+    """Return the message in the form of its era, and headers that accept a stream."""
     if era == "modern":
         message = modern(message)
         return message, modern_headers(message)
@@ -33,16 +33,16 @@ def shaped(message: dict[str, Any], era: str) -> tuple[dict[str, Any], dict[str,
 async def streamed(
     served: Served, message: dict[str, Any], headers: dict[str, str]
 ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[str]]]:
-    """A response whose body is not read yet, and the lines of that body."""
+    """Yield a response with an unread body, and the lines of that body."""
     async with served.http.stream("POST", "/mcp", json=message, headers=headers) as response:
         yield response, response.aiter_lines()
 
 
 async def left(served: Served, fake: Fake, message: dict[str, Any], headers: dict[str, str], at: str) -> None:
-    """Let the client of a call leave: `before` there is an answer, or `within` its stream."""
+    """Disconnect the client of a call: `before` the answer starts, or `within` its stream."""
     if at == "within":
         async with streamed(served, message, headers):
-            await fake.slow.started.wait()  # silence may end before the work has begun
+            await fake.slow.started.wait()  # the keep-alive may start before the work
             return
     posted = asyncio.ensure_future(served.post(message, headers))
     await fake.slow.started.wait()
@@ -82,7 +82,7 @@ async def test_progress_turns_the_answer_into_a_stream(served: Served, era: str)
 async def test_an_answer_streams_only_where_the_client_takes_a_stream(
     served: Served, accept: str | None, streams: bool
 ) -> None:
-    """JSON alone is enough for every answer; its progress is then left out."""
+    """JSON is sufficient for every answer; progress is then omitted."""
     del served.http.headers["Accept"]
     response = await served.post(call("steps", meta=TOKEN), {"Accept": accept} if accept else {})
     assert response.status_code == 200
@@ -90,7 +90,7 @@ async def test_an_answer_streams_only_where_the_client_takes_a_stream(
 
 
 async def test_a_token_that_is_none_is_not_used(served: Served) -> None:
-    """A boolean is an integer to Python, not to the protocol: the request is refused."""
+    """A boolean is an integer in Python but not in the protocol: the request is refused."""
     response = await served.post(call("steps", meta={"progressToken": []}), BOTH)
     assert response.headers["Content-Type"] == "application/json"
     assert response.json()["error"]["code"] == -32602
@@ -98,7 +98,7 @@ async def test_a_token_that_is_none_is_not_used(served: Served) -> None:
 
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_a_silent_call_is_kept_alive_with_comments(serve: Serve, fake: Fake, era: str) -> None:
-    """After a while the answer becomes a stream, so that no proxy takes it for dead."""
+    """After a while the answer becomes a stream, so that a proxy does not time out."""
     served = await serve(keep_alive=SILENCE)
     async with streamed(served, *shaped(call("slow"), era)) as (response, lines):
         assert response.headers["Content-Type"] == "text/event-stream"
@@ -111,7 +111,7 @@ async def test_a_silent_call_is_kept_alive_with_comments(serve: Serve, fake: Fak
 async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_long_it_takes(
     serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """curl sends `*/*` and cannot read events."""
+    """Example: curl sends `*/*` and cannot parse events."""
     advance = advance_loop(monkeypatch)
     served = await serve(keep_alive=1.0)
     posted = asyncio.ensure_future(served.post(call("slow"), {"Accept": "*/*"}))
@@ -123,7 +123,7 @@ async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_lon
 
 
 async def test_a_fault_after_the_stream_began_is_its_last_event(serve: Serve, fake: Fake) -> None:
-    """The status has been sent; the error has not."""
+    """The status was already sent, so the error must be in the stream."""
     served = await serve(keep_alive=SILENCE)
 
     async def broken_late(arguments: NoArguments, call: Call) -> Empty:
@@ -148,7 +148,7 @@ async def test_closing_a_modern_answer_cancels_the_work(serve: Serve, fake: Fake
 
 @pytest.mark.parametrize("at", ["before", "within"])
 async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(serve: Serve, fake: Fake, at: str) -> None:
-    """A disconnect says nothing in the handshake era: the work goes on without its client."""
+    """A disconnect does not cancel in the handshake era: the work continues without its client."""
     served = await serve(keep_alive=SILENCE if at == "within" else ANSWER_SECONDS)
     ended = asyncio.Event()
 
@@ -170,7 +170,7 @@ async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(serve: Serve, 
 async def test_a_client_that_stops_reading_holds_up_no_work(
     served: Served, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as gone after a while: a tool's reports must not wait for it for ever."""
+    """It counts as disconnected after a time-out, so that a tool's progress reports do not wait for ever."""
     monkeypatch.setattr("mcp_aiohttp.transport.endpoint.STALLED_SECONDS", 0.05)
     ended = asyncio.Event()
 
@@ -190,7 +190,7 @@ async def test_a_client_that_stops_reading_holds_up_no_work(
 
 
 async def test_calls_without_listeners_end_before_the_server_does(serve: Serve, fake: Fake) -> None:
-    """Stopping waits for them, and cancels what does not end; the lifespan is left last."""
+    """Shutdown waits for them and cancels unfinished ones; the lifespan ends last."""
     served = await serve(serve_options={"drain_seconds": 0.1})
     await left(served, fake, call("slow"), BOTH, "before")
     served.stop.set()

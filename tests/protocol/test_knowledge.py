@@ -1,4 +1,4 @@
-"""The endpoint of the toolset `knowledge`, as clients of both eras meet it and as a bare HTTP caller does."""
+"""The endpoint of the toolset `knowledge`, for clients of both eras and for plain HTTP callers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Post = Callable[..., Awaitable[dict[str, Any]]]
 
 @pytest.fixture
 async def served(serve: Serve, knowledge: Knowledge) -> Served:
-    """The toolset, chosen alone: at `/mcp` and at `/mcp/knowledge`."""
+    """The toolset alone, at `/mcp` and at `/mcp/knowledge`."""
     return await serve(knowledge.toolset)
 
 
 @pytest.fixture
 def post(served: Served) -> Post:
-    """Sends a message of the handshake era, or of 2026-07-28 where it has the envelope; the answer's JSON."""
+    """Return a function that sends a message of either era and returns the JSON answer."""
 
     async def send(message: dict[str, Any], *, status: int = 200) -> dict[str, Any]:
         response = await served.post(message)
@@ -54,13 +54,13 @@ def post(served: Served) -> Post:
 
 
 def text_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """The JSON in the one text of a result."""
+    """Return the JSON in the single text block of a result."""
     (block,) = answer["result"]["content"]
     told: dict[str, Any] = json.loads(block["text"])
     return told
 
 
-# --- who it is ------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("N2", "N66", "N76", "N81", "N82")
@@ -81,7 +81,7 @@ async def test_the_handshake_tells_name_version_and_capabilities(served: Served,
 async def test_the_official_client_adds_finds_and_removes(
     served: Served, knowledge: Knowledge, mode: Mode
 ) -> None:
-    """It holds every result against the published schema."""
+    """The client validates every result against the published schema."""
     path = knowledge.file("bees.html")
     async with Client(served.mcp, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
@@ -98,7 +98,7 @@ async def test_the_official_client_adds_finds_and_removes(
         assert (await session.call_tool("knowledge-remove", gone)).is_error is False
 
 
-# --- a bare caller --------------------------------------------------------------------------------
+# --- a plain HTTP caller --------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("N18", "N88", "N89", "N90")
@@ -181,7 +181,7 @@ async def test_a_fault_of_ours_is_an_internal_error(
 
 
 async def stuck(knowledge: Knowledge) -> str:
-    """The id of a task that would never end."""
+    """Return the id of a task that never ends by itself."""
     knowledge.engine.set_policy(Stuck())
     return str((await knowledge.ok("knowledge-add", file_path=knowledge.file("bees.html")))["task_id"])
 
@@ -205,7 +205,7 @@ async def test_a_task_is_cancelled_by_a_request(post: Post, knowledge: Knowledge
 async def test_a_task_is_cancelled_by_a_notification(
     served: Served, knowledge: Knowledge, version: str | None
 ) -> None:
-    """As the document's example has it, without an id: accepted once it is done, and not answered."""
+    """The specification's example, without an id: accepted when done, and not answered."""
     message = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": await stuck(knowledge)}}
     headers = {**PLAIN, **({"MCP-Protocol-Version": version} if version else {})}
     response = await served.post(message, headers)
@@ -246,14 +246,14 @@ async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
 async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
     served: Served, params: dict[str, Any] | None
 ) -> None:
-    """Nobody waits for an answer to it; the log tells."""
+    """There is no answer to a notification; the failure is logged."""
     message = {"jsonrpc": "2.0", "method": "tools/cancel", **({"params": params} if params else {})}
     response = await served.post(message)
     assert response.status_code == 202
 
 
 async def test_without_tasks_there_is_no_such_method(serve: Serve) -> None:
-    """A toolset declares it; of several at one endpoint, one is enough."""
+    """A toolset declares the method; one such toolset at an endpoint is sufficient."""
     plain = await serve()
     message = request("tools/cancel", {"taskId": NOBODY})
     response = await plain.post(message)

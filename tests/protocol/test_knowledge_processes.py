@@ -1,4 +1,4 @@
-"""The toolset `knowledge` as it is started: by `kb up` in front of the real engine, and by `kb stdio`."""
+"""The toolset `knowledge` as started by `kb up` in front of the real engine, and by `kb stdio`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder whose files may be added."""
+    """The folder with files that may be added."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "report.pdf").write_bytes(large_pdf(3))
     (folder / "bees.docx").write_bytes(docx_of([("Heading1", "Bees"), ("", "Bees keep warm in a cluster.")]))
@@ -43,14 +43,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FLAGS = {"two processes": (), "one process": ("--single",)}
 two_processes = pytest.mark.parametrize("stack", ["two processes"], indirect=True, scope="module")
-"""For what the engine does with a file once it has it, in whichever process."""
+"""For tests of the engine's work on a file, which is the same in both process layouts."""
 
 
 @pytest.fixture(scope="module", params=FLAGS)
 def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: Path
 ) -> Iterator[Stack]:
-    """Engine and server, the toolset chosen alone."""
+    """Engine and server with this toolset alone."""
     home = tmp_path_factory.mktemp("home")
     settings = {"KB_TOOLSETS": "knowledge", "KB_EMBEDDER": "hash", "KB_FILE_ROOTS": str(files)}
     with running_stack(home, *FLAGS[request.param], **settings) as running:
@@ -73,7 +73,7 @@ def workbook() -> bytes:
 
 
 def picture(kind: str) -> bytes:
-    """The words in black on white."""
+    """Return a picture of the words in black on white."""
     made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(made).text((20, 30), WORDS, fill="black", font=font)
@@ -103,7 +103,7 @@ def caller(stack: Stack) -> Iterator[Caller]:
 
 
 def add(caller: Caller, path: Path, **arguments: Any) -> dict[str, Any]:
-    """The document made of a file, once it is there."""
+    """Return the document made from a file, after the job has ended."""
     return caller.ok("knowledge-add", file_path=str(path), **{"async": False}, **arguments)
 
 
@@ -200,7 +200,7 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     (files / "words.pdf").write_bytes(pdf_of([[WORDS]]))
     plain, forced = add(caller, files / "words.pdf"), add(caller, files / "words.pdf", force_ocr=True)
     assert (plain["processing_method"], forced["processing_method"]) == ("text_extraction", "image_analysis")
-    assert forced["document_id"] == plain["document_id"]  # of one file there is one document
+    assert forced["document_id"] == plain["document_id"]  # both belong to the same document
     assert (plain["chunks_created"], forced["chunks_created"]) == (1, 1)
     for each in (added, forced):
         caller.ok("knowledge-remove", document_id=each["document_id"], confirm=True)
@@ -227,7 +227,7 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
 
 @pytest.fixture
 def environment(simulator: Simulator, simulated: tuple[str, ControlClient], files: Path) -> dict[str, str]:
-    """Of a server process in front of the test's engine."""
+    """The environment of a server process in front of the test's engine."""
     key, _ = simulated
     return {
         **stdio_environment(),

@@ -1,4 +1,4 @@
-"""Resources, prompts and completion of the toolset kb, on the wire of either era."""
+"""Resources, prompts and completion of the toolset kb, in both eras."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> Async
 
 
 def add_note(engine: SimulatedEngine, text: str, **fields: Any) -> int:
-    """The number of the new document."""
+    """Return the number of the new document."""
     tags = fields.pop("tags", ["collection:memory"])
     return engine.add(*tags, text=text, **fields).id
 
@@ -168,7 +168,7 @@ async def test_an_answer_that_ends_with_a_passage_names_what_follows(
 async def test_a_text_is_of_the_type_that_its_reader_gave_it(
     served: Served, engine: SimulatedEngine, doc_type: Any, mime_type: str
 ) -> None:
-    """Source code has headings and fences by then."""
+    """Source code has headings and fences after conversion."""
     document = add_note(engine, "x = 1", doc_type=doc_type)
     uri = f"kb://documents/{document}"
     (content,) = (await result(served, MODERN, "resources/read", uri=uri))["contents"]
@@ -291,7 +291,7 @@ async def test_tags_and_paths_are_completed_from_the_base(
     for prompt in ("research", "tidy_memory"):
         ref = {"type": "ref/prompt", "name": prompt}
         assert await values(ref, "tag", "") == ["colour", "feedback", "food"]
-        assert await values(ref, "tag", "co") == ["colour"]  # and no collection's own tag
+        assert await values(ref, "tag", "co") == ["colour"]  # without the tag of any collection
         assert await values(ref, "tag", "collection:") == []
         assert await values(ref, "tag", "x" * 10_000) == []
     assert await values({"type": "ref/prompt", "name": "remember"}, "tag", "") == []

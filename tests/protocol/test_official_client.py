@@ -27,7 +27,7 @@ MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
 
 @asynccontextmanager
 async def over_websocket(url: str) -> AsyncIterator[TransportStreams]:
-    """A transport of the SDK's: a message a frame."""
+    """A transport of the SDK's, with one message per frame."""
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, out = anyio.create_memory_object_stream[SessionMessage](0)
     async with aiohttp.ClientSession() as http, http.ws_connect(url, protocols=("mcp",)) as socket:
@@ -49,7 +49,7 @@ async def over_websocket(url: str) -> AsyncIterator[TransportStreams]:
 
 
 async def converse(transport: Any, mode: Mode) -> None:
-    """All that a client does, with one call given up on the way; the server goes on after each error."""
+    """Use all features of a client, and cancel one call; the server continues after each error."""
     seen: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -65,7 +65,7 @@ async def converse(transport: Any, mode: Mode) -> None:
         assert echo.input_schema["required"] == ["text"]
         assert echo.output_schema is not None
         assert "type" not in echo.output_schema["properties"]["note"]
-        # A pinned version learns with a result who the server is.
+        # A pinned version learns the server's identity with a result.
         assert session.server_info is None or session.server_info.name == "fake-server"
         if mode != "2026-07-28":
             assert session.server_info is not None
@@ -147,7 +147,7 @@ async def test_giving_up_a_modern_call_over_http_stops_it(served: Served, fake: 
 
 
 async def test_giving_up_a_handshake_call_over_http_does_not(served: Served, fake: Fake) -> None:
-    """A disconnect is no cancel in that era, and `notifications/cancelled` names a stranger's id."""
+    """A disconnect is no cancel in that era, and `notifications/cancelled` could name another client's id."""
     async with Client(served.mcp, mode="legacy") as session:
         await _give_up(session.call_tool("slow", {}), fake.slow.started)
         assert (await session.call_tool("echo", {"text": "on"})).is_error is False

@@ -1,4 +1,4 @@
-"""`kb stdio` where nothing runs: its first process starts the engine, and what ends one hurts no other."""
+"""`kb stdio` without a running engine: the first process starts it, and processes end independently."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def engines(home: Path) -> list[psutil.Process]:
 
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Path]:
-    """A data folder; no engine is left behind."""
+    """A data folder; the test fails if an engine is still running at its end."""
     yield tmp_path / "home"
     try:
         await eventually_async(lambda: not engines(tmp_path / "home"), what="the end of the engine")
@@ -76,7 +76,7 @@ async def found(client: Process, words: str) -> set[str]:
 
 
 async def an_unused_engine_has_ended(start: Start, home: Path) -> None:
-    """Return when an engine of another folder, which loses its only client now, has ended."""
+    """Wait until an engine of another folder, which loses its only client now, has ended."""
     other = home.parent / "other"
     client = await connected(start, other)
     await client.ask(call("kb_status"))

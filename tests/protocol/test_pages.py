@@ -1,4 +1,4 @@
-"""The pages for people, as a browser without a script uses them: HTTP, a cookie and forms."""
+"""The pages, as a browser without scripts uses them: HTTP, a cookie and forms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERY = ["/", "/?q=granite", "/documents", "/documents/1", "/documents/1/note", 
 
 @dataclass
 class Site:
-    """A server with its pages before a simulated engine, and a browser's cookies."""
+    """A server with its pages in front of a simulated engine, and a browser's cookies."""
 
     served: Served
     engine: SimulatedEngine
@@ -75,7 +75,7 @@ class Site:
         return await self.http.post(path, files=parts, headers=HTML)
 
     async def done(self, path: str, *files: tuple[str, bytes], **fields: str) -> str:
-        """Send a form that is accepted; where it leads."""
+        """Send a form that is accepted and return the target of its redirect."""
         response = await self.post(path, *files, **fields)
         assert response.status_code == 303, response.text
         return response.headers["Location"]
@@ -113,14 +113,14 @@ async def site(opened: Open) -> AsyncIterator[Site]:
 
 
 def input_value(html: str, name: str) -> str:
-    """What a field of a form is filled with."""
+    """Return the value of a form's field."""
     found = re.search(rf'<input [^>]*name="{name}"[^>]* value="([^"]*)"', html)
     assert found is not None
     return unescape(found[1])
 
 
 def plain(html: str) -> str:
-    """What a page says, without its elements."""
+    """Return the text of a page without its markup."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
 
 
@@ -156,7 +156,7 @@ async def test_a_file_wants_a_login_too(opened: Open) -> None:
 
 
 async def test_nothing_of_a_document_runs_in_a_page(site: Site) -> None:
-    """Title, text, tags, metadata, source and query stand there as they are, and no element comes of them."""
+    """Title, text, tags, metadata, source and query are shown literally, without creating elements."""
     site.engine.add(
         "collection:memory",
         "<b>tag",
@@ -225,7 +225,7 @@ async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
 async def test_tags_keep_what_others_changed_meanwhile(
     site: Site, form: dict[str, str], expected: list[str]
 ) -> None:
-    """They took `gone` off, put `agent` on, and moved it into `memory`."""
+    """The concurrent change removed `gone`, added `agent`, and moved the document into `memory`."""
     site.engine.add("collection:documents", "one", "gone")
     page = await site.get("/documents/1")
     names = ("collection", "collection_before", "tags", "tags_before")
@@ -284,7 +284,7 @@ async def test_a_lost_race_shows_both_texts_and_keeps_theirs(site: Site) -> None
 
 
 async def test_a_note_of_any_length_is_changed_as_it_was_sent(site: Site) -> None:
-    """Not as its chunks have it: those lack white space, and a page of them is not all."""
+    """The chunks would not suffice: they lack white space, and one page of them is incomplete."""
     text = "\n".join(f"  granite {number}\n" for number in range(20_000))
     site.engine.add("collection:memory", text=text)
     found = re.search(
@@ -346,7 +346,7 @@ async def test_a_parameter_that_does_not_fit_is_said(site: Site, path: str, word
 
 
 async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
-    """Without the token of this session, even by a page on this machine, whose cookies are the same."""
+    """A token of another session fails, even from a page on this machine, which shares the cookies."""
     async with opened() as site, opened() as other:
         site.engine.add("collection:memory", text="granite")
         before = len(site.engine.journal.changes())
@@ -365,7 +365,7 @@ async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
 
 
 async def test_no_file_of_a_stranger_is_taken(opened: Open) -> None:
-    """The token stands before the files, so that one which is too large is refused for the token."""
+    """The token precedes the files, so that a file that is too large is refused for the token."""
     async with opened(max_upload_bytes=10) as site:
         response = await site.post("/add", ("a.md", bytes(11)), token="0" * 64)
         assert response.status_code == 403
@@ -433,7 +433,7 @@ async def test_where_tokens_of_an_issuer_are_needed_nobody_has_the_pages_without
 
 
 async def test_without_a_session_no_form_is_ours(site: Site) -> None:
-    """What goes with no cookie at all is the same everywhere."""
+    """Without a cookie the token would be the same for every client."""
     assert (
         await site.post("/add", token=Sessions(KeyRing(None, {})).form_token(""), text="x")
     ).status_code == 403

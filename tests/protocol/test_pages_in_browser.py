@@ -1,6 +1,6 @@
-"""The pages in a real Chromium, before `kb up`: as a person uses them, and audited by axe-core.
+"""The pages of `kb up` in a real Chromium: typical use, and an audit with axe-core.
 
-With `KB_PICTURES` set to a folder, the pictures of the documentation are taken into it.
+With `KB_PICTURES` set to a folder, the pictures of the documentation are saved there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def engine(stack: Stack) -> AsyncIterator[HttpEngine]:
 
 
 async def follow_newest(browser: Browser) -> None:
-    """From the list of jobs to the document of the newest, once that is there."""
+    """Open the document of the newest job in the list, when it exists."""
     await browser.until("!!document.querySelector('#live tbody tr:first-child a')")
     await browser.press("#live tbody tr:first-child a")
 
@@ -81,7 +81,7 @@ async def put(browser: Browser, stack: Stack, name: str, text: str, title: str =
 
 
 def test_a_script_is_needed_by_nobody_who_searches(stack: Stack) -> None:
-    """Each page is whole before its script has run: only what follows by itself needs one."""
+    """Each page is complete without scripts, which only refresh it."""
     with httpx.Client(base_url=stack.server_url, headers={"Accept": "text/html"}) as http:
         http.post("/login", files={"key": (None, KEY)})
         for path in ("/", "/documents", "/add", "/jobs", "/state"):
@@ -164,7 +164,7 @@ async def test_two_who_edit_a_note_do_not_lose_a_word(
 async def test_axe_finds_nothing_and_no_page_is_wider_than_the_window(
     stack: Stack, browser: Browser, engine: HttpEngine
 ) -> None:
-    """Wide and light, narrow and dark; of any impact."""
+    """Wide and light, narrow and dark; violations of any impact count."""
     node.install()
     axe = (node.HERE / "node_modules/axe-core/axe.min.js").read_text("utf-8")
     numbers: dict[str, int | None] = {}

@@ -1,4 +1,4 @@
-"""nginx with the configuration that is shipped, in front of a server: what passes through it, and how."""
+"""nginx with the shipped configuration in front of a server: forwarded requests, streams and limits."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ pytestmark = [
 
 
 class Done(msgspec.Struct):
-    """What `waiting` answers."""
+    """The result of the tool `waiting`."""
 
     done: bool = True
 
 
 class WaitingTool(Tool[NoArguments, Done]):
-    """Reports progress at once, and then waits until it is let go."""
+    """Reports progress at once, and then waits until it is released."""
 
     name = "waiting"
     title = "Waiting"
@@ -73,7 +73,7 @@ class WaitingTool(Tool[NoArguments, Done]):
 
 @dataclass
 class Site:
-    """What agents reach, by HTTPS and by HTTP, and the tool that they call there."""
+    """The HTTPS and HTTP URLs of the proxy, and the tool behind it."""
 
     url: str
     plain_url: str
@@ -81,7 +81,7 @@ class Site:
     waiting: WaitingTool
 
     def client(self, address: str = "127.0.0.1", **headers: str) -> httpx.AsyncClient:
-        """A client that comes from this address of the machine."""
+        """Return a client that connects from this local address."""
         transport = httpx.AsyncHTTPTransport(verify=trusting(self.pair.certificate), local_address=address)
         authorization = {"Authorization": f"Bearer {KEY}", **headers}
         return httpx.AsyncClient(
@@ -91,7 +91,7 @@ class Site:
 
 @contextmanager
 def nginx(folder: Path, pair: Pair, upstream: int, port: int, plain_port: int) -> Iterator[None]:
-    """nginx as it is configured, but for where it listens, whom it asks, and where its files are."""
+    """Run nginx as configured, with only addresses, upstream and file paths replaced."""
     text = CONFIGURATION.read_text("utf-8")
     for shipped, here in {
         "listen 80;": f"listen 127.0.0.1:{plain_port};",
@@ -184,7 +184,7 @@ async def test_the_cookie_of_the_pages_is_for_https_alone(site: Site) -> None:
 
 
 async def test_progress_arrives_while_the_call_goes_on(site: Site) -> None:
-    """Nothing of a stream is kept back until there is more of it."""
+    """The proxy does not buffer the stream."""
     message = call("waiting", meta={"progressToken": "p"})
     async with (
         asyncio.timeout(ANSWER_SECONDS),
@@ -212,7 +212,7 @@ async def test_a_websocket_is_let_through(site: Site) -> None:
 async def test_an_upload_of_a_hundred_mebibytes_passes_and_one_beyond_is_refused(
     site: Site, tmp_path: Path
 ) -> None:
-    """It is not written to the proxy's disk on its way, nor its URL to a log."""
+    """The proxy stores no body on its disk and logs no URL."""
     size = 100 * MEBIBYTE
 
     def staged() -> int:
@@ -256,7 +256,7 @@ async def test_the_server_knows_its_client_and_not_whom_that_claims_to_be(
 
 
 def test_a_stream_may_keep_still_for_an_hour() -> None:
-    """nginx ends what is silent for a minute where nothing else is said."""
+    """nginx's default closes a connection after a minute of silence."""
     text = CONFIGURATION.read_text("utf-8")
     assert "proxy_read_timeout 1h;" in text
     assert "proxy_send_timeout 1h;" in text

@@ -1,4 +1,4 @@
-"""The tools of the toolset `ragler` in front of kb's engine and of the simulator, as clients meet them."""
+"""The tools of the toolset `ragler` in front of kb's engine and of the simulator, used by MCP clients."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ SOURCES = ("confluence", "web", "manual")
 
 @dataclass(frozen=True)
 class Base:
-    """What RAGler's operations are asked of."""
+    """An engine with RAGler's operations."""
 
     name: str
     url: str
 
     def settings(self, home: Path) -> dict[str, Any]:
-        """Of a server in front of it."""
+        """Settings of a server in front of it."""
         return {"ragler_api_url": self.url, "ragler_api_key": API_KEY, "home": home}
 
 
 def filled(name: str, url: str) -> Base:
-    """With three dozen documents: each topic from each source, in two collections; one is described."""
+    """Fill the engine with three dozen documents in two collections, one of them described."""
     with httpx.Client(
         base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
     ) as http:
@@ -122,20 +122,20 @@ async def serving(base: Base, home: Path, serve: Serve) -> AsyncIterator[Served]
 
 @pytest.fixture
 async def served(base: Base, tmp_path: Path, serve: Serve) -> AsyncIterator[Served]:
-    """The toolset, chosen alone: at `/mcp` and at `/mcp/ragler`."""
+    """The toolset alone, at `/mcp` and at `/mcp/ragler`."""
     async with serving(base, tmp_path, serve) as running:
         yield running
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The official client, which holds every result against the published schema."""
+    """The official client, which validates every result against the published schema."""
 
     url: str
     mode: Mode
 
     async def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured content of a call that must succeed, on a connection of its own."""
+        """Return the structured content of a call that must succeed, on its own connection."""
         async with Client(self.url, mode=self.mode, read_timeout_seconds=ANSWER_SECONDS) as session:
             result = await session.call_tool(tool, arguments)
         assert result.is_error is False, result
@@ -150,7 +150,7 @@ def agent(served: Served, mode: Mode) -> Agent:
 
 @pytest.mark.parametrize("mode", MODES)
 class TestIntegration:
-    """The tests that RAGler's document has of its tools."""
+    """The tests that RAGler's document requires of its tools."""
 
     @pytest.mark.requirement("R72")
     async def test_it_searches_across_all_collections(self, agent: Agent) -> None:
@@ -233,7 +233,7 @@ class TestIntegration:
         assert "target_audience" not in bare
 
 
-# --- a bare caller --------------------------------------------------------------------------------
+# --- a plain HTTP caller --------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("R31")
@@ -269,7 +269,7 @@ async def test_the_interface_stays_when_the_store_behind_it_changes(
     tmp_path: Path,
     serve: Serve,
 ) -> None:
-    """SQLite with its vectors or dictionaries in memory: the same list, and answers of the same members."""
+    """SQLite with vectors, and dictionaries in memory: equal lists, and answers with equal members."""
     listings, answers = [], []
     for base in (real, simulated_base):
         async with serving(base, tmp_path / base.name, serve) as running:
@@ -291,7 +291,7 @@ async def test_the_interface_stays_when_the_store_behind_it_changes(
 
 
 def _shape(value: Any) -> Any:
-    """The members and their kinds, of a list those of all its items."""
+    """The members and their types; for a list the distinct shapes of its items."""
     if isinstance(value, dict):
         return {name: _shape(member) for name, member in value.items()}
     if isinstance(value, list):

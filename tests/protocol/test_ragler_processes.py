@@ -1,4 +1,4 @@
-"""The toolset `ragler` as it is started: by `kb up` out of the box, and from `.mcp.json` over stdio."""
+"""The toolset `ragler` as started by `kb up` without further settings, and from `.mcp.json` over stdio."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AGENT = "claude-code/1.0"
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`kb up` with RAGler's tools, two workers, and no word of a backend or a key."""
+    """`kb up` with RAGler's tools and two workers, without settings for a backend or a key."""
     home = tmp_path_factory.mktemp("ragler")
     with running_stack(home, KB_TOOLSETS="ragler", KB_EMBEDDER="hash", KB_WORKERS="2") as running:
         kb = Caller(f"{running.server_url}/mcp/kb")
@@ -53,7 +53,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def caller(stack: Stack) -> Iterator[Caller]:
-    """An agent that says who it is."""
+    """A client with a User-Agent."""
     caller = Caller(stack.mcp_url)
     caller.http.headers["User-Agent"] = AGENT
     yield caller
@@ -62,7 +62,7 @@ def caller(stack: Stack) -> Iterator[Caller]:
 
 @pytest.fixture(scope="module")
 def collections(stack: Stack) -> dict[str, str]:
-    """The ids of the collections by their names, asked of the engine as somebody else."""
+    """The ids of the collections by their names, from the engine directly."""
     answer = httpx.get(f"{stack.engine_url}/collections").raise_for_status().json()
     return {each["name"]: each["id"] for each in answer["collections"]}
 
@@ -72,7 +72,7 @@ def collections(stack: Stack) -> dict[str, str]:
 
 @pytest.mark.requirement("R35", "R36")
 def test_kb_up_points_the_tools_at_its_own_engine(caller: Caller, collections: dict[str, str]) -> None:
-    """Which has no key, so that none need be set."""
+    """It has no key, so that none need be configured."""
     told = caller.ok("list_collections")["collections"]
     assert {each["name"]: each["id"] for each in told} == collections
     found = caller.ok("search_knowledge", query="authentication", collection_id=collections["api-docs"])
@@ -85,7 +85,7 @@ either_way = pytest.mark.parametrize("flags", [(), ("--single",)], ids=["two pro
 @pytest.mark.requirement("R36", "R41")
 @either_way
 def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """Where the engine has one; nobody repeats it as RAGLER_API_KEY."""
+    """It need not be repeated as RAGLER_API_KEY."""
     settings = {"KB_TOOLSETS": "ragler", "KB_EMBEDDER": "hash", "KB_API_KEY": "between-them"}
     with running_stack(tmp_path, *flags, LOG_LEVEL="warn", **settings) as stack:
         caller = Caller(stack.mcp_url)
@@ -108,7 +108,7 @@ def test_a_backend_that_is_named_is_not_replaced(tmp_path: Path, flags: tuple[st
 
 @pytest.mark.requirement("R36", "R39")
 def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) -> None:
-    """On the port of MCP_SERVER_PORT; the calls say it too."""
+    """On the port of MCP_SERVER_PORT; calls report it too."""
     port = free_port()
     environment = {"KB_TOOLSETS": "ragler", "MCP_SERVER_PORT": str(port), "KB_HOME": str(tmp_path)}
     process = Process.start("-m", "kb_cli.main", "serve", **environment)
@@ -139,7 +139,7 @@ def _answers(url: str) -> bool:
 
 
 def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
-    """The line that a call left at its end."""
+    """Return the log entry of a finished call."""
 
     def found() -> list[dict[str, Any]]:
         lines = [line for line in stack.process.lines if correlation_id in line and "response_time" in line]
@@ -150,7 +150,7 @@ def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
 
 
 def traced(caller: Caller, correlation_id: str, tool: str, **arguments: Any) -> None:
-    """A call under an id of the agent's."""
+    """Make a call under a correlation id of the client."""
     message = call(tool, meta={"correlation_id": correlation_id}, **arguments)
     caller.send(message).raise_for_status()
 
@@ -189,7 +189,7 @@ def test_a_failure_leaves_one_line_with_its_error(stack: Stack, caller: Caller) 
 
 @pytest.mark.requirement("R56")
 def test_the_trace_of_the_request_is_the_correlation_id(stack: Stack, caller: Caller) -> None:
-    """Where the agent sends a `traceparent` or a header of its own."""
+    """The client sends a `traceparent`, or its own header."""
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     message = call("list_collections")
     caller.send(message, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
@@ -209,7 +209,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def scraped(stack: Stack) -> Scrape:
-    """All samples, by name and labels; no two are of the same."""
+    """Return all samples by name and labels, checking that no two have the same labels."""
     found: Scrape = defaultdict(dict)
     for line in httpx.get(f"{stack.server_url}/metrics").raise_for_status().text.splitlines():
         if not line.startswith("#"):
@@ -231,7 +231,7 @@ def increase(before: Scrape, after: Scrape, name: str, **wanted: str) -> Vector:
 
 
 def divided(above: Vector, below: Vector) -> Vector:
-    """`above / below`: series with the same labels, one to one."""
+    """`above / below`: series with equal labels, one to one."""
     return {labels: value / below[labels] for labels, value in above.items() if below.get(labels)}
 
 
@@ -241,7 +241,7 @@ def of(vector: Vector, **labels: str) -> float:
 
 
 def busy(caller: Caller, collections: Mapping[str, str]) -> None:
-    """Eight searches that succeed, of sixteen results, and two that fail."""
+    """Make eight searches that succeed, with sixteen results, and two that fail."""
     for _ in range(2):
         caller.ok("search_knowledge", query="authentication")  # four documents
         for collection in collections.values():
@@ -280,10 +280,10 @@ def test_the_four_families_count_what_happened(
 def test_the_three_queries_have_what_they_ask_for(
     stack: Stack, caller: Caller, collections: dict[str, str]
 ) -> None:
-    """Their arithmetic over two scrapes, by the names and labels that they use.
+    """Computes the queries over two scrapes, with the names and labels that they use.
 
-    The second divides series of the same labels, as the document has it: what succeeded by itself. Summed
-    by tool it is the rate of success.
+    The second query divides series with equal labels, as in RAGler's document, and so gives each status by
+    itself. Summed by tool it is the success rate.
     """
     busy(caller, collections)
     before = scraped(stack)
@@ -324,7 +324,7 @@ async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
         command=server["command"], args=server["args"], env=environment, cwd=str(tmp_path)
     )
     async with Client(parameters, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
-        if session.server_info is not None:  # without a handshake nobody asks for it
+        if session.server_info is not None:  # without a handshake the client does not ask for it
             assert session.server_info.name == told["name"]
             assert session.server_info.version == told["version"]
         tools = (await session.list_tools()).tools

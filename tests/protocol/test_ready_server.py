@@ -27,7 +27,7 @@ Context = ServerRequestContext[None, Any]
 
 
 def _server() -> Server[None]:
-    """One prompt, and one tool that asks for a header."""
+    """Return a server with one prompt, and one tool that requires a header."""
 
     async def prompts(_context: Context, _params: types.PaginatedRequestParams) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=[types.Prompt(name="greet", description="Greets.")])
@@ -70,7 +70,7 @@ async def ready() -> AsyncIterator[Served]:
 
 @pytest.fixture(params=["an SDK server", "a toolset"])
 async def routed(request: pytest.FixtureRequest, ready: Served, serve: Serve) -> Served:
-    """A server whose tool `routed` asks for the header `Mcp-Param-Region`."""
+    """A server whose tool `routed` requires the header `Mcp-Param-Region`."""
     if request.param == "an SDK server":
         return ready
     toolset = Toolset("routed", "routed", "1", "Routed", "", (RoutedTool(),))
@@ -80,7 +80,7 @@ async def routed(request: pytest.FixtureRequest, ready: Served, serve: Serve) ->
 @pytest.mark.parametrize("transport", [str, over_websocket])
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_server_of_the_sdk_is_served_as_it_is(ready: Served, mode: Any, transport: Any) -> None:
-    """What a toolset cannot say, such as a prompt, reaches the client of either era."""
+    """Features beyond a toolset, such as prompts, are available to clients of both eras."""
     async with Client(transport(ready.mcp), mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]
@@ -88,7 +88,7 @@ async def test_a_server_of_the_sdk_is_served_as_it_is(ready: Served, mode: Any, 
 
 @pytest.mark.parametrize("value", ["eu", "=?base64?ZXU=?="])
 async def test_a_header_that_repeats_the_argument_is_let_pass(routed: Served, value: str) -> None:
-    """Plain, or encoded as the protocol encodes what a header cannot carry."""
+    """Plain, or in the protocol's encoding for values that a header cannot contain."""
     message = modern(call("routed", region="eu"))
     headers = modern_headers(message, **{"Mcp-Param-Region": value})
     response = await routed.post(message, headers)
@@ -100,7 +100,7 @@ async def test_a_header_that_repeats_the_argument_is_let_pass(routed: Served, va
 async def test_a_header_that_disagrees_with_the_argument_is_refused(
     routed: Served, value: str | None
 ) -> None:
-    """-32020 with HTTP status 400: a proxy must not be told another region than the tool."""
+    """-32020 with HTTP status 400: a proxy and the tool must see the same region."""
     message = modern(call("routed", region="eu"))
     headers = modern_headers(message, **({"Mcp-Param-Region": value} if value else {}))
     response = await routed.post(message, headers)
@@ -109,6 +109,6 @@ async def test_a_header_that_disagrees_with_the_argument_is_refused(
 
 
 async def test_a_call_of_the_handshake_era_needs_no_such_header(routed: Served) -> None:
-    """The headers came with 2026-07-28."""
+    """These headers were introduced with 2026-07-28."""
     response = await routed.post(call("routed", region="eu"))
     assert "result" in response.json()

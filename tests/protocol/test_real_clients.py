@@ -1,4 +1,4 @@
-"""Clients that agents are built with, as their users use them: FastMCP, pydantic-ai and openai-agents."""
+"""Real MCP clients of agent frameworks: FastMCP, pydantic-ai and openai-agents."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ NINE = (
     "kb_jobs",
 )
 TOOLS = {"kb": NINE, "knowledge": SEVEN}
-"""By toolset, all that a round calls."""
+"""The tools called in a round, by toolset."""
 
 CallTool = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Calls a tool through a client, and gives the members of its result as the client's caller has them."""
+"""Calls a tool through a client and returns the members of its result."""
 
 CONTENT = b"# Granite\n\nGranite is an igneous rock.\n"
 
 KEY = "a-key-for-agents"
 FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}
-"""Tools with an object of any members, which OpenAI's strict mode has no word for."""
+"""Tools with a free-form object, which OpenAI's strict mode does not support."""
 
 Connect = Callable[[str, str | None], AbstractAsyncContextManager[CallTool]]
 
@@ -58,7 +58,7 @@ def key(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 async def served(serve: Serve, knowledge: Knowledge, key: str | None) -> Served:
-    """The toolsets `kb`, at `/mcp`, and `knowledge` in front of a simulated engine."""
+    """The toolset `kb` at `/mcp`, and `knowledge`, in front of a simulated engine."""
     kb = build_toolset("kb", knowledge.services)
     return await serve(kb, knowledge.toolset, settings={"api_key": key or ""})
 
@@ -69,7 +69,7 @@ def headers_of(key: str | None) -> dict[str, str]:
 
 @asynccontextmanager
 async def fastmcp(url: str, key: str | None) -> AsyncIterator[CallTool]:
-    """FastMCP's client, and its `.data`: objects that it built from the output schema."""
+    """FastMCP's client, and its `.data`: objects built from the output schema."""
     async with FastMCP(url, auth=key) as client:
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ async def fastmcp(url: str, key: str | None) -> AsyncIterator[CallTool]:
 
 @asynccontextmanager
 async def pydantic_ai(url: str, key: str | None) -> AsyncIterator[CallTool]:
-    """pydantic-ai's toolset, which stands on FastMCP's client."""
+    """pydantic-ai's toolset, which uses FastMCP's client."""
     async with MCPToolset(url, headers=headers_of(key)) as toolset:
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ async def pydantic_ai(url: str, key: str | None) -> AsyncIterator[CallTool]:
 
 @asynccontextmanager
 async def openai_agents(url: str, key: str | None) -> AsyncIterator[CallTool]:
-    """The tools that an agent in strict mode has, called as its model calls them."""
+    """The tools of an agent in strict mode, called as its model calls them."""
     params: Any = {"url": url, "headers": headers_of(key)}
     async with MCPServerStreamableHttp(params, use_structured_content=True, cache_tools_list=True) as server:
         agent = Agent(name="test", mcp_servers=[server], mcp_config={"convert_schemas_to_strict": True})
@@ -143,7 +143,7 @@ async def test_a_client_goes_through_all_tools_and_has_the_data_of_each(
 async def test_openai_agents_strict_mode_takes_every_schema_without_a_free_object(
     served: Served, key: str | None, toolset: str
 ) -> None:
-    """What it cannot take it lets through unchecked."""
+    """Schemas that it cannot convert are passed on unchecked."""
     url = f"{served.mcp}/{toolset}"
     params: Any = {"url": url, "headers": headers_of(key)}
     async with MCPServerStreamableHttp(params) as server:
@@ -160,7 +160,7 @@ async def test_openai_agents_strict_mode_takes_every_schema_without_a_free_objec
 async def test_without_the_key_no_client_gets_in(
     serve: Serve, knowledge: Knowledge, connect: Connect
 ) -> None:
-    """Each gives its caller the server's own words, which say what is wrong."""
+    """Each client passes on the server's message, which explains the problem."""
     served = await serve(build_toolset("kb", knowledge.services), settings={"api_key": KEY})
     with pytest.raises(Exception) as refused:
         async with connect(served.mcp, "another key") as call:
@@ -169,7 +169,7 @@ async def test_without_the_key_no_client_gets_in(
 
 
 def messages(error: BaseException) -> Iterator[str]:
-    """What an error says, and those that it is a group of."""
+    """Yield the message of an error, and of the members of an exception group."""
     yield str(error)
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
@@ -177,7 +177,7 @@ def messages(error: BaseException) -> Iterator[str]:
 
 
 async def round_of_kb(call: CallTool) -> None:
-    """A note and a file are added, found, read, changed and followed."""
+    """Add, find, read, change and follow a note and a file."""
     added = await call("kb_addnote", {"text": "Bees keep warm by shivering", "wait_seconds": 30})
     assert (added["status"], added["error"], added["collection"]) == ("completed", None, "documents")
     note = added["document_id"]
@@ -200,7 +200,7 @@ async def round_of_kb(call: CallTool) -> None:
 
 
 async def round_of_knowledge(call: CallTool, root: Path) -> None:
-    """A file is added, found, listed and removed, and the base is cleared."""
+    """Add, find, list and remove a file, and clear the base."""
     path = root / "granite.html"
     path.write_text("<h1>Granite</h1><p>Granite is an igneous rock.</p>")
     task = (await call("knowledge-add", {"file_path": str(path)}))["task_id"]

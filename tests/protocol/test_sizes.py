@@ -1,4 +1,4 @@
-"""What every agent reads first, and what it reads often, stays small on the wire."""
+"""Frequently read answers stay small: the list of tools, and the list of jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def bytes_of(served: Served, message: dict[str, Any]) -> bytes:
 
 
 async def test_the_list_of_tools_is_under_16_kb(served: Served) -> None:
-    """In both eras; it stands in an agent's context from its first word on."""
+    """In both eras; the list is in an agent's context from the start."""
     for message in (request("tools/list"), modern(request("tools/list"))):
         body = await bytes_of(served, message)
         assert len(json.loads(body)["result"]["tools"]) == 9
@@ -49,7 +49,7 @@ async def test_the_list_of_tools_is_under_16_kb(served: Served) -> None:
 def job(
     number: int, *, title: str | None = None, tags: Sequence[str] | None = None, is_explained: bool = True
 ) -> m.Job:
-    """A job that failed, with as much to say as there can be."""
+    """A failed job with members of maximum size."""
     many = ["collection:documents", *(f"tag-{place}-{'x' * 100}" for place in range(20))]
     return job_with(
         id=str(uuid4()),
@@ -67,7 +67,7 @@ def job(
 
 
 def keep(engine: SimulatedEngine, jobs: list[m.Job]) -> None:
-    """Let an engine have these jobs, the last one first."""
+    """Give an engine these jobs, the last one first."""
     source = note("job", m.NoteRequest(text="x"))
     engine.state.jobs.update((each.id, JobRecord(each, source, AtOnce(), 0)) for each in reversed(jobs))
 

@@ -33,7 +33,7 @@ async def test_stdin_that_ends_before_it_began_ends_the_process(start: Start) ->
 
 
 async def test_requests_piped_in_are_answered_though_stdin_has_ended(start: Start) -> None:
-    """`printf ... | kb stdio` shows its answers, the last line without an end included."""
+    """`printf ... | kb stdio` shows its answers, including the answer to a last line without a line end."""
     process = await start()
     assert process.process.stdin is not None
     lines = [READY, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call("echo", 2, text="piped")]
@@ -45,7 +45,7 @@ async def test_requests_piped_in_are_answered_though_stdin_has_ended(start: Star
 
 
 async def test_a_file_can_be_stdin(start: Start, tmp_path: Any) -> None:
-    """Which cannot be waited for, only read."""
+    """The event loop cannot wait for a file, only read it."""
     path = tmp_path / "requests.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (READY, call("echo", 2, text="filed"))))
     with path.open("rb") as requests:
@@ -80,7 +80,7 @@ async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start
     transport = process.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
     transport.close()
     assert process.process.stdout is not None
-    await process.process.stdout.read()  # until it is closed: an answer before that would still be taken
+    await process.process.stdout.read()  # until it is closed: an earlier answer would still be accepted
     await process.send(request("ping", request_id=2))
     await process.told(b"closed its end")
     rest = await process.told(b"left 1")

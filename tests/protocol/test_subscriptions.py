@@ -1,4 +1,4 @@
-"""Subscriptions to documents, in the form of either era."""
+"""Subscriptions to documents, in the form of each era."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> Async
 
 
 def note(engine: SimulatedEngine, text: str = "Granite is hard.", **members: Any) -> str:
-    """The URI of a new document."""
+    """Add a document and return its URI."""
     return f"kb://documents/{engine.add('collection:memory', text=text, **members).id}"
 
 
@@ -85,7 +85,7 @@ def looks(engine: SimulatedEngine) -> int:
 
 
 async def looked(engine: SimulatedEngine, times: int = 3) -> None:
-    """Wait until the server has looked a few times more."""
+    """Wait until the server has polled a few more times."""
     before = looks(engine)
     await until(lambda: looks(engine) - before, lambda more: more >= times)
 
@@ -94,7 +94,7 @@ async def until(see: Callable[[], Any], good: Callable[[Any], bool]) -> None:
     await eventually_async(see, good, what="it")
 
 
-# --- the handshake versions, where a connection lasts ------------------------------------------------
+# --- the handshake versions, with lasting connections ------------------------------------------------
 
 
 async def greeted(connect: Connect, served: Served) -> Wire:
@@ -130,7 +130,9 @@ async def test_a_client_that_left_or_unsubscribed_hears_nothing_and_costs_nothin
     await leaving.ask(subscribe(uri))
     await staying.ask(subscribe(uri))
     await staying.ask(subscribe(uri, method="resources/unsubscribe"))
-    await staying.ask(subscribe(uri, method="resources/unsubscribe"))  # twice is once
+    await staying.ask(
+        subscribe(uri, method="resources/unsubscribe")
+    )  # unsubscribing twice has no further effect
     await looked(engine)
     await leaving.socket.close()
 
@@ -189,7 +191,7 @@ async def test_an_engine_that_fails_for_a_while_loses_no_change(
     wire = await greeted(connect, served)
     await wire.ask(subscribe(uri))
     await looked(engine)
-    engine.arm("internal_error", "getDocument", times=4)  # more than the client tries at once
+    engine.arm("internal_error", "getDocument", times=4)  # more than the number of attempts of the client
     edit(engine, uri, "Stones")
     assert (await wire.receive())["params"]["uri"] == uri
 
@@ -309,7 +311,7 @@ async def test_a_stream_runs_beside_calls_on_a_websocket(
     assert await wire.closed() == 1001
 
 
-# --- keys: what is seen later is what counts ----------------------------------------------------------
+# --- keys: checked when a change is seen --------------------------------------------------------------
 
 
 @pytest.fixture
@@ -318,7 +320,7 @@ async def keys(tmp_path: Path) -> KeyFile:
 
 
 def reader(keys: KeyFile, name: str, *collections: str) -> str:
-    """The token of a new key that reads `collections`, or everything."""
+    """Return the token of a new key that reads `collections`, or everything."""
     return keys.create(name, rights=rights_of(["read"]), collections=collections or None)[1]
 
 
@@ -326,7 +328,7 @@ def reader(keys: KeyFile, name: str, *collections: str) -> str:
 async def guarded(
     engine: SimulatedEngine, home: Path, authenticator: Authenticator | None = None
 ) -> AsyncIterator[Served]:
-    """A server whose callers `authenticator` knows; without one the file of keys."""
+    """Serve with `authenticator`, or by default with the file of keys."""
     async with Services(ServerSettings(engine_url=engine.url, home=home)) as services:
         watched = hosted(build_toolset("kb", services), subscription_limits=LIMITS)
         options = HostingOptions(authenticator=authenticator or services.callers)
@@ -407,7 +409,7 @@ async def test_a_key_that_opens_nothing_any_more_is_sent_nothing(
 
 
 class Outage:
-    """An authenticator that cannot say at times who somebody is."""
+    """An authenticator that is at times unavailable."""
 
     name = "token"
     is_needed = True

@@ -1,4 +1,4 @@
-"""Long work as tasks of the protocol, in the form of either era, over the engine's jobs."""
+"""Long work as tasks of the protocol, in the form of each era, based on the engine's jobs."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> Async
 
 
 async def asked(served: Served, message: dict[str, Any], path: str = PATH) -> dict[str, Any]:
-    """The answer to a message of 2025-11-25."""
+    """Return the answer to a message of 2025-11-25."""
     answer: dict[str, Any] = (await served.post(message, OF_2025, path)).json()
     return answer
 
 
 async def asked_now(served: Served, message: dict[str, Any], path: str = PATH) -> dict[str, Any]:
-    """The answer to a message of 2026-07-28, whose client has the extension."""
+    """Return the answer to a message of 2026-07-28 from a client with the extension."""
     answer: dict[str, Any] = (await served.post(modern(message, **WITH_TASKS), path=path)).json()
     return answer
 
@@ -120,7 +120,7 @@ async def test_a_task_that_has_ended_tells_what_the_call_would_have(
     served: Served, engine: SimulatedEngine
 ) -> None:
     task = (await asked(served, as_task(note())))["result"]["task"]
-    assert task["status"] == "working"  # as every one begins, this one too
+    assert task["status"] == "working"  # the initial status of every task
     result = (await asked(served, of("tasks/result", task["taskId"])))["result"]
     content = result["structuredContent"]
     assert json.loads(result["content"][0]["text"]) == content
@@ -266,7 +266,7 @@ async def test_a_task_that_has_ended_has_its_result_with_it(served: Served) -> N
 async def test_a_failure_of_the_work_is_a_result(
     served: Served, engine: SimulatedEngine, tmp_path: Path
 ) -> None:
-    """`failed` is for errors of the protocol alone."""
+    """`failed` is only for errors of the protocol."""
     engine.state.policy = FAILS
     (tmp_path / "bees.html").write_text("<p>Bees</p>")
     in_background: dict[str, Any] = {"async": True}

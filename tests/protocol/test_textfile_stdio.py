@@ -1,4 +1,4 @@
-"""The toolset textfile as agents meet it: a process on stdio, through the official client and by hand."""
+"""The toolset textfile in a process on stdio, with the official client and with raw messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def notes(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncIterator[Client]:
-    """The official client of a `kb stdio` that was started in `folder`."""
+    """Yield the official client of a `kb stdio` started in `folder`."""
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
@@ -50,7 +50,7 @@ async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncI
 def conversation(
     folder: Path, *messages: dict[str, Any] | str, arguments: tuple[str, ...] = (), **environment: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages on stdout and the log lines on stderr of a `kb stdio` that is sent `messages`."""
+    """Send `messages` to a `kb stdio`; return the messages on stdout and the log lines on stderr."""
     lines = [message if isinstance(message, str) else json.dumps(message) for message in messages]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
@@ -69,7 +69,7 @@ def conversation(
 
 
 def processor_seconds() -> float:
-    """What the processes that this one has started and seen end have used."""
+    """Processor time of finished child processes, in seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -91,7 +91,7 @@ async def test_the_official_client_finds_and_calls_both_tools(notes: Path, mode:
 
 @pytest.mark.requirement("F4", "F8", "F34")
 async def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
-    """Neither call is an MCP error: the status says it."""
+    """Neither call is an MCP error: the status reports the problem."""
     async with connected(tmp_path, "--file", "missing.txt") as client:
         info = await client.call_tool("get_kb_info", {})
         content = await client.call_tool("get_kb_content", {})
@@ -130,7 +130,7 @@ def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
 
 @pytest.mark.requirement("F31")
 def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
-    """At level error, so that it stays when the rest is turned off."""
+    """At level error, so that it is logged even at that level."""
     _, log = conversation(tmp_path, FIRST, arguments=("--file", "gone.txt", "--log-level", "error"))
     assert [(line["level"], line["message"]) for line in log] == [
         ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_configured_is_a_warning(tmp_path: Path) -> None:
 def test_the_level_of_the_log_is_a_setting(
     notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
 ) -> None:
-    """By variable, and by a flag that stands over it; by default the start is told."""
+    """By variable, and by a flag that overrides it; by default the start is logged."""
     _, log = conversation(notes.parent, FIRST, arguments=("--file", str(notes), *flags), **environment)
     assert any(line["level"] == "info" for line in log) is told
 
@@ -178,7 +178,7 @@ def test_the_file_is_named_by_variable_or_by_a_file_of_settings(notes: Path) -> 
 
 @pytest.mark.requirement("F18", "F24", "F33")
 def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Path) -> None:
-    """Of processor time, and so by the clock where the machine has nothing else to do."""
+    """In processor time, so that other load on the machine does not matter."""
     content = ("knowledge, line by line, until it is large\n" * 250_000)[: 10 * 1024 * 1024]
     path = tmp_path / "large.txt"
     path.write_text(content)

@@ -1,4 +1,4 @@
-"""HTTPS by settings: server, workers and engine, with certificates that are replaced while they are used."""
+"""HTTPS by settings: server, workers and engine, with certificates that are replaced during use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def engine_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pair: Pair, engine_pair: Pair
 ) -> Iterator[Stack]:
-    """Server and engine speak HTTPS; each has a certificate of its own, that nobody else vouches for."""
+    """Server and engine with HTTPS, each with its own self-signed certificate."""
     flags = [flag for flag in request.param if flag.startswith("--")]
     settings = {
         **settings_of(pair),
@@ -110,7 +110,7 @@ def test_nothing_is_spoken_without_and_cookies_are_bound_to_it(
 
 
 def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Stack, pair: Pair) -> None:
-    """By every worker; one whose key has not come yet is not."""
+    """Every worker does so; a certificate without its matching key is not loaded yet."""
     first = trusting(pair.certificate)
     limits = httpx.Limits(max_connections=1, keepalive_expiry=60.0)
     headers = {**BOTH, "Authorization": f"Bearer {KEY}"}
@@ -120,7 +120,7 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
         return client.post(stack.mcp_url, json=call("kb_status")).status_code == 200
 
     def taken(tls: ssl.SSLContext) -> list[bool]:
-        """Of four new connections, whether each takes the certificate."""
+        """For each of four new connections, True if it accepts the certificate."""
         answers = []
         for _ in range(4):
             with suppress(httpx.ConnectError):
@@ -159,7 +159,7 @@ def test_a_pair_that_does_not_fit_is_refused_at_the_start(
     environment["KB_WORKERS"] = "2" if "workers" in command else "1"
     mixed = settings_of(Pair(pair.certificate, engine_pair.key))
     refused = ended(*(part for part in command if part != "workers"), **environment, **mixed)
-    said = refused.stderr + capfd.readouterr().err  # the server of `kb up` is a process of its own
+    said = refused.stderr + capfd.readouterr().err  # the server of `kb up` is a separate process
     assert refused.returncode == Exit.FAILED
     assert "KB_TLS_CERT, KB_TLS_KEY: " in said
     assert "is not the key of the certificate" in said

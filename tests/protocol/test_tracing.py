@@ -1,4 +1,4 @@
-"""Spans of a real server in a process of its own, at a collector that speaks OTLP over HTTP."""
+"""Spans of a real server process, at a collector that speaks OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def collector() -> Iterator[Collector]:
 
 @dataclass
 class Asked:
-    """An engine, and the headers of what it was asked."""
+    """An engine, and the headers of its requests."""
 
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
@@ -59,7 +59,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[Asked]:
-    """An engine that notes what it is asked."""
+    """An engine that records its requests."""
     noting = Asked()
     with engine(tmp_path, middlewares=[noting.note]) as url:
         noting.url = url
@@ -68,7 +68,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 
 @contextmanager
 def served(asked: Asked, **environment: str) -> Iterator[tuple[Caller, Process]]:
-    """A caller of `kb serve` before the engine, and its process, which must end in order."""
+    """Yield a caller of `kb serve` in front of the engine, and its process, which must exit cleanly."""
     port = free_port()
     settings = {
         "KB_ENGINE_URL": asked.url,
@@ -89,7 +89,7 @@ def served(asked: Asked, **environment: str) -> Iterator[tuple[Caller, Process]]
 
 
 def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
-    """The spans of a tool, once there are so many."""
+    """Return the spans of a tool when there are at least `count`."""
     return eventually(lambda: collector.named(tool), lambda seen: len(seen) >= count, what="a span")
 
 
@@ -120,7 +120,7 @@ def test_a_call_is_a_span_that_goes_on_in_the_engine(
 
 
 def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, collector: Collector) -> None:
-    """A broken one is none, and a caller without any begins a trace; what is not to be sampled is not."""
+    """A malformed one is ignored, a missing one starts a trace, and an unsampled one is not exported."""
     sent: list[tuple[Any, dict[str, str]]] = [
         (TRACEPARENT, {"traceparent": OTHER}),
         (None, {"traceparent": OTHER, "tracestate": "vendor=1"}),
@@ -160,7 +160,7 @@ def test_no_text_and_no_key_is_in_what_is_sent(asked: Asked, collector: Collecto
 def test_a_collector_that_fails_slows_and_fails_no_call(
     asked: Asked, collector: Collector, state: str
 ) -> None:
-    """One that waited for its span would take as long as the export may, and the caller gives up before."""
+    """A call that waited for its span would take longer than its caller waits."""
     collector.hangs = True
     url = collector.url if state == "hangs" else f"http://127.0.0.1:{free_port()}"
     with served(
@@ -228,7 +228,7 @@ def test_a_wrong_variable_keeps_nobody_from_serving(asked: Asked) -> None:
 
 
 def test_stdio_makes_spans_too(asked: Asked, collector: Collector) -> None:
-    """The trace comes in `_meta`, for there are no headers."""
+    """The trace is in `_meta`, because there are no headers."""
     messages = [
         initialize("2025-11-25"),
         {"jsonrpc": "2.0", "method": "notifications/initialized"},

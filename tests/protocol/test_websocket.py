@@ -1,4 +1,4 @@
-"""The same messages over WebSocket: eras, calls side by side, progress, cancels, and what is seen of it."""
+"""The same messages over WebSocket: eras, concurrent calls, progress, cancellation, logs and metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.patience import ANSWER_SECONDS
 KEY = "a-secret-key"
 
 
-# --- what it carries -------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("N75", "N80")
@@ -58,7 +58,7 @@ async def test_messages_of_2026_07_28_need_no_handshake(served: Served, connect:
 
 @pytest.mark.requirement("N80")
 async def test_a_bare_call_is_answered_without_a_handshake(served: Served, connect: Connect) -> None:
-    """As over HTTP; the handshake may come later, and an envelope belongs to a connection of its own."""
+    """HTTP behaves the same; a handshake may follow, but this connection accepts no envelope."""
     wire = await connect(served)
     answer = await wire.ask(call("echo", "1", text="bare"))
     assert (answer["id"], answer["result"]["structuredContent"]["said"]) == ("1", "bare")
@@ -75,7 +75,7 @@ async def test_the_subprotocol_is_agreed_where_it_is_offered(
     assert (await wire.ask(request("ping")))["id"] == "1"
 
 
-# --- side by side ----------------------------------------------------------------------------------
+# --- concurrent calls ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -118,7 +118,7 @@ async def test_a_cancel_ends_the_call_that_it_names(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_given_up_before_it_began_is_not_answered(served: Served, fake: Fake, era: str) -> None:
-    """Both messages come in one piece; an id is told by its words, a string or a number."""
+    """Both messages arrive in one piece; the string "7" and the number 7 are the same id to a cancel."""
     bare = await Bare.open(served)
     shape = modern if era == "modern" else dict
     bare.writer.write(text_frame(shape(request("tools/list", request_id=0))))
@@ -136,7 +136,7 @@ async def test_a_call_given_up_before_it_began_is_not_answered(served: Served, f
 async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
     served: Served, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not before: what is sent together with the handshake waits for its version."""
+    """Not earlier: a message sent together with the handshake waits for its version."""
     taken: list[Any] = []
     answer = FastPath.answer
 
@@ -159,7 +159,7 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
 
 
 async def test_a_second_handshake_settles_the_version_anew(served: Served, connect: Connect) -> None:
-    """Whatever came before it; one that fails leaves the connection as it was."""
+    """A failed handshake leaves the version unchanged."""
     wire = await connect(served)
     for version in ("2025-11-25", "2024-11-05", "2025-06-18"):
         assert (await wire.greet(version))["protocolVersion"] == version
@@ -187,7 +187,7 @@ async def test_a_cancel_of_nothing_is_passed_over(served: Served, fake: Fake, co
     assert (await busy.receive())["id"] == 1
 
 
-# --- what is seen of it ----------------------------------------------------------------------------
+# --- logs and metrics ------------------------------------------------------------------------------
 
 
 async def test_a_call_is_logged_and_counted_as_any(

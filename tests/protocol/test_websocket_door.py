@@ -1,4 +1,4 @@
-"""Who opens a WebSocket and who does not, and how one ends."""
+"""WebSocket upgrades that are accepted or refused, limits on their number, and their end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = "a-secret-key"
 
 @pytest.fixture
 def frozen() -> Iterator[None]:
-    """What is there already is no concern of the collector: other tests leave much, some of it for good."""
+    """Exclude existing objects from collection, because other tests leave many, some for good."""
     gc.collect()
     gc.freeze()
     yield
@@ -39,7 +39,7 @@ def frozen() -> Iterator[None]:
 
 
 def _count(kind: type) -> int:
-    """How many objects of a kind there are, garbage and what is frozen aside."""
+    """Number of objects of a type, without garbage and frozen objects."""
     gc.collect()
     return sum(isinstance(each, kind) for each in gc.get_objects())
 
@@ -48,7 +48,7 @@ async def _until_none_is_left(kind: type) -> None:
     await eventually_async(lambda: _count(kind), lambda left: left == 0, what="it")
 
 
-# --- how many --------------------------------------------------------------------------------------
+# --- limits ----------------------------------------------------------------------------------------
 
 
 async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Serve, connect: Connect) -> None:
@@ -66,7 +66,7 @@ async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Ser
 
 
 async def test_websockets_take_at_most_half_of_the_connections(serve: Serve, connect: Connect) -> None:
-    """They stay in use for as long as they are open: requests need the rest."""
+    """They stay in use while open, and requests need the other connections."""
     served = await serve(settings={"max_connections": 4})
     for _ in range(2):
         await connect(served)
@@ -99,7 +99,7 @@ async def test_a_websocket_that_is_dropped_leaves_nothing(served: Served, greete
     await _until_none_is_left(web.WebSocketResponse)
 
 
-# --- the door --------------------------------------------------------------------------------------
+# --- the upgrade -----------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("K9", "K11")
@@ -134,7 +134,7 @@ async def test_without_the_key_no_websocket_is_opened(
 async def test_a_page_of_a_stranger_opens_no_websocket(
     served: Served, connect: Connect, headers: dict[str, str], status: int
 ) -> None:
-    """Browsers ask nobody before they connect across sites: the Origin decides."""
+    """Browsers send no preflight before they connect across sites: the Origin decides."""
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await connect(served, headers=headers)
     assert caught.value.status == status
@@ -171,7 +171,7 @@ async def test_what_is_no_handshake_is_refused(
 
 @pytest.mark.parametrize(("path", "status"), [("/mcp", b"401"), ("/elsewhere", b"404")])
 async def test_a_refused_upgrade_ends_its_connection(serve: Serve, path: str, status: bytes) -> None:
-    """What comes after it would be taken for HTTP by one side, and for frames by the other."""
+    """Later bytes would be HTTP for one side and frames for the other."""
     served = await serve(settings={"api_key": KEY})
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade(path))
@@ -196,7 +196,7 @@ async def test_an_upgrade_that_breaks_ends_its_connection(
     writer.close()
 
 
-# --- its end ---------------------------------------------------------------------------------------
+# --- the end ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
@@ -205,7 +205,7 @@ async def test_an_upgrade_that_breaks_ends_its_connection(
 async def test_the_end_of_the_connection_cancels_its_calls(
     served: Served, fake: Fake, connect: Connect, end: str, way: str, era: str
 ) -> None:
-    """The work, not only the waiting; other connections go on."""
+    """The work itself is cancelled, not only the wait; other connections continue."""
     wire, other = await connect(served), await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
@@ -224,7 +224,7 @@ async def test_the_end_of_the_connection_cancels_its_calls(
 async def test_what_a_lost_call_began_ends_with_it(
     serve: Serve, knowledge: Knowledge, connect: Connect
 ) -> None:
-    """A task that nobody could ask about any more."""
+    """The caller of the task can no longer ask for it."""
     wire = await connect(await serve(knowledge.toolset))
     knowledge.engine.set_policy(Stuck())
     arguments = {"file_path": knowledge.file("bees.html"), "async": False}

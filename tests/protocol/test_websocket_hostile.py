@@ -1,4 +1,4 @@
-"""What no proper client does over WebSocket: garbage, broken frames, giants, floods, and not to read."""
+"""Invalid use of WebSocket: garbage, broken frames, oversized messages, floods, and stalled clients."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ FRAMES: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("name", FRAMES)
 async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fake: Fake, name: str) -> None:
-    """With the code that says why, after what came before it was begun; its calls are cancelled."""
+    """With the code of the reason, after earlier messages were started; its calls are cancelled."""
     sent, code = FRAMES[name]
     bare = await Bare.open(served)
     bare.writer.write(frame(TEXT, json.dumps(call("slow", 1)).encode()))
     await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     bare.writer.write(sent)
     kind, payload = await bare.receive()
-    if kind == TEXT:  # the call that was cancelled, where frames can still be told apart
+    if kind == TEXT:  # the answer of the cancelled call, if the server can still parse frames
         assert json.loads(payload)["error"]["code"] == -32000
         kind, payload = await bare.receive()
     assert (kind, int.from_bytes(payload[:2])) == (CLOSE, code)
@@ -135,7 +135,7 @@ async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fak
 
 
 async def test_a_peer_that_is_told_why_and_stays_is_hung_up_on(served: Served) -> None:
-    """Not before it had time to read it: what it still sends is dropped meanwhile."""
+    """Not before it had time to read the reason; data that it still sends are dropped."""
     bare = await Bare.open(served)
     bare.writer.write(HUGE + bytes(1 << 20))
     assert await bare.closed() == 1009
@@ -145,7 +145,7 @@ async def test_a_peer_that_is_told_why_and_stays_is_hung_up_on(served: Served) -
 
 
 async def test_compression_is_not_agreed_to(served: Served, connect: Connect) -> None:
-    """So a small frame cannot become a large message."""
+    """Otherwise a small frame could become a large message."""
     wire = await connect(served, compress=15)
     assert wire.socket.compress == 0
     assert (await wire.ask(request("ping")))["id"] == "1"
@@ -153,7 +153,7 @@ async def test_compression_is_not_agreed_to(served: Served, connect: Connect) ->
 
 @pytest.mark.parametrize("pieces", [1, 7])
 async def test_a_message_at_the_limit_is_read_and_a_longer_one_refused(serve: Serve, pieces: int) -> None:
-    """Whole or in pieces; the limit is that of a body over HTTP."""
+    """In one or more frames; the limit is the same as for a body over HTTP."""
     served = await serve(body=BodyLimits(max_bytes=2000))
     bare = await Bare.open(served)
     for size, code in ((2000, None), (2001, 1009)):
@@ -206,7 +206,7 @@ async def test_a_client_that_closes_is_answered_in_kind(served: Served, code: in
     bare.writer.close()
 
 
-# --- too much, and not read -------------------------------------------------------------------------
+# --- floods, and clients that do not read -----------------------------------------------------------
 
 
 async def test_calls_past_the_bound_are_refused_and_none_is_lost(
@@ -245,7 +245,7 @@ async def test_messages_past_the_bound_of_bytes_are_refused(
 
 
 async def test_notifications_past_the_bound_do_no_work(serve: Serve, fake: Fake, connect: Connect) -> None:
-    """Those that cancel a task ask the engine: any number of them would run at once."""
+    """Cancelling a task makes a request to the engine, so that an unlimited number would run at once."""
     running, most, release = 0, 0, asyncio.Event()
 
     async def cancel(_task_id: str, _call: Call) -> None:
@@ -269,7 +269,7 @@ async def test_notifications_past_the_bound_do_no_work(serve: Serve, fake: Fake,
 
 
 class Counting:
-    """An `echo` that counts, and answers at length."""
+    """An `echo` that counts its calls and returns long answers."""
 
     def __init__(self, fake: Fake, answer: str = "x" * 100_000) -> None:
         self.begun = 0
@@ -282,9 +282,9 @@ class Counting:
 
 
 def _hold_back_little(port: int) -> None:
-    """Have the kernel keep less of what is sent to the clients of this port; by itself it keeps megabytes."""
+    """Reduce the kernel's send buffer for the clients of this port, which by default holds megabytes."""
     for number in [int(each.name) for each in Path("/dev/fd").iterdir()]:
-        with suppress(OSError):  # that of the listing is closed
+        with suppress(OSError):  # the descriptor of the directory listing is closed
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as one:
                     listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -294,7 +294,7 @@ def _hold_back_little(port: int) -> None:
 
 @asynccontextmanager
 async def _unread(served: Served) -> AsyncIterator[socket.socket]:
-    """A connection, upgraded, that nobody reads."""
+    """Yield an upgraded connection from which the test does not read."""
     _hold_back_little(served.port)
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
@@ -307,13 +307,13 @@ async def _unread(served: Served) -> AsyncIterator[socket.socket]:
 
 
 async def _flooded(connection: socket.socket, message: Any) -> None:
-    """Send `message` again and again, under new ids, until the server takes no more."""
+    """Send `message` repeatedly, with new ids, until the server stops reading."""
     loop = asyncio.get_running_loop()
     for number in range(1_000_000):
         data = frame(TEXT, json.dumps({**message, "id": number}).encode())
         sent = asyncio.ensure_future(loop.sock_sendall(connection, data))
         await asyncio.wait({sent}, timeout=SILENCE)
-        await turns()  # the server is in this loop: it has had these to read in
+        await turns()  # the server is in this loop: it had these turns to read
         if not sent.done():
             sent.cancel()
             return
@@ -336,9 +336,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
     async with _unread(served) as connection:
         await _flooded(connection, call("echo", text="x" * 400))
         assert (await other.ask(request("ping")))["id"] == "1"
-        assert (
-            8 <= counting.begun < 1000
-        )  # those whose answers the buffers of the two sockets hold, and eight
+        assert 8 <= counting.begun < 1000  # the answers in the buffers of the two sockets, and eight more
 
 
 @pytest.mark.parametrize("sent", [b"garbage", b""], ids=["garbage", "pings"])
@@ -348,7 +346,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
+    """Refusals and pongs share the send queue; after a time-out the connection ends without an error log."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.5)
     caplog.set_level("INFO")
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
@@ -384,7 +382,7 @@ async def test_a_client_that_stops_reading_is_given_up(
     async with _unread(served) as connection:
         await loop.sock_sendall(connection, frame(TEXT, asked))
         await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
-        with suppress(ConnectionError):  # after the end, what was sent before it may be lost
+        with suppress(ConnectionError):  # data sent before the end may be lost after it
             async with asyncio.timeout(ANSWER_SECONDS):
                 while await loop.sock_recv(connection, 1 << 16):
                     pass
@@ -393,17 +391,17 @@ async def test_a_client_that_stops_reading_is_given_up(
 async def test_a_slow_reader_gets_every_answer(
     served: Served, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it reads at all: a wait that is too long for one is none while something leaves."""
+    """The stall time-out restarts whenever data leave the buffer."""
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
     Counting(fake, answer="x" * (12 << 20))
     loop, advance = asyncio.get_running_loop(), advance_loop(monkeypatch)
     async with _unread(served) as connection, asyncio.timeout(ANSWER_SECONDS):
-        for number in range(2):  # the second answer waits for the first to leave
+        for number in range(2):  # the second answer waits until the first has left
             await loop.sock_sendall(
                 connection, frame(TEXT, json.dumps(call("echo", number, text="x")).encode())
             )
         for _ in range(5):
-            left = 8 << 20  # more than the buffers of the two sockets hold, so that something has left
+            left = 8 << 20  # more than the buffers of the two sockets hold, so that some data have left
             while left:
                 got = await loop.sock_recv(connection, left)
                 assert got, "it was given up"

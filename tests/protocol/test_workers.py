@@ -38,7 +38,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def two(stack: Stack) -> Iterator[list[httpx.Client]]:
-    """Two clients with a connection each; one after the other they are handed to different workers."""
+    """Two clients with a connection each; consecutive connections go to different workers."""
     limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=60.0)
     clients = [
         httpx.Client(base_url=stack.server_url, limits=limits, timeout=ANSWER_SECONDS) for _ in range(2)
@@ -70,7 +70,7 @@ def connections(process: psutil.Process, port: int) -> int:
 
 
 def ask(client: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool; its structured content."""
+    """Call a tool and return its structured content."""
     answer = client.post("/mcp", json=call(tool, **arguments), headers=BOTH).json()
     result: dict[str, Any] = answer["result"]
     assert not result["isError"], result
@@ -79,7 +79,7 @@ def ask(client: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 def counted(client: httpx.Client, tool: str) -> float:
-    """How many calls of the tool `/metrics` tells of."""
+    """Number of calls of the tool according to `/metrics`."""
     found = re.search(
         rf'mcp_requests_total\{{tool="{tool}",status="success"\}} (\S+)', client.get("/metrics").text
     )
@@ -121,7 +121,7 @@ def test_metrics_are_summed_over_the_workers(two: list[httpx.Client]) -> None:
 
 
 def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
-    """The other answers meanwhile, and what was counted and staged is not lost."""
+    """The other worker answers in the meantime, and counts and staged files are kept."""
     with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         started = ask(client, "kb_upload_start", filename="a.txt", total_size=3)
         count = counted(client, "kb_upload_start")

@@ -1,4 +1,4 @@
-"""Wheel and source distribution, as `make dist` builds them: each in an environment without a checkout."""
+"""Wheel and source distribution, as built by `make dist`: each in an environment without a checkout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGED = [
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the build makes of the files that Git has, and of nothing else that lies in the checkout."""
+    """The distributions, built only from the files in Git, without other files of the checkout."""
     folder = tmp_path_factory.mktemp("dist")
     source = tmp_path_factory.mktemp("source")
     listed = subprocess.run(
@@ -47,9 +47,10 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["*.whl", "*.tar.gz"], ids=["wheel", "sdist"])
 def kb(request: pytest.FixtureRequest, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command `kb` of a new environment: the distribution, and the libraries of this one, but not its kb.
+    """The command `kb` in a new environment: the distribution, and the libraries of this one, but not its kb.
 
-    A folder that a path file adds has its own path files passed over, and kb stands here by one of these.
+    Path files (.pth) in a folder that was itself added by a path file are ignored, and kb is installed here
+    by one.
     """
     [built] = dist.glob(request.param)
     environment = tmp_path_factory.mktemp("environment")

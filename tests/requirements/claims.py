@@ -1,8 +1,8 @@
-"""The list of requirements held against the tests, both ways.
+"""The list of requirements compared with the tests, in both directions.
 
-`kb_verify/requirements.toml` says what is promised, `@pytest.mark.requirement("K22")` on a test says what it
-proves. The marks are read from the source, not collected by pytest, so that a test that is skipped on
-this machine still counts and the check takes a fraction of a second.
+`kb_verify/requirements.toml` lists the requirements, `@pytest.mark.requirement("K22")` on a test names the
+ones that it proves. The marks are read from the source instead of pytest's collection, so that a test that is
+skipped on this machine still counts, and the check takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import kb_verify
 from kb_verify.requirements import Manifest, RequirementsError
 
 MAX_CLAIMS = 5
-"""How many requirements one test may claim; a test with more proves none of them well."""
+"""Maximum number of requirements that one test may claim; a test with more proves none of them well."""
 
 SUITE = Path(kb_verify.__file__).with_name("suite")
 """The tests of the engine API that are installed with kb."""
@@ -35,13 +35,13 @@ class Claim:
 
 
 def collect_claims(*roots: Path) -> list[Claim]:
-    """What the tests under `roots` claim, one `Claim` a test function that claims anything.
+    """Return the claims of the tests under `roots`, one for each test function with a mark.
 
     A function inherits the marks of its class and of its module's `pytestmark`. A mark inside
-    `pytest.param(...)` counts for its function. Installed packages of other projects are passed over.
+    `pytest.param(...)` counts for its function. Installed packages of other projects are skipped.
 
     Raises:
-        RequirementsError: a file is not Python, or a mark has something else than literal strings.
+        RequirementsError: a file is not Python, or a mark has arguments other than literal strings.
     """
     claims: list[Claim] = []
     for root in roots:
@@ -85,7 +85,7 @@ def _marks(expressions: Iterable[ast.expr], path: Path) -> Iterator[str]:
 
 
 def check(manifest: Manifest, claims: Sequence[Claim]) -> Iterator[str]:
-    """Every disagreement between `manifest` and `claims`, one sentence each; none when they agree."""
+    """Yield every disagreement between `manifest` and `claims` as a sentence."""
     claimed = {id_ for claim in claims for id_ in claim.ids}
     for id_, count in Counter(entry.id for entry in manifest.requirements).items():
         if count > 1:

@@ -1,4 +1,4 @@
-"""The requirements and the tests of this project agree, both ways; each complaint of the check can happen."""
+"""The requirements and the tests of this project agree in both directions; each complaint is tested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_requirement_has_a_test_and_every_test_a_known_requirement() -> No
 
 @pytest.mark.requirement("E36")
 def test_the_capabilities_of_this_version_are_named_and_proven() -> None:
-    """Each capability is documented with the requirements that make it up; `check` holds them to tests."""
+    """Each capability is documented with its requirements, for which `check` demands tests."""
     named = {capability.name: capability for capability in load().capabilities}
     assert named.keys() == {"mcp-server", "note-mutation", "agent-search-patterns", "engine-api", "client"}
     assert all(capability.text and capability.requirements for capability in named.values())
@@ -120,7 +120,7 @@ def test_a_test_without_marks_claims_nothing(tmp_path: Path) -> None:
     "source", ["import pytest\n@pytest.mark.requirement(IDS)\ndef test_a(): ...", "def test_a(:"]
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path, source: str) -> None:
-    """A mark that is computed, or a file that is not Python, never passes in silence."""
+    """A computed mark, or a file that is not Python, is never ignored."""
     with pytest.raises(RequirementsError, match=r"test_sample\.py"):
         claims_in(tmp_path, source)
 
@@ -143,7 +143,6 @@ def test_a_manifest_that_does_not_fit_is_an_error_that_names_it(tmp_path: Path, 
 
 
 def test_the_manifest_numbers_each_group_without_gaps() -> None:
-    """K1 to K60, E1 to E36, F1 to F50, N1 to N90 and R1 to R86, each one line of text."""
     entries = load().requirements
     counts = {"K": 60, "E": 36, "F": 50, "N": 90, "R": 86}
     assert [entry.id for entry in entries] == [

@@ -39,14 +39,14 @@ class Records:
         self._folder = folder
 
     def passed_at(self, tier: Tier) -> str | None:
-        """The commit at which the tier passed with the files of today, or None if it has to run."""
+        """Return the commit at which the tier passed with the present files, or None if it has to run."""
         path = self._path(tier)
         if path is None or not path.exists():
             return None
         return str(json.loads(path.read_text(encoding="utf-8"))["commit"])
 
     def add(self, tier: Tier) -> bool:
-        """Record that the tier has just passed, run whole; False if this run cannot vouch for that."""
+        """Record that the tier has just passed completely; False if this run does not qualify."""
         path = self._path(tier)
         if path is None or any(os.environ.get(name) for name in NARROWING):
             return False

@@ -1,12 +1,12 @@
 """Run the tiers that a change can have broken, as `.ci/run` does.
 
-    python -m tests.tiers.run                  tiers whose files differ from those with which they last passed
+    python -m tests.tiers.run                  tiers whose files have changed since they last passed
     python -m tests.tiers.run --all            every tier, and the rows that only a whole run has
-    python -m tests.tiers.run --list           what would run, and why
+    python -m tests.tiers.run --list           tiers that would run, and why
     python -m tests.tiers.run engine faults    these tiers
     python -m tests.tiers.run --commit-costs   write the processor time of each tier into costs.json
 
-A tier that failed does not stop the next, and none is tried a second time. Exit status 1 if one failed or
+A failed tier does not stop the next, and is not repeated. Exit status 1 if one failed or
 grew beyond its budget.
 """
 
@@ -105,10 +105,10 @@ class Preparations:
         }
 
     def finish(self, tier: Tier) -> None:
-        """Wait for what a tier needs.
+        """Wait for the preparations of a tier.
 
         Raises:
-            Exception: as the preparation ended.
+            Exception: as raised by a preparation.
         """
         for need in tier.needs:
             self._running[need].result()
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str]) -> int:
         print("".join(f"{tier.name:24} {reason or 'not run'}\n" for tier, reason in table), end="")
         return 0
     os.environ |= {"CI": "true", "KB_REQUIRE_DOCKER": "1"} | ({ALL_VARIABLE: "1"} if options.all else {})
-    # Hundreds of processes are started: without bytecode each would compile all that it imports.
+    # Hundreds of processes are started: without bytecode each would compile all its imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with folders_in_memory() as folder:
         os.environ["TMPDIR"] = str(folder)

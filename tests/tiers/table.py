@@ -1,4 +1,4 @@
-"""The tiers of `.ci/run`: their commands, their tests, and the sources whose change makes them run."""
+"""The tiers of `.ci/run`: their commands, their tests, and the sources on which they depend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tier:
     """A command that fails if something is broken.
 
     A tier with `always` runs each time. Any other runs if a file of `tests`, of `sources` or of `EVERYWHERE`
-    differs from those with which the tier last passed.
+    has changed since the tier last passed.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Tier:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths that decide whether the tier runs."""
+        """All paths on which the decision to run the tier depends."""
         return tuple(sorted({*self.tests, *self.sources, *EVERYWHERE}))
 
 

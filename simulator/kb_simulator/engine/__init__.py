@@ -1,5 +1,5 @@
-"""The fake engine itself: documents, search and jobs in memory, without I/O, time or chance of its own.
+"""The fake engine: documents, search and jobs in memory, without its own I/O, clock or random numbers.
 
-It knows nothing of the harness: the clock and the seed are handed in, and what a request may touch beside its
-own parameters comes in a `Call`.
+It is independent of the harness: the clock and the seed are passed in, and a `Call` holds the objects that a
+handler needs in addition to its parameters.
 """

@@ -1,4 +1,4 @@
-"""Documents put in as they were: versions that are restored."""
+"""Restoring versions of documents."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def restore(
     now: int,
     reach: Reach | None = None,
 ) -> Stored:
-    """Give a document the content of a version, or bring back a removed one with it.
+    """Give a document the content of a version, or bring back a removed document with it.
 
-    Raises EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
+    Raises:
+        EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
     """
     document_id = documents.number(key, now)
     past = documents.history.find(document_id, version, now).stored
@@ -53,7 +54,7 @@ def restore(
 
 
 def _stands(standing: Stored, past: Stored) -> bool:
-    """Whether a document has the content of a version."""
+    """True if a document has the content of a version."""
     names = [name for name in _OF_CONTENT if name != "original"]
     is_same = all(getattr(standing.document, name) == getattr(past.document, name) for name in names)
     return is_same and [each.text for each in standing.chunks] == [each.text for each in past.chunks]
@@ -67,7 +68,7 @@ def _brought_back(
     now: int,
     reach: Reach | None,
 ) -> Stored:
-    """A removed document put in again, without the sources that have another one by now."""
+    """Add a removed document again, without the sources that belong to another document by now."""
     scope = source_scope(removed.document.tags, removed.dedup_key[2])
     paths = [path for path in removed.document.source_paths if not holders(documents, path, scope, reach)]
     document = msgspec.structs.replace(
@@ -85,7 +86,7 @@ def _brought_back(
 
 
 def _again(documents: Documents, past: Stored, version: int) -> tuple[m.Chunk, ...]:
-    """The chunks of a version as new ones."""
+    """Return the chunks of a version with new ids."""
     ids = documents.new_chunk_ids(len(past.chunks))
     return tuple(
         msgspec.structs.replace(

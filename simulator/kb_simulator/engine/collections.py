@@ -1,6 +1,6 @@
-"""Collections: described, listed, and counted from the documents that carry their tags.
+"""Collections: descriptions, lists, and counts over the documents that have their tags.
 
-A name that nobody has described is a collection as long as a document carries its tag; its id comes from the
+A name without a description is a collection as long as a document has its tag; its id is derived from the
 name.
 """
 
@@ -25,7 +25,7 @@ _CHARACTERS_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is said of a collection; times in microseconds since 1970."""
+    """The description of a collection; times in microseconds since 1970."""
 
     id: str
     request: r.CollectionRequest
@@ -36,7 +36,7 @@ class Description:
 
 @dataclass(slots=True)
 class Collections:
-    """The described ones by name; the others are seen from the documents."""
+    """The described collections by name; undescribed ones follow from the documents."""
 
     described: dict[str, Description] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Collections:
         return Collections(dict(self.described))
 
     def every(self, documents: Documents) -> r.CollectionList:
-        """All, by name."""
+        """All collections, by name."""
         members = _members(documents)
         names = sorted(members.keys() | self.described.keys())
         each = [(self._known(name, members.get(name, [])), members.get(name, [])) for name in names]
@@ -52,7 +52,11 @@ class Collections:
         return r.CollectionList(collections=summaries, total=len(summaries))
 
     def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:
-        """One with its statistics. Raises EngineError: `collection_not_found`."""
+        """Return one collection with its statistics.
+
+        Raises:
+            EngineError: `collection_not_found`.
+        """
         name = self.name_of(documents, id_)
         members = _members(documents).get(name, [])
         known = self._known(name, members)
@@ -80,7 +84,11 @@ class Collections:
         now: int,
         reach: Reach | None = None,
     ) -> r.CollectionDetail:
-        """Describe one. Raises EngineError: `collection_exists` or `forbidden`."""
+        """Create or change the description of a collection.
+
+        Raises:
+            EngineError: `collection_exists` or `forbidden`.
+        """
         standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
         check_described(reach, wanted.name, id_, None if standing is None else standing.id)
         check_description(
@@ -99,14 +107,18 @@ class Collections:
         return self.detail(documents, id_)
 
     def name_of(self, documents: Documents, id_: str) -> str:
-        """Raises EngineError: `collection_not_found`."""
+        """Return the name of the collection with this id.
+
+        Raises:
+            EngineError: `collection_not_found`.
+        """
         for name in (*self.described, *_members(documents)):
             if self._id_of(name) == id_:
                 return name
         raise no_collection_id(id_)
 
     def ids(self, documents: Documents, names: Iterable[str]) -> dict[str, str]:
-        """The ids by name, of those that are collections."""
+        """Return the ids by name, without names that are not collections."""
         there = self.described.keys() | _members(documents).keys()
         return {name: self._id_of(name) for name in names if name in there}
 
@@ -115,7 +127,7 @@ class Collections:
         return known.id if known else r.collection_id(name)
 
     def _known(self, name: str, members: list[Stored]) -> Description:
-        """What is said, or what can be said of one that nobody has described."""
+        """The description of a collection, or a default one derived from its documents."""
         return self.described.get(name) or Description(
             r.collection_id(name),
             r.CollectionRequest(name=name),
@@ -126,7 +138,7 @@ class Collections:
 
 
 def _changed(standing: Description, wanted: r.CollectionRequest, now: int) -> Description | None:
-    """What is said from now on; None where it is what has been said."""
+    """The changed description, or None if nothing changes."""
     creator = wanted.created_by or standing.created_by
     one, two = (msgspec.structs.replace(each, created_by=None) for each in (standing.request, wanted))
     if (one, standing.created_by) == (two, creator):
@@ -155,5 +167,5 @@ def _summary(known: Description, members: list[Stored]) -> dict[str, Any]:
 
 
 def estimated_tokens(text: str) -> int:
-    """A quarter of the characters, rounded up: nothing here has a tokenizer."""
+    """A quarter of the number of characters, rounded up: the simulator has no tokenizer."""
     return -(-len(text) // _CHARACTERS_A_TOKEN)

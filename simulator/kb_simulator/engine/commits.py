@@ -1,6 +1,6 @@
-"""What jobs make of the documents, once they are done: new ones, other content of standing ones.
+"""The effects of finished jobs on the documents: new documents, and new content of existing ones.
 
-No time of its own: times are passed in, in microseconds since 1970.
+Times are passed in, in microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do.
 def take_in(
     documents: Documents, submission: Submission, content: Extraction, uid: str, now: int
 ) -> tuple[Stored, Plan]:
-    """The document of a submission, and what became of its source."""
+    """Store a submission and return its document and the plan for its source."""
     path = submission.source_path
     planned = plan(path, duplicate_of(documents, submission), holders_of(documents, submission))
     for document_id in planned.removed:
@@ -80,7 +80,7 @@ def _added(documents: Documents, submission: Submission, content: Extraction, ui
 
 
 def _united(documents: Documents, stored: Stored, submission: Submission, now: int) -> Stored:
-    """The standing document with the further tags and path of its twin, and its file."""
+    """Return the existing document with the tags, the path and the file of its duplicate added."""
     if submission.original is not None and stored.original is None:
         document = msgspec.structs.replace(stored.document, original=True)
         stored = replace(stored, document=document, original=submission.original)
@@ -99,7 +99,11 @@ def _united(documents: Documents, stored: Stored, submission: Submission, now: i
 
 
 def replace_note(documents: Documents, document_id: int, patch: m.NotePatch, now: int) -> Stored:
-    """The note with another text or title, or as it is where it has these. Raises as `note`."""
+    """Return the note with its text or title replaced, or unchanged if they are equal.
+
+    Raises:
+        EngineError: as `note`.
+    """
     stored, text = documents.note(document_id, patch.expected_version), patch.text
     new_text = stored.text if text is None else text
     new_title = patch.title or title_after_update(stored.document.title, stored.text, new_text)
@@ -117,7 +121,7 @@ def replace_note(documents: Documents, document_id: int, patch: m.NotePatch, now
 
 
 def _described(submission: Submission, content: Extraction, chunks: Sequence[m.Chunk]) -> dict[str, Any]:
-    """What a document says of what it was made of."""
+    """Members of a document that describe its content."""
     return {
         "title": submission.document_title,
         "doc_type": submission.doc_type,
@@ -133,7 +137,7 @@ def _described(submission: Submission, content: Extraction, chunks: Sequence[m.C
 
 
 def _status(chunks: Sequence[m.Chunk]) -> dict[str, Any]:
-    """What a document says of its chunks."""
+    """Members of a document that describe its chunks."""
     return {
         "chunk_count": len(chunks),
         "status": "searchable" if chunks else "empty",

@@ -1,6 +1,6 @@
-"""The documents of one base with their history: look-up, pages, changes and removal.
+"""The documents of one knowledge base: lookup, listing, changes, removal and history.
 
-No I/O and no clock of its own: times are passed in, in microseconds since 1970.
+No I/O and no clock: times are passed in, in microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from kb_simulator.engine.versions import History
 
 @dataclass(slots=True)
 class Documents:
-    """Documents by id, and the index of their chunks. Every change increments `revision`."""
+    """The documents by id, and the index over their chunks. `revision` increases with every change."""
 
     seeded: Seeded
     by_id: dict[int, Stored] = field(default_factory=dict)
     index: Index = field(default_factory=Index)
-    owners: dict[int, tuple[int, int]] = field(default_factory=dict)  # chunk id: document id, place in it
+    owners: dict[int, tuple[int, int]] = field(default_factory=dict)  # chunk id: document id, position in it
     revision: int = 0
     last_updated: int | None = None
     history: History = field(default_factory=History)
@@ -63,9 +63,10 @@ class Documents:
         )
 
     def number(self, key: int | str, now: int) -> int:
-        """Return the id of a document that exists or has a history.
+        """Return the id of a document that exists, or whose history is kept.
 
-        Raises EngineError: `document_not_found`.
+        Raises:
+            EngineError: `document_not_found`.
         """
         standing = self._by_uid.get(key) if isinstance(key, str) else key
         found = standing if standing in self.by_id else self.history.number(key, now)
@@ -74,19 +75,23 @@ class Documents:
         return found
 
     def find(self, key: int | str) -> Stored:
-        """By number or uid. Raises EngineError: `document_not_found`."""
+        """Return the document with this number or uid.
+
+        Raises:
+            EngineError: `document_not_found`.
+        """
         document_id = self._by_uid.get(key) if isinstance(key, str) else key
         if document_id is None or (stored := self.by_id.get(document_id)) is None:
             raise document_not_found(key)
         return stored
 
     def with_content(self, key: DedupKey) -> Iterator[Stored]:
-        """Return the documents of the same content in the same scope, the oldest first."""
+        """Yield the documents with the same content in the same scope, the oldest first."""
         for document_id in sorted(self._by_content.get(key, ())):
             yield self.by_id[document_id]
 
     def kept_bytes(self) -> int:
-        """Return the total size of kept files, counting equal contents once."""
+        """Total size of the stored original files in bytes, each content counted once."""
         past = (each.stored for kept in self.history.by_id.values() for each in kept)
         everything = [*self.by_id.values(), *past]
         sizes = {each.dedup_key[1]: len(each.original) for each in everything if each.original is not None}
@@ -95,9 +100,10 @@ class Documents:
     # changing
 
     def note(self, document_id: int, *expected: int | None) -> Stored:
-        """A note of each `expected` version, None: of any.
+        """Return a note, checking that it has each `expected` version; None accepts any.
 
-        Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`.
+        Raises:
+            EngineError: `document_not_found`, `not_a_note` or `version_conflict`.
         """
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
@@ -108,7 +114,11 @@ class Documents:
     def set_metadata(
         self, key: int | str, metadata: dict[str, Any], expected: int | None, now: int
     ) -> Stored:
-        """Raises EngineError: `document_not_found` or `version_conflict`. The same: nothing changes."""
+        """Replace the metadata. Equal metadata change nothing.
+
+        Raises:
+            EngineError: `document_not_found` or `version_conflict`.
+        """
         stored = self.find(key)
         check_version(stored.document.version, expected)
         if metadata == stored.document.metadata:
@@ -123,9 +133,10 @@ class Documents:
         now: int,
         reach: Reach | None = None,
     ) -> Stored:
-        """Add tags; without a new one, the version stays.
+        """Add tags. Without a new tag nothing changes.
 
-        Raises EngineError: `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
+        Raises:
+            EngineError: `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
         """
         stored = self.find(key)
         check_version(stored.document.version, expected)
@@ -150,9 +161,10 @@ class Documents:
         reach: Reach | None = None,
         add: str | None = None,
     ) -> Stored:
-        """Remove a tag, and then add another if given.
+        """Remove a tag and then add another one, if given.
 
-        Raises EngineError: `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
+        Raises:
+            EngineError: `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
         """
         stored = self.find(key)
         check_version(stored.document.version, expected)
@@ -168,20 +180,28 @@ class Documents:
         return self._add_tags(removed, added, now)
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
-        """Record the feedback of a voice on a document. Raises EngineError: `document_not_found`."""
+        """Record a user's feedback on a document.
+
+        Raises:
+            EngineError: `document_not_found`.
+        """
         number = self.find(key).document.id
         votes = self._votes.setdefault(number, {})
         votes[voice] = voted(votes.get(voice), signal)
         return feedback_of(number, tally(votes.values()))
 
     def votes(self) -> dict[int, Votes]:
-        """Return the feedback on documents, by their ids."""
+        """The feedback by document id."""
         return {number: tally(votes.values()) for number, votes in self._votes.items()}
 
     def remove_one(
         self, key: int | str, now: int, expected: int | None = None, *, purge: bool = False
     ) -> m.Removed:
-        """Raises EngineError: `document_not_found` or `version_conflict`."""
+        """Remove one document.
+
+        Raises:
+            EngineError: `document_not_found` or `version_conflict`.
+        """
         document = self.find(key).document
         check_version(document.version, expected)
         removed = self.remove([key], now, purge=purge)
@@ -189,7 +209,11 @@ class Documents:
         return removed
 
     def remove(self, keys: Iterable[int | str], now: int, *, purge: bool = False) -> m.Removed:
-        """Raises EngineError: `document_not_found`."""
+        """Remove documents, and with `purge` their history.
+
+        Raises:
+            EngineError: `document_not_found`.
+        """
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
             self.take_out(stored, now)
@@ -202,7 +226,11 @@ class Documents:
         return removed
 
     def remove_source(self, key: int | str, path: str, expected: int | None, now: int) -> m.Removed:
-        """Raises EngineError: `document_not_found`, `source_not_found` or `version_conflict`."""
+        """Remove a source path, and the document with its last source.
+
+        Raises:
+            EngineError: `document_not_found`, `source_not_found` or `version_conflict`.
+        """
         stored = self.find(key)
         check_version(stored.document.version, expected)
         if path not in stored.document.source_paths:
@@ -225,7 +253,11 @@ class Documents:
     # looking
 
     def detail(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
-        """Return a document with a slice of its chunks. Raises EngineError: `document_not_found`."""
+        """Return one document with a slice of its chunks.
+
+        Raises:
+            EngineError: `document_not_found`.
+        """
         stored, first = self.find(key), query.chunk_offset
         limit = query.chunk_limit if query.chunks else 0
         fields = msgspec.structs.asdict(stored.document)
@@ -235,7 +267,7 @@ class Documents:
         return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit, text=text)
 
     def check_citation(self, citation: m.Citation) -> m.CitationCheck:
-        """Return the state of a citation; only quotes of notes can have moved."""
+        """Check a quote against the present text. A quote of a file is checked at its own position only."""
         if (document_id := self._by_uid.get(citation.document)) is None:
             return GONE
         stored = self.by_id[document_id]
@@ -252,7 +284,7 @@ class Documents:
         return checked(citation, stored.document, quote, chunk_at(quote.start) if quote else None)
 
     def page(self, query: DocumentsQuery) -> m.DocumentList:
-        """One page of the documents that match, equals by id in the same direction."""
+        """Return one page of the matching documents; ties are sorted by id in the same direction."""
         tags = set() if query.tag is None else set(query.tag.split(","))
         prefix = query.source_path_prefix or ""
         found = [
@@ -301,7 +333,7 @@ class Documents:
         return stored, stored.chunks[place]
 
     def with_neighbors(self, result: m.SearchResult, count: int) -> m.SearchResult:
-        """Return the result with up to the given number of chunks before and after it."""
+        """The result with up to `count` chunks before and after it, or as many as it already has."""
         chunks, place = self.by_id[result.document.id].chunks, result.chunk.index
         first = max(0, place - max(count, len(result.before)))
         last = place + max(count, len(result.after))
@@ -309,7 +341,7 @@ class Documents:
             result, before=list(chunks[first:place]), after=list(chunks[place + 1 : last + 1])
         )
 
-    # for what changes them
+    # used by changes
 
     def new_id(self) -> int:
         document_id, self._next_id = self._next_id, self._next_id + 1
@@ -320,7 +352,7 @@ class Documents:
         return range(first, self._next_chunk)
 
     def change(self, old: Stored, new: Stored, now: int, **changes: Any) -> Stored:
-        """Replace `old` by `new` with further `changes`, as its next version."""
+        """Replace `old` by `new` with further `changes`, and increase the version."""
         document = msgspec.structs.replace(
             new.document, version=old.document.version + 1, updated_at=rfc3339(now), **changes
         )
@@ -329,7 +361,7 @@ class Documents:
         return new
 
     def swap(self, old: Stored | None, new: Stored | None, now: int) -> None:
-        """Replace `old` by `new`, and reindex if the indexed content differs."""
+        """Remove `old` and add `new`; the index is updated only if the words differ."""
         same_words = old and new and old.chunks is new.chunks and old.document.title == new.document.title
         if old is not None:
             del self.by_id[old.document.id]
@@ -342,7 +374,7 @@ class Documents:
             self.by_id[new.document.id] = new
             self._by_uid[new.document.uid] = new.document.id
             self._by_content.setdefault(new.dedup_key, []).append(new.document.id)
-            title = new.document.title  # twice, so that words of the title weigh more
+            title = new.document.title  # twice, to give words of the title more weight
             for place, chunk in enumerate(() if same_words else new.chunks):
                 self.owners[chunk.id] = (new.document.id, place)
                 self.index.add(chunk.id, f"{title}\n{title}\n{chunk.heading or ''}\n{chunk.text}")

@@ -1,7 +1,7 @@
-"""One handler for each operation of the contract: from the request to the state, and nothing else.
+"""One handler for each operation of the contract, from the request to the state.
 
-Bodies are read whole into memory within bounds: a fake has nowhere to spool to. Files are read by the readers
-that the engine has too. OCR alone is missing: a fake loads no models.
+Bodies are read into memory, within limits, because the simulator has no spool directory. Files are read by
+the engine's own readers, except that OCR is missing: the simulator loads no models.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that was received completely."""
+    """A completely received file."""
 
     received: ReceivedFile
     format: Format
@@ -60,7 +60,7 @@ class Upload:
 
 
 class Engine(Protocol):
-    """One running engine: what a namespace of the harness offers its handlers.
+    """The part of a running engine that handlers use; a namespace of the harness implements it.
 
     `state` is read at each use, because a reset or a restore replaces it while a request waits.
     """
@@ -76,8 +76,8 @@ class Engine(Protocol):
 class Call:
     """One request to one engine.
 
-    `identity` distinguishes the request from all others of a run and is the same in every run. `reads` is the
-    state that reads look at: an older one under a stale read. `upload` is None where no file was sent.
+    `identity` identifies the request within a run and is the same in every run. `reads` is the state for
+    reads: an older one under a stale read. `upload` is None if no file was sent.
     """
 
     namespace: Engine
@@ -87,19 +87,19 @@ class Call:
 
 
 CURRENT: ContextVar[Call] = ContextVar("call")
-"""The call of the task that answers it. A context variable, because a request has no typed place for it."""
+"""The call of the current task. A context variable, because a request has no typed attribute for it."""
 
 
-# --- what a request brings ------------------------------------------------------------------------
+# --- request bodies and files ---------------------------------------------------------------------
 
-_ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
+_ENVELOPE_BYTES = 8 * 1024 * 1024  # maximum size of the other parts of a multipart body
 _PICTURES = frozenset(["jpg", "png"])
 
 
 async def read_body(
     request: web.Request, operation: AnyOperation | None, max_upload_bytes: int
 ) -> tuple[bytes, Upload | None]:
-    """The body that the fingerprint is made of, and the file in it, where the operation takes one.
+    """Return the body for the fingerprint, and the uploaded file if the operation takes one.
 
     Raises:
         EngineError: as `receive_file`, `payload_too_large` or `unsupported_format`.
@@ -113,12 +113,12 @@ async def read_body(
         formats: list[Format] = []
 
         async def open_sink(filename: str, content_type: str) -> _Memory:
-            # Before the first byte: an unknown kind is refused at once.
+            # Checked before the first byte, so that an unknown format is refused at once.
             formats.append(_format(filename, content_type))
             return memory
 
         received = await receive_file(request, open_sink, max_bytes=max_upload_bytes)
-        # What two uploads of the same have in common: not the boundary, nor the order of the parts.
+        # The parts without the boundary and their order, which differ between equal uploads.
         parts = {**msgspec.structs.asdict(received.fields), "file": [received.filename, received.sha256]}
         return msgspec.json.encode(parts, order="sorted"), Upload(received, formats[0], bytes(memory))
     if not request.can_read_body:
@@ -144,11 +144,11 @@ def _format(filename: str, content_type: str) -> Format:
 
 
 async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extraction:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
-        ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and every PDF of which
-            OCR is forced.
+        ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and for a PDF with forced
+        OCR.
     """
     if force_ocr or fmt.name in _PICTURES:
         raise ExtractionFailed(
@@ -161,7 +161,7 @@ async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extra
 
 
 def _retry(incoming: Incoming, received: ReceivedFile | None = None) -> Retry | None:
-    """How a retry of this mutation is recognised; None where it came without a key."""
+    """The data by which a retry of this mutation is recognised, or None without an idempotency key."""
     if incoming.idempotency_key is None:
         return None
     return Retry(
@@ -179,13 +179,17 @@ def _retry(incoming: Incoming, received: ReceivedFile | None = None) -> Retry | 
 
 
 def _change(incoming: Incoming, effect: Callable[[State, int], A]) -> A:
-    """Do a mutation, given the state and the time, unless it was done under its key."""
+    """Run a mutation with the state and the time, unless its idempotency key was already used."""
     state = CURRENT.get().namespace.state
     return state.once(_retry(incoming), lambda now: effect(state, now))
 
 
 def _limited(incoming: Incoming) -> State:
-    """The state that a read looks at; the call is counted. Raises EngineError: `rate_limited`."""
+    """Count the call against the rate limit and return the state for reads.
+
+    Raises:
+        EngineError: `rate_limited`.
+    """
     call = CURRENT.get()
     call.namespace.rates.count(incoming.operation.id, incoming.rated_user, incoming.credential)
     return call.reads
@@ -241,7 +245,7 @@ async def list_jobs(incoming: Incoming) -> m.JobList:
 
 
 async def get_job(incoming: Incoming) -> m.Job:
-    """One job, at its end or after `wait` virtual seconds."""
+    """Return one job when it has ended or after `wait` virtual seconds."""
     call, job_id, wait = CURRENT.get(), incoming.path["job_id"], incoming.query.wait
     job = call.reads.poll(job_id, incoming.access.reach)
     if job.finished_at is not None or wait <= 0:
@@ -340,21 +344,26 @@ async def list_trash(incoming: Incoming) -> m.PastVersionList:
 
 
 def _looked_at(incoming: Incoming) -> tuple[Documents, int, int]:
-    """The documents, the time, and the number of the one that the path names.
+    """Return the documents, the time, and the number of the document in the path.
 
-    Raises EngineError: `document_not_found`.
+    Raises:
+        EngineError: `document_not_found`.
     """
     seen, now = _seen(incoming), CURRENT.get().reads.now()
     return seen, now, seen.number(document_key(incoming.path["document_id"]), now)
 
 
 def _seen(incoming: Incoming) -> Documents:
-    """The documents that there are for the caller."""
+    """The documents within the caller's access scope."""
     return CURRENT.get().reads.seen(incoming.access.reach)
 
 
 def _change_found(incoming: Incoming, effect: Callable[[Documents, int | str, int], A]) -> A:
-    """As `_change`, of the document that the path names. Raises EngineError: `document_not_found`."""
+    """Like `_change`, for the document in the path.
+
+    Raises:
+        EngineError: `document_not_found`.
+    """
     key = document_key(incoming.path["document_id"])
 
     def change(state: State, now: int) -> A:
@@ -377,7 +386,7 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
 
 
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:
-    """The changed document when that is done in time, else the job of the update."""
+    """Return the changed document if the update finishes in time, or else its job."""
     patch: m.NotePatch = incoming.body
     check_patch(patch)
     call = CURRENT.get()
@@ -385,7 +394,7 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     number, reach, version = incoming.path["document_id"], incoming.access.reach, incoming.if_match
     patch = msgspec.structs.replace(patch, expected_version=patch.expected_version or version)
     update = submissions.Update(call.identity, number, patch, reach, version)
-    # How long the caller waits does not make it another request.
+    # The caller's waiting time is not part of the request's identity.
     taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
     if isinstance(taken, m.Document):
         return taken

@@ -1,18 +1,18 @@
-"""Text as passages and as words, and the inverted index over them.
+"""Passages, words, and the inverted index over them.
 
-A text is cut into whole paragraphs up to a bound, a new passage at each heading. For every passage
-`text[start:end]` is the passage, to the code point; passages are in order, do not overlap, and leave out
-nothing but white space.
+A text is cut into whole paragraphs up to a maximum length, with a new passage at each heading.
+`text[start:end]` is exactly the passage, in code points; passages are in order, do not overlap, and leave out
+only white space.
 
-Words are cut and stemmed by SQLite's tokenizer, as the engine's are. Where words are not separated by spaces
-(Chinese, Japanese, Korean) each character is a word, and each pair of neighbours is one more, so that a word
+Words are cut and stemmed by SQLite's tokenizer, like the engine's. In scripts without spaces between words
+(Chinese, Japanese, Korean) each character and each pair of neighbouring characters is a word, so that a word
 is found inside a sentence.
 
-The index scores keywords by BM25, in which function words count little, and words weigh something in a base
-of one chunk. The reach of a query is what a passage of average length would score that holds all its words,
-so that BM25 over reach means the same for every query and base. The stand-in for meaning is the cosine
-between hashed bags of words: it depends on the two texts alone, as an embedding does, is 1 for texts of the
-same words and falls as fewer are shared. It knows no synonyms and does not pretend to.
+Keyword scores are BM25, with a low weight for stop words and a positive weight even in a base of one chunk.
+The reach of a query is the BM25 score of a passage of average length with all its words; BM25 divided by the
+reach is comparable between queries and bases. The stand-in for embeddings is the cosine between hashed bags
+of words: like an embedding it depends on the two texts alone. It is 1 for texts with the same words, falls
+with fewer shared words, and knows no synonyms.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from zlib import crc32
 from kb_readers.model import Page
 
 MAX_CHARS = 1_000
-"""Code points in a passage at the most."""
+"""Maximum length of a passage in code points."""
 
 _BLANK_LINES = re.compile(r"\n[ \t\r]*(?=\n)")
 _HEADING = re.compile(r"^ {0,3}(?P<marks>#{1,6})[ \t]+(?P<title>[^\s#][^\n]*)", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?…。！？]\s")
 _HEADING_CHARS = 200
 PAGE_BREAK = "\n\n"
-"""What stands between two pages in the document's text."""
+"""Separator of two pages in the document's text."""
 _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
@@ -51,15 +51,15 @@ _STOP_WORDS = (
 K = TypeVar("K")
 V = TypeVar("V")
 DIMENSIONS = 4096
-"""Buckets that words are hashed into."""
+"""Number of hash buckets for words."""
 _K1 = 1.2
 _B = 0.75
 _BACKGROUND = 100
-"""Chunks without any of the words, by which a base counts as larger."""
+"""Additional chunks without any of the words, counted in each base for the IDF."""
 _STOP_WEIGHT = -math.log(0.7)
-"""Of a stop word at the most: that of a word in seven of ten chunks."""
+"""Maximum weight of a stop word: the weight of a word that occurs in seven of ten chunks."""
 Scores = Mapping[int, float]
-"""By chunk id."""
+"""Scores by chunk id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,19 @@ class Passage:
 class _Span:
     start: int
     end: int
-    title: str | None  # of the heading that it begins with
+    title: str | None  # the title of the heading at its start
 
 
 def text_of(pages: Iterable[Page]) -> str:
-    """The document's text, which offsets count in."""
+    """The document's text, to which offsets refer."""
     return PAGE_BREAK.join(page.text for page in pages)
 
 
 def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
-    """The passages of all pages; `headings`: lines with `#` are headings, and hold on over pages."""
+    """Return the passages of all pages.
+
+    With `headings`, lines with `#` are headings, also for following pages.
+    """
     found: list[Passage] = []
     offset = 0
     heading: str | None = None
@@ -100,7 +103,7 @@ def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
 
 
 def _spans(text: str, headings: bool) -> Iterator[_Span]:
-    """Neighbouring pieces put together while they fit; a heading begins a new one."""
+    """Join neighbouring pieces while they fit; a heading begins a new span."""
     whole: _Span | None = None
     for piece in _pieces(text, headings):
         if whole is None:
@@ -115,7 +118,7 @@ def _spans(text: str, headings: bool) -> Iterator[_Span]:
 
 
 def _pieces(text: str, headings: bool) -> Iterator[_Span]:
-    """Paragraphs, or parts of long ones, without white space at their ends, cut before each heading."""
+    """Yield paragraphs, or parts of long ones, without surrounding white space, cut before each heading."""
     titles: dict[int, str] = {}
     for found in _HEADING.finditer(text) if headings else ():
         titles[found.start()] = found["title"].rstrip("# \t\r")[:_HEADING_CHARS]
@@ -125,11 +128,11 @@ def _pieces(text: str, headings: bool) -> Iterator[_Span]:
         title = titles.get(begin)
         for start, stop in _cut(text, begin, end):
             yield _Span(start, stop, title)
-            title = None  # of a paragraph in parts, the first one has it
+            title = None  # only the first part of a long paragraph has the title
 
 
 def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """A paragraph in parts that fit: cut after a sentence, else between words, else anywhere."""
+    """Yield the parts of a paragraph: cut after a sentence if possible, or between words, or at the limit."""
     while True:
         while begin < end and text[begin].isspace():
             begin += 1
@@ -146,10 +149,10 @@ def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class _Tokenizer(local):
-    """SQLite's tokenizer, which the standard library reaches only through a table; one for each thread."""
+    """SQLite's tokenizer, one for each thread. The standard library offers it only through a table."""
 
     def __init__(self) -> None:
-        import sqlite3  # not before the first text: most of a start is imports
+        import sqlite3  # imported with the first text: most of the start-up time is imports
 
         self._db = sqlite3.connect(":memory:", isolation_level=None)
         self._db.executescript(
@@ -168,29 +171,29 @@ class _Tokenizer(local):
 
 @cache
 def _tokenizer() -> _Tokenizer:
-    return _Tokenizer()  # when the first text comes: importing this module opens nothing
+    return _Tokenizer()  # created with the first text, so that importing this module opens no database
 
 
 def _stems(text: str) -> list[str]:
-    """The stems of a text's words in order, repeated where they are repeated."""
+    """The stems of a text's words in order, with repetitions."""
     return _tokenizer().stems(_CJK.sub(" ", text))
 
 
 def words_of_text(text: str) -> list[str]:
-    """The stems of a text's words, repeated where they are repeated, and its characters without spaces."""
+    """The stems of a text's words, with repetitions, and the words of its scripts without spaces."""
     return [*_stems(text), *(word for run in _CJK.findall(text) for word in (*run, *_pairs(run)))]
 
 
 def words_of_query(query: str) -> list[str]:
-    """The stems to look for, each once; of a run of characters without spaces, its pairs."""
+    """The distinct stems to search for, and the character pairs of scripts without spaces."""
     pairs = [pair for run in _CJK.findall(query) for pair in (_pairs(run) or [run])]
     return list(dict.fromkeys([*_stems(query), *pairs]))
 
 
 def content_words(stems: list[str]) -> list[str]:
-    """Those that say what a text is about; all of them where none does.
+    """The stems without stop words, or all stems if only stop words remain.
 
-    Stop words count little for keywords, and not at all for meaning.
+    Stop words have a low weight for keywords and none for the cosine.
     """
     return [word for word in stems if word not in _stop_stems()] or stems
 
@@ -213,7 +216,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Index:
-    """Chunks by words. Ids are the caller's; `add` takes each once."""
+    """An inverted index of chunks. The caller chooses the ids; `add` accepts each id once."""
 
     _entries: dict[int, _Entry] = field(default_factory=dict)
     _words: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -226,7 +229,7 @@ class Index:
         self._put(chunk_id, _Entry(len(stems), Counter(stems), _weights(tuple(stems))))
 
     def only(self, chunk_ids: Container[int]) -> Index:
-        """An index of these chunks alone."""
+        """Return an index of these chunks only."""
         some = Index()
         for chunk_id, entry in self._entries.items():
             if chunk_id in chunk_ids:
@@ -260,7 +263,7 @@ class Index:
         )
 
     def keyword_scores(self, query: str) -> Scores:
-        """BM25 of every chunk that holds at least one of the words; higher is better, always over 0."""
+        """BM25 of every chunk with at least one of the words, always positive; higher is better."""
         first, *more = [self._scores(word) for word in words_of_query(query)] or [{}]
         if not more:
             return first
@@ -271,9 +274,9 @@ class Index:
         return total
 
     def reach(self, query: str) -> float:
-        """The BM25 of a passage of average length that holds each word once; 0 where the query has no word.
+        """The BM25 of a passage of average length with each word once; 0 for a query without words.
 
-        A query of stop words alone reaches as far as one word that is nowhere, so that nothing covers it.
+        A query of stop words alone has at least the reach of one unknown word, so that no chunk covers it.
         """
         words = words_of_query(query)
         least = math.log((len(self._entries) + _BACKGROUND + 1) / 0.5) if words else 0.0
@@ -281,7 +284,7 @@ class Index:
         return max(total, least) if _stop_stems().issuperset(words) else total
 
     def cosines(self, query: str) -> Scores:
-        """The cosine, over 0 to 1, of every chunk that shares a word with the query."""
+        """The cosine, over 0 up to 1, of every chunk that shares a word with the query."""
         total: defaultdict[int, float] = defaultdict(float)
         for bucket, weight in _weights(tuple(words_of_query(query))).items():
             for chunk_id, there in self._buckets.get(bucket, {}).items():
@@ -289,7 +292,7 @@ class Index:
         return total
 
     def _scores(self, word: str) -> Scores:
-        """BM25 of the chunks that hold one word."""
+        """BM25 of the chunks with one word."""
         if (known := self._cached.get(word)) is not None:
             return known
         if not (chunks := self._words.get(word)):
@@ -304,7 +307,7 @@ class Index:
         return scores
 
     def _weight(self, word: str) -> float:
-        """Always over 0, so that a word in all chunks still counts for a little."""
+        """The IDF of a word; always positive, so that a word in all chunks still counts a little."""
         held = len(self._words.get(word, ()))
         weight = math.log((len(self._entries) + _BACKGROUND + 1) / (held + 0.5))
         return min(weight, _STOP_WEIGHT) if word in _stop_stems() else weight
@@ -319,7 +322,7 @@ def _drop(postings: dict[K, dict[int, V]], key: K, chunk_id: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _weights(stems: tuple[str, ...]) -> Mapping[int, float]:
-    """The bag of words as a vector of length 1, its empty buckets left out."""
+    """The bag of words as a sparse vector of length 1."""
     counts: dict[int, int] = {}
     for word in content_words(list(stems)):
         bucket = crc32(word.encode("utf-8", "surrogatepass")) % DIMENSIONS

@@ -1,6 +1,6 @@
-"""Jobs: policies for their time and kind of end, transitions by event, and retries.
+"""Jobs: policies for when and how they end, their state after each event, and idempotent retries.
 
-No I/O and no clock of its own.
+No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kb_simulator.engine.stored import Stored
 from kb_simulator.engine.submissions import Submission, Update
 
 STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
-"""Steps of a job, in order."""
+"""The steps of a job's work, in order."""
 
 QUEUED, COMPLETED = "queued", "completed"
-"""States before and after the steps."""
+"""The steps before and after the work."""
 
 
 class _Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Base class of policies."""
+    """The base class of policies."""
 
 
 class AtOnce(_Policy, frozen=True, tag="at_once"):
-    """The job has ended at the first poll."""
+    """The job has ended before it is first read."""
 
 
 class AfterPolls(_Policy, frozen=True, tag="after_polls"):
@@ -43,13 +43,13 @@ class AfterPolls(_Policy, frozen=True, tag="after_polls"):
 
 
 class AfterTime(_Policy, frozen=True, tag="after_time"):
-    """The job ends when `seconds` of virtual time have passed since it was accepted."""
+    """The job ends `seconds` of virtual time after it was accepted."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
 
 
 class Stuck(_Policy, frozen=True, tag="stuck"):
-    """The job stays at `step` until cancelled: `queued`, or one of its processing steps."""
+    """The job stays at `step` until it is cancelled: `queued`, or one of the steps of its work."""
 
     step: str = STEPS[2]
 
@@ -76,10 +76,10 @@ def _check_step(step: str, steps: Sequence[str]) -> None:
 
 
 Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
-"""A policy. A job keeps the policy under which it was accepted."""
+"""The policy for the end of a job. A job keeps the policy under which it was accepted."""
 
 POLICY_FORMS = "at-once, polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
-"""Texts that `policy_of` parses."""
+"""The forms that `policy_of` accepts."""
 
 _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
     "polls": (AfterPolls, "polls"),
@@ -90,10 +90,10 @@ _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
 
 
 def policy_of(text: str) -> Policy:
-    """Return the policy of `text`, in one of `POLICY_FORMS`; a missing value is the policy's default.
+    """Return the policy that `text` names in one of `POLICY_FORMS`; a missing value has the policy's default.
 
     Raises:
-        ValueError: unknown policy, or invalid value.
+        ValueError: the policy is unknown or its value is invalid.
     """
     if text == "at-once":
         return AtOnce()
@@ -109,9 +109,9 @@ def policy_of(text: str) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Identity of a retry: idempotency `key` within `credential` and `operation`.
+    """The data by which a retry is recognised: `key` within `credential` and `operation`.
 
-    `fingerprint` is a digest of the request's parameters, which must be constant under one key.
+    `fingerprint` is a digest of the request's parameters; it must be the same for all requests with one key.
     """
 
     credential: str
@@ -133,7 +133,7 @@ class _Given:
 
 @dataclass(slots=True)
 class Answers:
-    """Responses of completed mutations, oldest first, for their retries."""
+    """The answers of completed mutations, oldest first; retries get the same answer."""
 
     _given: dict[tuple[str, str, str], _Given] = field(default_factory=dict)
 
@@ -141,10 +141,10 @@ class Answers:
         return Answers(dict(self._given))
 
     def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
-        """Return the response under this key, or None.
+        """Return the stored answer for this key, or None.
 
         Raises:
-            EngineError: `idempotency_mismatch`, if the key was used with a different request.
+            EngineError: `idempotency_mismatch`, if the key came with a different request.
         """
         oldest_kept = now - KEPT_SECONDS * 1_000_000
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
@@ -159,7 +159,7 @@ class Answers:
         self._given[retry.place] = _Given(retry.fingerprint, answer, now)
 
     def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
-        """Replace the response at the end of its job; None frees the key after a failure."""
+        """Replace the answer after the end of its job, or release the key of a failed job."""
         if answer is None:
             self._given.pop(retry.place, None)
         elif (given := self._given.get(retry.place)) is not None:
@@ -168,10 +168,10 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job with its input. `accepted` is in microseconds since 1970.
+    """A job with its submission. `accepted` is in microseconds since 1970.
 
-    An update counts as accepted when it begins, since updates of one note are sequential. `retries` are the
-    requests that will get its response, `updated` is that response.
+    Updates of one note run one after another; an update counts as accepted when it starts. `retries` are the
+    requests that get its result as their answer, `updated` is that result.
     """
 
     job: m.Job
@@ -187,7 +187,7 @@ class JobRecord:
         return self.job.status in m.FINAL_STATUSES
 
     def duration(self) -> int | None:
-        """Return its duration in microseconds, or None if time does not end it."""
+        """Duration of the job in microseconds, or None if it does not end by time."""
         match self.policy:
             case AtOnce() | FailAt():
                 return 0
@@ -197,7 +197,7 @@ class JobRecord:
                 return None
 
     def seconds_left(self, now: int) -> float | None:
-        """Return the remaining seconds of a running job, or None if time does not end it."""
+        """Remaining seconds of a running job, or None if it does not end by time."""
         took = self.duration()
         return None if took is None else max(0.0, (self.accepted + took - now) / 1_000_000)
 
@@ -212,13 +212,13 @@ class JobRecord:
             case AfterPolls(polls=polls):
                 share = self.polls / polls
             case AfterTime(seconds=seconds):
-                # A job that was accepted in the same instant as another bears a later time than now.
+                # A job accepted in the same instant as another has a later time stamp than now.
                 share = max(0.0, (now - self.accepted) / (seconds * 1_000_000))
             case Stuck(step=step):
                 share = STEPS.index(step) / len(STEPS)
             case _:
                 share = 0.0
-        share = min(share, 1.0 - 1e-6)  # 1 only when the job has completed
+        share = min(share, 1.0 - 1e-6)  # progress is 1.0 only when the job has completed
         done = int(share * len(STEPS))
         return msgspec.structs.replace(
             job,
@@ -233,7 +233,7 @@ class JobRecord:
         """Return the job after `event`, with `changes`.
 
         Raises:
-            LookupError: the job's state has no transition for the event.
+            LookupError: the event is not allowed in the job's state.
         """
         return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 

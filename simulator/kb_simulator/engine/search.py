@@ -1,12 +1,12 @@
-"""Ranks the passages of one base, by words, by meaning or by both.
+"""Ranking of the passages of one base, by keywords, by cosine or by both.
 
     score = weight * cosine + (1 - weight) * bm25 / (bm25 + saturation)      hybrid
     score = bm25 / (bm25 + saturation)                                       fts
     score = cosine                                                           vector
 
-The saturation is in proportion to the reach of the query, so that a score is comparable from one query to the
-next, and from one base to another. A query without any word is answered by meaning alone. Where a search asks
-for `ranking`, the best are put into their final order (`kb_contracts.semantics.ranking`).
+The saturation is proportional to the reach of the query, so that scores are comparable between queries and
+between bases. A query without words is answered by cosine alone. If a search asks for `ranking`, the best
+hits are then put into their final order (`kb_contracts.semantics.ranking`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from kb_simulator.engine.stored import Stored
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}
 SATURATION = 0.5
-"""The share of the query's reach at which keywords score a half."""
+"""BM25 score at which keywords score a half, as a fraction of the query's reach."""
 FLOOR = 0.25
-"""Where no score reaches this, nothing matches well."""
+"""If all scores are lower, the answer says that nothing matches well."""
 SIMILAR_FLOOR = 0.6
 """The least cosine of two notes on the same subject."""
 TOOK_MS = 0.001
-"""What a search is said to have taken: a true measure would be another one in every run."""
+"""Constant search time in milliseconds: a measured time would differ between runs."""
 DATE_FIELD: m.DateField = "updated_at"
-"""Which dates of a document the filters of RAGler's search are about."""
-_DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
+"""The date of a document that the filters of RAGler's search compare."""
+_DECIMALS = 6  # of a score; further digits depend on the order of additions
 
 Test = Callable[[Stored], bool]
 
@@ -61,7 +61,7 @@ Test = Callable[[Stored], bool]
 def search(
     documents: Documents, request: m.SearchRequest, now: int, reach: Reach | None = None
 ) -> m.SearchResponse:
-    """The best chunks, best first, equals by id; cursors are for who reaches as far.
+    """Return the best chunks, best first, ties by id. A cursor is valid only within the same access scope.
 
     Raises:
         EngineError: `contradiction` or `invalid_parameter`.
@@ -76,11 +76,11 @@ def search(
 def _search(
     documents: Documents, request: m.SearchRequest, query: ParsedQuery, now: int, also: Sequence[Test] = ()
 ) -> m.SearchResponse:
-    """As `search`, with the query as it is read; the documents of the chunks pass the tests in `also` too."""
+    """Like `search`, for a parsed query; documents must also pass the tests in `also`."""
     mode, owners = mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
     pool = max(pool_for(request), 0 if plan is None else pool_size(request.top))
-    allowed: set[int] | None = None  # documents; None: all
+    allowed: set[int] | None = None  # document ids, or None for all
     if tests := [*_tests(request), *also]:
         allowed = {
             number for number, stored in documents.by_id.items() if all(test(stored) for test in tests)
@@ -91,7 +91,7 @@ def _search(
     scores = _mixed(bm25, cosines, weight, saturation)
     if allowed is not None:
         scores = {key: score for key, score in scores.items() if owners[key][0] in allowed}
-    passing: set[int] | None = None  # chunks; None: all
+    passing: set[int] | None = None  # chunk ids, or None for all
     if (wording := query.wording) is not None:
         chunks = {key: documents.chunk(key) for key in owners}
         passing = {
@@ -102,12 +102,12 @@ def _search(
         scores = {key: score for key, score in scores.items() if key in passing}
     if (least := request.min_score) > 0:
         scores = {key: score for key, score in scores.items() if round(score, _DECIMALS) >= least}
-    # Rounding all would take longer than finding them: only what can be among the best is rounded.
+    # Only candidates for the best are rounded, because rounding all would take longer than finding them.
     edge = min(sorted(scores.values(), reverse=True)[:pool], default=0.0) - 10**-_DECIMALS
     near = sorted((-round(score, _DECIMALS), key) for key, score in scores.items() if score >= edge)
     best = [(-negative, key) for negative, key in near[:pool]]
     if mode != "fts" and request.min_score == 0.0:
-        # Chunks that share nothing with the query: by meaning, something is always the nearest.
+        # Chunks that share nothing with the query: a vector search always has nearest neighbours.
         far = (
             (0.0, chunk_id)
             for chunk_id in sorted(owners)
@@ -174,7 +174,7 @@ def _after_cursor(documents: Documents, request: m.SearchRequest, reach: Reach |
 def _page(
     documents: Documents, answer: m.SearchResponse, request: m.SearchRequest, reach: Reach | None
 ) -> m.SearchResponse:
-    """The answer with what is on the page alone."""
+    """Reduce the answer to one page."""
     places, results = places_of(answer.results) if request.pages else [], answer.results[: request.top]
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
@@ -201,7 +201,7 @@ def _mixed(bm25: Scores | None, cosines: Scores | None, weight: float, saturatio
 
 
 def _tests(request: m.SearchRequest) -> list[Test]:
-    """What a document must pass, in the order of the request's members.
+    """The tests that a document must pass, in the order of the request's members.
 
     Raises:
         EngineError: as `date_window`.
@@ -227,7 +227,7 @@ def _tests(request: m.SearchRequest) -> list[Test]:
 
 
 def _source_type(stored: Stored) -> str | None:
-    """The value of the metadata that filters by `source_type` look at."""
+    """The value in the metadata for the filter `source_type`."""
     value = stored.document.metadata.get("source_type")
     return value if isinstance(value, str) else None
 
@@ -235,13 +235,13 @@ def _source_type(stored: Stored) -> str | None:
 def search_vectors(
     documents: Documents, collections: Collections, request: r.VectorSearchRequest, now: int
 ) -> r.VectorSearchResponse:
-    """RAGler's search: a search by meaning, its results as RAGler's clients read them.
+    """RAGler's search: a vector search, with the results in RAGler's format.
 
     Raises:
         EngineError: `collection_not_found`, `contradiction` or `invalid_parameter`.
     """
     name, id_ = request.collection_name, request.collection_id
-    chosen: dict[str, str] = {}  # the collection that the request names, its id by its name; empty for all
+    chosen: dict[str, str] = {}  # id by name of the collection in the request; empty for all
     if id_ is not None:
         found_name = collections.name_of(documents, id_)
         check_same_collection(name, found_name)

@@ -1,4 +1,4 @@
-"""Which documents a submission is about: the one that it duplicates, and those its source points to."""
+"""Related documents of a submission: its duplicate, and the documents with the same source."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kb_simulator.engine.submissions import Submission
 
 
 def duplicate_of(documents: Documents, submission: Submission) -> int | None:
-    """The oldest document of the same content in the same scope.
+    """Return the oldest document with the same content in the same scope.
 
-    Where the scope is a tag of the submission (a collection), one that is just being moved is no duplicate;
-    with a source path it is in the collection of the source.
+    If the scope is a tag of the submission (a collection), a document that is just being moved is no
+    duplicate; with a source path, the duplicate must be in the collection of the source.
     """
     scope, tags = submission.dedup_scope, submission.tags
     for stored in documents.with_content(submission.dedup_key):
@@ -29,7 +29,7 @@ def duplicate_of(documents: Documents, submission: Submission) -> int | None:
 
 
 def holders_of(documents: Documents, submission: Submission) -> list[Holder]:
-    """The documents that the source of a submission points to."""
+    """The documents to which the source of a submission points."""
     if submission.source_path is None:
         return []
     scope = source_scope(submission.tags, submission.dedup_scope)
@@ -37,7 +37,7 @@ def holders_of(documents: Documents, submission: Submission) -> list[Holder]:
 
 
 def holders(documents: Documents, path: str, scope: str, reach: Reach | None) -> list[Holder]:
-    """The documents within reach that a path in a scope points to."""
+    """The documents within the access scope to which a path in a deduplication scope points."""
     return [
         stored.holder
         for _, stored in sorted(documents.by_id.items())

@@ -1,10 +1,9 @@
-"""The state of one engine: jobs, documents, responses by idempotency key. No I/O, clock or randomness of its
-own.
+"""The state of one engine: jobs, documents, stored answers. Pure: no I/O, no clock and no random numbers.
 
     accept ──▶ job ──(policy, polls, time)──▶ document
                 └──────── cancel ───────────▶ nothing
 
-Times come from `now`, ids from the seed and from submitted content. A copy of the state is independent.
+Times come from `now`, ids from the seed and the submissions. A copy of the state is independent of it.
 """
 
 from __future__ import annotations
@@ -53,18 +52,21 @@ from kb_simulator.engine.view import collections_within, documents_within, is_jo
 A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_WAITING_JOBS = 10_000
-"""Maximum number of queued jobs."""
+"""Maximum number of waiting jobs; further ones are refused."""
 KEPT_ENDED_JOBS = 10_000
-"""Number of ended jobs that are kept; older ones are removed."""
+"""Number of ended jobs that are kept; older ones are forgotten."""
 
 _STORAGE_BYTES = 1 << 40
 _MOST_VIEWS = 16
-"""LRU size of the cache of views per access scope, which a change of the base clears."""
+"""Number of access scopes whose views are cached until the documents change."""
 
 
 @dataclass(slots=True)
 class State:
-    """State of one engine. `now` returns microseconds since 1970; `policy` applies to new jobs."""
+    """One engine's state.
+
+    `now` returns microseconds since 1970; `policy` applies to jobs accepted from now on.
+    """
 
     seeded: Seeded
     now: Callable[[], int]
@@ -102,12 +104,12 @@ class State:
 
     @property
     def documents(self) -> Documents:
-        """The present documents, with the effects of all jobs due by now."""
+        """The present documents, including the results of every job that is due."""
         self._settle()
         return self._documents
 
     def seen(self, reach: Reach | None) -> Documents:
-        """Return the documents within an access scope."""
+        """The documents within an access scope."""
         documents = self.documents
         if reach is None:
             return documents
@@ -119,18 +121,16 @@ class State:
         return known[1]
 
     def seen_collections(self, reach: Reach | None) -> Collections:
-        """Return the descriptions of collections within an access scope."""
+        """The descriptions of collections within an access scope."""
         return self.collections if reach is None else collections_within(self.collections, reach)
 
     def once(self, retry: Retry | None, effect: Callable[[int], A]) -> A:
-        """Apply the effect at the time of the change, or return its response if this idempotency key has
-        one.
-        """
+        """Run the effect with the time of the change, or return the stored answer of its idempotency key."""
         self._settle()
         if retry is None:
             return effect(self._stamp())
         if (given := self._answers.given(retry, self.now())) is not None:
-            return cast("A", given)  # a key belongs to one operation, which has one type of response
+            return cast("A", given)  # a key belongs to one operation, which has one type of answer
         answer = effect(self._stamp())
         self._answers.keep(retry, answer, self.now())
         return answer
@@ -138,7 +138,11 @@ class State:
     # jobs
 
     def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
-        """Queue a job, to be processed by the policy. Raises EngineError: `queue_full`."""
+        """Queue a job, which ends according to the policy.
+
+        Raises:
+            EngineError: `queue_full`.
+        """
 
         def effect(now: int) -> m.Job:
             job = self._queued(
@@ -154,9 +158,12 @@ class State:
         return self.once(retry, effect)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
-        """Queue the update of a note, or join an equal one; return the note if done under this key.
+        """Queue the update of a note, or join an equal pending one.
 
-        Raises EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
+        A retry of a completed update returns its note.
+
+        Raises:
+            EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
         """
         self._settle()
         known = None if retry is None else self._answers.given(retry, self.now())
@@ -181,7 +188,7 @@ class State:
         return self.job(job.id)
 
     def _joined(self, update: Update) -> m.Job | None:
-        """Return the last unfinished update of the note if it is equal."""
+        """The last unfinished update of the note, if it is equal to this one."""
         line = self._lines.get(update.document_id)
         record = None if line is None else self.jobs[line[-1]]
         if record is None or not isinstance(record.submission, Update):
@@ -190,9 +197,10 @@ class State:
         return record.job if same else None
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
-        """Return the updated note, or the job if it is unfinished.
+        """Return the note after an update, or the job while it is unfinished.
 
-        Raises EngineError: the error of a failed update.
+        Raises:
+            EngineError: the reason for which the update failed.
         """
         job = self.job(job_id)
         record = self.jobs[job_id]
@@ -202,12 +210,20 @@ class State:
         return record.updated or job
 
     def job(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """Return one job. Raises EngineError: `job_not_found`."""
+        """Return one job.
+
+        Raises:
+            EngineError: `job_not_found`.
+        """
         self._settle()
         return self._record(job_id, reach).at(self.now())
 
     def poll(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """Return one job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
+        """Return one job, after a poll that its policy may count.
+
+        Raises:
+            EngineError: `job_not_found`.
+        """
         self._settle()
         record = self._record(job_id, reach)
         if not record.ended:
@@ -218,7 +234,7 @@ class State:
         return self.job(job_id)
 
     def seconds_to_end(self, job_id: str) -> float | None:
-        """Return the remaining seconds of a job: 0 if it has ended, None if time does not end it."""
+        """Remaining seconds of a job: 0 if it has ended, None if it does not end by time."""
         record = self._record(job_id)
         if record.ended:
             return 0.0
@@ -240,9 +256,13 @@ class State:
         return m.JobList(jobs=jobs, total=len(found), limit=limit, offset=offset)
 
     def cancel(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
-        """Raises EngineError: `job_not_found` or `job_finished`."""
+        """Cancel a job.
+
+        Raises:
+            EngineError: `job_not_found` or `job_finished`.
+        """
         cancelled = self.once(retry, lambda now: self._cancel(job_id, now, reach))
-        self._settle()  # an update that waited for it
+        self._settle()  # starts an update that waited for it
         return cancelled
 
     def _cancel(self, job_id: str, now: int, reach: Reach | None = None) -> m.Job:
@@ -254,7 +274,7 @@ class State:
         return self._ended(record, job)
 
     def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
-        """Queue a failed job again from its beginning, under the present policy.
+        """Queue a failed job again from the start; it ends according to the present policy.
 
         Raises:
             EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
@@ -287,14 +307,14 @@ class State:
     # documents
 
     def clear(self, retry: Retry | None = None, *, collections: bool = False) -> m.Removed:
-        """Remove all documents, with `collections` descriptions too, and cancel the unfinished jobs."""
+        """Remove all documents, with `collections` also the descriptions, and cancel the unfinished jobs."""
 
         def effect(now: int) -> m.Removed:
             running = [job_id for job_id in self.jobs if job_id in self._waiting]
             for job_id in running:
                 self._cancel(job_id, now)
             for job_id, record in self.jobs.items():
-                if record.job.retryable:  # its input is removed too
+                if record.job.retryable:  # the submissions of earlier jobs are not kept
                     job = msgspec.structs.replace(record.job, retryable=False)
                     self.jobs[job_id] = replace(record, job=job)
             removed = self._documents.remove(list(self._documents.by_id), now)
@@ -307,9 +327,7 @@ class State:
         return self.once(retry, effect)
 
     def status(self, access: Access = EVERYTHING) -> m.Status:
-        """Return version, model, counts, queue and storage; storage is for unrestricted administrators
-        only.
-        """
+        """Version, model, counts, queue and storage; only an unrestricted administrator sees the storage."""
         documents = self.seen(access.reach)
         size = sum(stored.document.size_bytes for stored in documents.by_id.values())
         states = Counter(record.job.status for record in self._records(access.reach))
@@ -342,7 +360,7 @@ class State:
     # inside
 
     def _stamp(self, at: int | None = None) -> int:
-        """Return the time of a change, `at` or now, but at least a microsecond after the last change."""
+        """The time of a change, `at` or now; at least a microsecond after the last change."""
         self._last_stamp = max(self.now() if at is None else at, self._last_stamp + 1)
         return self._last_stamp
 
@@ -353,12 +371,16 @@ class State:
         return record
 
     def _records(self, reach: Reach | None) -> list[JobRecord]:
-        """Return the jobs within an access scope, the oldest first."""
+        """The jobs within an access scope, the oldest first."""
         documents = self.documents
         return [each for each in self.jobs.values() if reach is None or is_job_within(each, documents, reach)]
 
     def _queued(self, wanted: Submission | Update, now: int, **members: Any) -> m.Job:
-        """Return a new queued job. Raises EngineError: `queue_full`."""
+        """Return a new waiting job.
+
+        Raises:
+            EngineError: `queue_full`.
+        """
         check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
         identity = wanted.identity
         ids: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))
@@ -381,20 +403,20 @@ class State:
         return job
 
     def _is_first(self, job_id: str, name: Line) -> bool:
-        """Append a job to the unfinished ones of its lane; return True if it is the first."""
+        """Append a job to the unfinished jobs of its lane; true if it is the first of them."""
         if name is None:
             return True
         line = self._lines[name] = (*self._lines.get(name, ()), job_id)
         return len(line) == 1
 
     def _begun(self, job: m.Job) -> m.Job:
-        """Begin an accepted job at once, and return it as accepted."""
+        """The job as it was accepted, started at once."""
         estimate = self._begin(job.id).seconds_left(self._last_stamp)
         self._settle()
         return msgspec.structs.replace(job, estimated_seconds=estimate or None)
 
     def _begin(self, job_id: str) -> JobRecord:
-        """Begin a job at the time of the last change."""
+        """Start a job at the time of the last change."""
         record, now = self.jobs[job_id], self._last_stamp
         if record.policy != Stuck(step=QUEUED):
             attempts, total = record.job.attempts + 1, len(STEPS)
@@ -415,13 +437,13 @@ class State:
                 self._end(self.jobs[job_id], due)
 
     def _end(self, record: JobRecord, at: int) -> None:
-        """Complete a job, or fail it if its policy or its file requires."""
+        """Complete a job, or fail it if its policy or its content says so."""
         now, policy, wanted = self._stamp(at), record.policy, record.submission
         if isinstance(policy, FailAt):
             job = record.failed(policy.step, m.JobError(code=policy.code, message=policy.message), now)
         elif isinstance(wanted, Update):
             try:
-                if wanted.reach is not None:  # its note may have left the access scope meanwhile
+                if wanted.reach is not None:  # its note may have left the access scope since it was accepted
                     documents_within(self._documents, wanted.reach).find(wanted.document_id)
                 standing = self._documents.by_id.get(wanted.document_id)
                 stored = commits.replace_note(self._documents, wanted.document_id, wanted.patch, now)
@@ -447,9 +469,9 @@ class State:
         self._ended(record, job)
 
     def _ended(self, record: JobRecord, job: m.Job) -> m.Job:
-        """Record the end of a job, and remove the jobs that ended longest ago.
+        """Record the end of a job, and forget the oldest ended jobs beyond the limit.
 
-        The idempotency keys of an update get its response, and the next job of its lane begins.
+        The keys that waited for an update get its answer, and the next job of its lane starts.
         """
         self.jobs[job.id] = replace(record, job=job)
         self._waiting.discard(job.id)

@@ -1,6 +1,6 @@
-"""A document as it is kept here, with its text and its chunks.
+"""A stored document with its text and its chunks.
 
-It is immutable and replaced whole, so that a copy of the base is a copy of dictionaries.
+It is immutable and replaced as a whole, so that copying the base copies only dictionaries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.sources import Holder
 
 DedupKey = tuple[str, str, str]
-"""Kind, SHA-256 (of a file) or `note_hash`, and scope: what two submissions of the same thing share."""
+"""Kind, SHA-256 (of a file) or `note_hash`, and scope: equal for two submissions of the same content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Stored:
     created: int
     updated: int
     unsourced: bool
-    """Whether it was also submitted without a source path."""
+    """True if it was also submitted without a source path."""
     original: bytes | None = None
-    """The file that it was made of, where that is kept."""
+    """The original file, if it is kept."""
     summary: m.DocumentSummary = field(init=False)
-    """The document as it stands beside a search's results."""
+    """The document as a search's results show it."""
 
     def __post_init__(self) -> None:
         names = m.DocumentSummary.__struct_fields__

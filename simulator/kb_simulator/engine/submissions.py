@@ -1,4 +1,4 @@
-"""What jobs are asked to do: take in a note or a file, or update a note."""
+"""The input of jobs: a new note or file, or an update of a note."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from kb_simulator.engine.stored import DedupKey
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One source. `identity` tells submissions apart and seeds their ids; without a `title` one is found.
+    """A new note or file.
 
-    `content_hash` is what submissions of the same content have in common.
-    `content` is the text, or why there is none: extraction happens before the state is asked, so that the
-    state cannot fail on bytes. It holds those of a file that is to be kept (`original`).
+    `identity` identifies the submission and seeds its ids; `title` has a derived default.
+
+    `content_hash` is equal for submissions with the same content. `content` is the extracted text or the
+    extraction error: extraction happens before the state is involved, so that the state cannot fail on bytes.
+    `original` is the content of a file that is to be kept.
     """
 
     identity: str
@@ -40,7 +42,7 @@ class Submission:
     doc_type: m.DocType = "note"
     original: bytes | None = None
     reach: Reach | None = None
-    """How far its caller reaches: nothing beyond is the same, or replaced."""
+    """The caller's access scope: documents outside it are neither duplicates nor replaced."""
 
     @property
     def dedup_key(self) -> DedupKey:
@@ -56,29 +58,32 @@ class Submission:
 
     @property
     def document_title(self) -> str:
-        """The title given, else the file's own, else its name."""
+        """The given title, or the file's own title, or its name."""
         own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
         return self.title or own or self.job_title
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What `PATCH /notes/{id}` asks for, to be done by a job. `identity` is as in `Submission`."""
+    """The input of `PATCH /notes/{id}`, done by a job. `identity` is as in `Submission`."""
 
     identity: str
     document_id: int
     patch: m.NotePatch
     reach: Reach | None = None
     if_match: int | None = None
-    """A version that its note must have when it is accepted, beside the one that the patch expects."""
+    """A version that the note must have on acceptance, beside the version in the patch."""
 
 
 Line = int | tuple[str, str] | None
-"""What jobs follow one another on: the note of an update, the scope and path of a source, or nothing."""
+"""The lane of a job: the note of an update, the scope and path of a source, or None.
+
+Jobs in a lane run in order.
+"""
 
 
 def line_of(wanted: Submission | Update) -> Line:
-    """The line that a job stands in."""
+    """The lane of a job."""
     if isinstance(wanted, Update):
         return wanted.document_id
     if wanted.source_path is None:
@@ -87,7 +92,7 @@ def line_of(wanted: Submission | Update) -> Line:
 
 
 def note(identity: str, request: m.NoteRequest, reach: Reach | None = None) -> Submission:
-    """A note as `POST /jobs` brings it."""
+    """Return the submission of a note from `POST /jobs`."""
     sha256, size = text_digest(request.text)
     content = Extraction.of_note(request.text)
     of_note = {"kind": "note", "content_hash": note_hash(request.text), "reach": reach}
@@ -106,7 +111,7 @@ def file(
     original: bytes | None = None,
     reach: Reach | None = None,
 ) -> Submission:
-    """A file as `POST /jobs` brings it; `size` is in bytes."""
+    """Return the submission of a file from `POST /jobs`; `size` is in bytes."""
     of_file = {
         "kind": "file",
         "content_hash": sha256,

@@ -1,4 +1,4 @@
-"""Documents as they were before they were replaced or removed: a second opinion on what is kept of them."""
+"""Earlier versions of documents, kept when they are replaced or removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTED = [name for name in m.PastVersion.__struct_fields__ if name in m.Documen
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A document as it was until `kept`, in microseconds since 1970; whether it was then removed."""
+    """A document as it was until `kept`, in microseconds since 1970; `removed`: it was then removed."""
 
     stored: Stored
     kept: int
@@ -43,16 +43,16 @@ class History:
         return History(dict(self.by_id))
 
     def keep(self, stored: Stored, now: int, *, removed: bool = False) -> None:
-        """Keep a document as it is; the oldest beyond the bound goes."""
+        """Keep a version of a document, and discard the oldest beyond the limit."""
         kept = (*self.by_id.get(stored.document.id, ()), Past(stored, now, removed))
         self.by_id[stored.document.id] = kept[-KEPT_VERSIONS:]
 
     def drop(self, document_id: int) -> int:
-        """Keep nothing of a document; how many versions there were."""
+        """Discard the history of a document and return its number of versions."""
         return len(self.by_id.pop(document_id, ()))
 
     def bring_back(self, document_id: int, version: int) -> None:
-        """A document stands again as it was in this version, so that no version is that of a removal."""
+        """Clear the removal mark of this version after the document was restored."""
         kept = self.by_id[document_id]
         self.by_id[document_id] = tuple(
             Past(each.stored, each.kept, removed=False)
@@ -61,7 +61,7 @@ class History:
         )
 
     def number(self, key: int | str, now: int) -> int | None:
-        """The id of a document of which something is kept, by that or its uid."""
+        """Return the id of a document with a kept version, by id or uid, or None."""
         for document_id in self.by_id:
             kept = self._kept(document_id, now)
             if kept and key in (document_id, kept[0].stored.document.uid):
@@ -69,13 +69,17 @@ class History:
         return None
 
     def find(self, document_id: int, version: int, now: int) -> Past:
-        """Raises EngineError: `version_not_found`."""
+        """Return a kept version.
+
+        Raises:
+            EngineError: `version_not_found`.
+        """
         kept = {each.stored.document.version: each for each in self._kept(document_id, now)}
         check_version_kept(version, list(kept))
         return kept[version]
 
     def last(self, document_id: int, now: int) -> int:
-        """The highest version that is kept of a document."""
+        """The highest kept version of a document."""
         return max(each.stored.document.version for each in self._kept(document_id, now))
 
     def page(self, document_id: int, query: PageQuery, now: int) -> m.PastVersionList:
@@ -83,12 +87,16 @@ class History:
         return _page(self._kept(document_id, now), query)
 
     def trash(self, query: PageQuery, now: int) -> m.PastVersionList:
-        """The removed documents, the one that was removed last first."""
+        """The removed documents, the latest removal first."""
         gone = [each for number in self.by_id for each in self._kept(number, now) if each.removed]
         return _page(sorted(gone, key=lambda each: each.kept), query)
 
     def detail(self, document_id: int, version: int, query: VersionQuery, now: int) -> m.PastVersionDetail:
-        """A version with a part of its text. Raises EngineError: `version_not_found`."""
+        """Return a version with a part of its text.
+
+        Raises:
+            EngineError: `version_not_found`.
+        """
         past = self.find(document_id, version, now)
         document, listed = past.stored.document, past.listed()
         text = _text_of(past.stored)
@@ -112,7 +120,7 @@ def _page(oldest_first: list[Past], query: PageQuery) -> m.PastVersionList:
 
 
 def _text_of(stored: Stored) -> str:
-    """The text of a note as it was sent; of a file what its passages hold, each at its place."""
+    """The text of a note as it was sent; for a file the text of its passages, each at its offset."""
     if stored.document.doc_type == "note":
         return stored.text
     text = ""

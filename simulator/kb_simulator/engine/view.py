@@ -1,7 +1,7 @@
-"""A base as somebody sees it who reaches a part of it: another base, which has that part alone.
+"""The view of a knowledge base within an access scope: another base with only that part.
 
-So nothing that is asked of it can depend on the rest: no search, count, page or error, nor the statistics of
-words. What changes the base asks the view first whether the document is there, and then changes the whole.
+Hence no search, count, page, error or word statistic can depend on the rest. A change looks up the document
+in the view first and then changes the whole base.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kb_simulator.engine.versions import History
 
 
 def documents_within(documents: Documents, reach: Reach) -> Documents:
-    """The documents that carry a tag within reach, and what is kept of such."""
+    """The documents with a tag within the access scope, and their history."""
     standing = {
         number: stored for number, stored in documents.by_id.items() if reach.admits(stored.document.tags)
     }
@@ -33,7 +33,7 @@ def documents_within(documents: Documents, reach: Reach) -> Documents:
 
 
 def _history_within(documents: Documents, reach: Reach) -> History:
-    """Each version where the document was within reach then, and is now or was when it was removed."""
+    """The versions within the scope, of documents that are in it now or were when they were removed."""
     by_id = {}
     for number, kept in documents.history.by_id.items():
         standing = documents.by_id.get(number)
@@ -44,7 +44,7 @@ def _history_within(documents: Documents, reach: Reach) -> History:
 
 
 def is_job_within(record: JobRecord, documents: Documents, reach: Reach) -> bool:
-    """Whether a job's tags are within reach, and its document is, or was when it was removed."""
+    """True if a job's tags are within the scope, and its document is, or was when it was removed."""
     if not reach.admits(record.job.tags):
         return False
     number = record.job.document_id
@@ -57,7 +57,7 @@ def is_job_within(record: JobRecord, documents: Documents, reach: Reach) -> bool
 
 
 def collections_within(collections: Collections, reach: Reach) -> Collections:
-    """Those descriptions whose tags are within reach."""
+    """The descriptions of collections within the scope."""
     return Collections(
         {name: each for name, each in collections.described.items() if reach.has(PREFIX + name)}
     )

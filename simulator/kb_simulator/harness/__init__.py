@@ -1,1 +1,1 @@
-"""What is around the fake engine: virtual time, faults, the journal, namespaces and the control plane."""
+"""The harness of the fake engine: virtual time, faults, the journal, namespaces and the control plane."""

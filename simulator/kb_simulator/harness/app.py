@@ -1,10 +1,10 @@
-"""The aiohttp adapter: the contract's operations over the state, with faults and the journal around them.
+"""The aiohttp adapter: the contract's operations over the state, between them the journal and the faults.
 
 request ─▶ page ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
                                                    ▲          │
                                                    └── answer ┘
 
-A fault is an HTTP response if HTTP can express it, and otherwise raw bytes on the socket.
+A fault is an HTTP answer if HTTP can express it, or else bytes written directly to the socket.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BY_ROUTE = {(operation.method.value, operation.path): operation for operation i
 _JSON = "application/json"
 _HTML = "<!doctype html><title>{title}</title><h1>{title}</h1><p>This is not the engine.</p>"
 _LEAST_RETRY_SECONDS = 0.001
-_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, with zero seconds
+_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, with a time-out of 0
 _SHUTDOWN_SECONDS = 2.0
 _START_SECONDS = 300.0
 
@@ -67,11 +67,12 @@ _START_SECONDS = 300.0
 def build_app(
     namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOPBACK, published: Reach | None = None
 ) -> web.Application:
-    """The fake engine over `namespaces`; `max_upload_bytes` bounds one file, `host` is listened on.
+    """Return the fake engine over `namespaces`.
 
-    `published` is how far the role `service` reaches.
+    `max_upload_bytes` is the largest file accepted, `host` the address that the application listens on, and
+    `published` the access scope of the role `service`.
 
-    Run it with `handler_cancellation`, so that a disconnect releases the request.
+    Run it with `handler_cancellation`, so that a handler ends when its client disconnects.
     """
 
     @web.middleware
@@ -106,7 +107,7 @@ def build_app(
 
 
 def _caller(request: web.Request) -> str:
-    """Return a key that distinguishes callers of concurrent requests."""
+    """Return a key that separates callers with concurrent requests: the credential and the access headers."""
     return "\n".join([bearer(request.headers), *request.headers.getall(ACCESS, ())])
 
 
@@ -127,9 +128,9 @@ async def _answer(
     request: web.Request,
     handler: Handler,
 ) -> web.StreamResponse:
-    """Read the request, record it, and return the response, `refused` if given.
+    """Read the request, record it in the journal and answer it; `refused` is the answer if it is given.
 
-    Its journal entry has no status if the caller disconnects before the response.
+    The journal entry keeps no status if the caller disconnects before the answer.
     """
     upload: Upload | None = None
     body = b""
@@ -145,7 +146,7 @@ async def _answer(
     elapsed = namespace.clock.elapsed()
     entry = namespace.journal.begin(recorded, elapsed)
     plan = namespace.faults.decide(recorded, entry.occurrence, elapsed)
-    # The response of a plain search depends on its body only.
+    # The answer to a plain search depends on its body alone.
     plain = (
         plan is f.NOTHING
         and refused is None
@@ -160,7 +161,7 @@ async def _answer(
         return web.Response(body=known, content_type=_JSON)
 
     async def perform() -> web.StreamResponse:
-        """Carry out the operation."""
+        """Run the operation."""
         if refused is not None:
             return problem_response(refused)
         CURRENT.set(Call(namespace, entry.identity, plan.stale or namespace.state, upload))
@@ -188,7 +189,7 @@ async def _answer(
 async def _under(
     plan: f.Plan, clock: Clock, perform: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Return the response under a plan; `perform` carries out the operation and returns the true response."""
+    """Return the answer under a fault plan; `perform` runs the operation and returns the true answer."""
     if plan.delay:
         await clock.sleep(plan.delay)
     match plan.effect:
@@ -204,7 +205,7 @@ async def _under(
             members = {} if seconds is None else {"retry_after": seconds}
             return problem_response(EngineError(code, detail, **members))
         case f.RateLimit(code=code):
-            # Rounded up to whole seconds, so that a client that waits for them is served.
+            # Whole seconds are rounded up, so that a caller that waits for Retry-After is accepted.
             wait = max(_LEAST_RETRY_SECONDS, plan.retry_after)
             detail = "Too many requests. Wait as Retry-After says."
             response = problem_response(EngineError(code, detail, retry_after=wait))
@@ -213,7 +214,7 @@ async def _under(
         case f.HttpStatus(status=status):
             try:
                 title = HTTPStatus(status).phrase
-            except ValueError:  # a status without a reason phrase
+            except ValueError:  # a status code without a standard phrase
                 title = f"Status {status}"
             return web.Response(status=status, text=_HTML.format(title=title), content_type="text/html")
         case f.EmptyBody():
@@ -227,7 +228,7 @@ async def _under(
 def _damaged(
     effect: f.ResetAfter | f.ContentLength | f.MalformedChunk | f.Drip, true: web.StreamResponse, clock: Clock
 ) -> web.StreamResponse:
-    """Return the true response, damaged in transit."""
+    """The true answer, damaged in transit."""
     body = bytes(true.body) if isinstance(true, web.Response) and isinstance(true.body, bytes) else b""
     match effect:
         case f.ResetAfter(bytes=count):
@@ -244,9 +245,9 @@ def _damaged(
 
 
 class RawBytesResponse(web.StreamResponse):
-    """The head of a true response, with `length` as its length header, followed by `data`.
+    """The head of a true answer with `length` as its length header, followed by `data`.
 
-    Then the connection is closed or reset, so that the client detects the damage.
+    The connection is then closed or reset. A reset tells the client that the answer is broken.
     """
 
     def __init__(
@@ -262,7 +263,7 @@ class RawBytesResponse(web.StreamResponse):
             self._data = "\r\n".join(lines).encode("latin-1", "replace") + data
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write, and end the connection."""
+        """Write the bytes and end the connection."""
         transport = request.transport
         if transport is None:  # the caller has disconnected
             return
@@ -279,14 +280,14 @@ class RawBytesResponse(web.StreamResponse):
 
 
 class ResetResponse(RawBytesResponse):
-    """Reset the connection without a response."""
+    """The connection is reset without an answer."""
 
     def __init__(self) -> None:
         super().__init__(None, "", b"", reset=True)
 
 
 class DripResponse(web.StreamResponse):
-    """A response with its body in pieces, each after a pause."""
+    """An answer whose body is sent in pieces, with a pause before each."""
 
     def __init__(
         self, true: web.StreamResponse, body: bytes, count: int, seconds: float, clock: Clock
@@ -309,9 +310,9 @@ class DripResponse(web.StreamResponse):
 
 
 class Simulator:
-    """The fake engine, and its control plane if `settings.control` has a port, on their sockets.
+    """The fake engine on its socket, and its control plane if `settings.control` names a port.
 
-    An asynchronous context manager: it listens inside, and has released everything at exit.
+    An asynchronous context manager: it listens inside the block and releases everything on exit.
     """
 
     def __init__(self, settings: SimulatorSettings) -> None:
@@ -342,7 +343,7 @@ class Simulator:
             )
             self.url = await self._listen(app, settings.host, settings.port)
             if settings.control is not None:
-                # Imported here: most runs in CI use neither the control plane nor its page.
+                # Imported here because most runs in CI need neither the control plane nor its page.
                 from kb_simulator.harness.control import build_control
                 from kb_simulator.harness.page import add_page
 
@@ -391,12 +392,12 @@ class Simulator:
 
 @contextmanager
 def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
-    """A simulator in a thread of its own, for programs without an event loop.
+    """Yield a simulator that runs in its own thread, for programs without an event loop.
 
-    Other threads may use only its addresses; everything else goes through the control plane.
+    Other threads may use only its URLs; the control plane does the rest.
 
     Raises:
-        OSError: a port is taken.
+        OSError: a port is in use.
     """
     ready = threading.Event()
     running: list[tuple[Simulator, asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -412,7 +413,7 @@ def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001  # raised by the thread that waits
+        except BaseException as error:  # noqa: BLE001  # raised again by the waiting thread
             failures.append(error)
         finally:
             ready.set()

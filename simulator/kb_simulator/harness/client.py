@@ -30,7 +30,7 @@ _TIMEOUT_SECONDS = 300.0
 
 
 class ControlError(Exception):
-    """The control plane refused. `code` is stable, the text says what to do."""
+    """The control plane refused a request. `code` is stable; the text says how to correct it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
@@ -42,7 +42,7 @@ class ControlClient:
 
     def __init__(self, url: str, namespace: str = DEFAULT, *, http: httpx.Client | None = None) -> None:
         self._url = url
-        # Certificates are loaded only where there is something to verify: they take 20 ms.
+        # Certificates are loaded only for https, because that takes 20 ms.
         verify = httpx.URL(url).scheme == "https"
         self._http = http or httpx.Client(
             base_url=url, timeout=_TIMEOUT_SECONDS, trust_env=False, verify=verify
@@ -61,7 +61,7 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, those of clients made by `namespace` too."""
+        """Close the connections, including those of clients returned by `namespace`."""
         self._http.close()
 
     def namespace(
@@ -72,9 +72,9 @@ class ControlClient:
         clock: ClockMode | None = None,
         seed: int | None = None,
     ) -> ControlClient:
-        """A client for another namespace, which is made, or changed where something is given.
+        """Return a client for another namespace, which is created or, with further arguments, changed.
 
-        With an `api_key` the namespace wants that bearer key, and the key alone chooses it.
+        A namespace with an `api_key` requires that bearer key and is selected by it alone.
         """
         wanted = c.NamespaceRequest(name=name, api_key=api_key, clock=clock, seed=seed)
         self.ask(c.set_namespace, wanted)
@@ -84,33 +84,33 @@ class ControlClient:
         self.ask(c.remove_namespace, name=self.name)
 
     def overview(self) -> c.Overview:
-        """The simulator and this namespace in short."""
+        """Return a summary of the simulator and this namespace."""
         return self.ask(c.overview)
 
     def reset(self, seed: int | None = None) -> c.Overview:
-        """Begin anew, under another seed where one is given."""
+        """Start again from an empty state, with another seed if one is given."""
         return self.ask(c.reset, c.ResetRequest(seed=seed))
 
     def state(self) -> c.StateInfo:
         return self.ask(c.get_state)
 
     def snapshot(self) -> str:
-        """Keep the state; its id."""
+        """Save the state and return the snapshot's id."""
         return self.ask(c.snapshot).id
 
     def restore(self, snapshot_id: str) -> None:
-        """Go back to a state that was kept; clock, faults and journal go on."""
+        """Restore a snapshot of the state; clock, faults and journal are not restored."""
         self.ask(c.restore, snapshot_id=snapshot_id)
 
     def set_policy(self, policy: Policy) -> None:
-        """Say how jobs end that are accepted from here on."""
+        """Set how jobs accepted from now on end."""
         self.ask(c.set_policy, c.JobPolicy(policy=policy))
 
     def ask(self, endpoint: Callable[[c.Call], T], body: Data | None = None, **parameters: str | int) -> T:
-        """Any endpoint of the control plane; `parameters` are those of its path and its query.
+        """Call an endpoint of the control plane; `parameters` are its path and query parameters.
 
         Raises:
-            ControlError: it was refused.
+            ControlError: the request was refused.
         """
         operation = c.ENDPOINTS[endpoint].operation
         path = operation.fill_path({name: parameters.pop(name) for name in operation.path_parameters})
@@ -118,7 +118,11 @@ class ControlClient:
         return cast("T", msgspec.json.decode(answer, type=operation.response_model))
 
     def send(self, method: str, path: str, body: Data | None = None, **query: str | int) -> bytes:
-        """A request about this namespace; the answer as it came. Raises ControlError where it is refused."""
+        """Send a request for this namespace and return the body of the answer.
+
+        Raises:
+            ControlError: the request was refused.
+        """
         headers = {HEADER: self.name, "Content-Type": "application/json"}
         content = None if body is None else msgspec.json.encode(body)
         answer = self._http.request(method, path, content=content, headers=headers, params=query or None)
@@ -141,7 +145,7 @@ class ClockControl:
         return self.read().elapsed
 
     def advance(self, seconds: float) -> c.ClockInfo:
-        """Move time on; whoever slept until then is awake."""
+        """Move time forward and wake every sleep whose deadline has passed."""
         return self._control.ask(c.advance, c.AdvanceRequest(seconds=seconds))
 
     def set_mode(self, mode: ClockMode | Literal["autojump", "manual", "real"]) -> c.ClockInfo:
@@ -174,13 +178,13 @@ class FaultsControl:
         id: str | None = None,
         optional: bool = False,
     ) -> ArmedFault:
-        """Arm a fault of the catalogue by its `name`, or any `effect` under a name of your own.
+        """Arm the catalogue's fault `name`, or any `effect` under a name of your own.
 
         The parameters are those of `Match`, `When` and `Fault`.
 
         Raises:
-            ValueError: there is no such fault, operation or code; the message says what is near.
-            ControlError: the id is taken, or a value is out of range.
+            ValueError: the fault, operation or code is unknown; the message suggests a similar name.
+            ControlError: the id is in use, or a value is out of range.
         """
         match = Match(operation=operation, method=method, path=path, body=body, tag=tag, header=header)
         when = When(nth=nth, every=every, times=times, probability=probability, until=until, count=count)
@@ -208,15 +212,15 @@ class JournalControl:
         self._control = control
 
     def entries(self, limit: int = 1_000) -> list[Record]:
-        """The newest entries, in the order of arrival."""
+        """Return the newest entries in order of arrival."""
         return self._control.ask(c.journal, limit=limit).entries
 
     def canonical(self) -> bytes:
-        """The entries as two runs of one seed have them in common."""
+        """Return the entries as JSON lines that are equal in two runs with the same seed."""
         return self._control.send("GET", f"{c.BASE}/journal/canonical")
 
     def verify(self, *expectations: Expectation, in_order: tuple[Match, ...] = ()) -> Verdict:
-        """Hold the journal to what is wanted; the verdict also names faults that never fired."""
+        """Compare the journal with expectations. The verdict also lists the faults that never fired."""
         wanted = Verification(expectations=expectations, in_order=in_order)
         return self._control.ask(c.verify, wanted)
 
@@ -228,7 +232,10 @@ class JournalControl:
         at_most: int | None = None,
         **match: str,
     ) -> None:
-        """Raise AssertionError, naming the nearest request, unless so many match; `match` as in `Match`."""
+        """Raise AssertionError, naming the nearest request, unless this number of requests match.
+
+        `match` takes the members of `Match`.
+        """
         wanted = Expectation(match=Match(**match), exactly=exactly, at_least=at_least, at_most=at_most)
         self._hold(wanted)
 
@@ -237,7 +244,7 @@ class JournalControl:
         self._hold(Expectation(match=Match(**match), exactly=0))
 
     def in_order(self, *matches: Match) -> None:
-        """Raise AssertionError unless the requests came one after another."""
+        """Raise AssertionError unless the requests arrived in this order."""
         self._hold(in_order=matches)
 
     def _hold(self, *expectations: Expectation, in_order: tuple[Match, ...] = ()) -> None:

@@ -1,9 +1,9 @@
-"""The control plane: `/_sim`, on a port of its own, on loopback, for the same machine only.
+"""The control plane: `/_sim`, on its own port, on the loopback interface.
 
-Each endpoint is one declared function; its route, its operation and its form on the page follow from the
-declaration. Every one is about one namespace, which the header `X-Sim-Namespace` names. Requests that a web
-page elsewhere makes are refused: the Host must be loopback's, and an Origin must be this page's own. Seconds
-are virtual.
+Each endpoint is one declared function, from which its route, its operation and its form on the page are
+derived. Every endpoint acts on the namespace named in the header `X-Sim-Namespace`. Cross-site requests of
+web pages are refused: the Host must be a loopback name and an Origin must be this page's own. Seconds are
+virtual.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BASE = "/_sim"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _STATE_ENTRIES = 20
 
-# --- what is sent and answered --------------------------------------------------------------------
+# --- request and response models -----------------------------------------------------------------
 
 
 class ResetRequest(Data, frozen=True):
-    """Begin anew, under another `seed` where one is given."""
+    """Start again from an empty state, with another `seed` if one is given."""
 
     seed: int | None = None
 
@@ -53,13 +53,13 @@ class AdvanceRequest(Data, frozen=True):
 
 
 class JobPolicy(Data, frozen=True):
-    """How jobs end that are accepted from here on."""
+    """Policy of jobs that are accepted from now on."""
 
     policy: Policy
 
 
 class NamespaceRequest(Data, frozen=True):
-    """A namespace to make, or to change. With an `api_key` it wants that key, and the key chooses it."""
+    """A namespace to create or change. With an `api_key` it requires that key and is selected by it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     api_key: str | None = None
@@ -68,7 +68,7 @@ class NamespaceRequest(Data, frozen=True):
 
 
 class JournalQuery(m.Request):
-    """The newest so many."""
+    """The newest entries, at most `limit`."""
 
     limit: Limit = 100
 
@@ -97,7 +97,7 @@ class NamespaceList(m.Response):
 
 
 class ClockInfo(m.Response):
-    """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` counts who waits for time to pass."""
+    """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` is the number of pending sleeps."""
 
     mode: ClockMode
     elapsed: float
@@ -112,25 +112,25 @@ class FaultList(m.Response):
 
 
 class Catalogue(m.Response):
-    """Every fault there is a name for."""
+    """Every named fault."""
 
     faults: list[Fault]
 
 
 class Snapshot(m.Response):
-    """A state that was kept."""
+    """A saved state."""
 
     id: str
 
 
 class SnapshotList(m.Response):
-    """The states that were kept, the oldest first."""
+    """The saved states, the oldest first."""
 
     snapshots: list[Snapshot]
 
 
 class StateInfo(m.Response):
-    """What a namespace holds: counts, the newest documents and jobs, tags."""
+    """The content of a namespace: counts, the newest documents and jobs, tags."""
 
     status: m.Status
     documents: list[m.Document]
@@ -139,7 +139,7 @@ class StateInfo(m.Response):
 
 
 class JournalPage(m.Response):
-    """The newest entries in the order of arrival; `dropped` were too old to keep."""
+    """The newest entries in order of arrival; `dropped` is the number of discarded older entries."""
 
     entries: list[Record]
     total: int
@@ -162,7 +162,7 @@ def namespace_info(namespace: Namespace) -> NamespaceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, over HTTP or by a form of the page."""
+    """One request, over HTTP or from a form of the page."""
 
     namespaces: Namespaces
     engine_url: str
@@ -174,7 +174,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`message` is what the page says when its form has been submitted, a template over the answer."""
+    """An operation of the control plane.
+
+    `message` is shown by the page after its form was submitted: a template over the answer.
+    """
 
     operation: AnyOperation
     act: Callable[[Call], msgspec.Struct]
@@ -182,7 +185,7 @@ class Endpoint:
 
 
 ENDPOINTS: dict[Callable[[Call], msgspec.Struct], Endpoint] = {}
-"""Every endpoint by its function, its operation in the contract's own form."""
+"""Every endpoint by its function; the operation has the form of the contract's."""
 
 A = TypeVar("A", bound=Callable[[Call], msgspec.Struct])
 
@@ -208,33 +211,33 @@ def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -
 
 @_endpoint(Method.GET, "")
 def overview(call: Call) -> Overview:
-    """The simulator in short."""
+    """A summary of the simulator."""
     names = [each.name for each in call.namespaces]
     return Overview(engine_url=call.engine_url, namespace=namespace_info(call.namespace), namespaces=names)
 
 
 @_endpoint(Method.POST, "/reset", body=ResetRequest, message="Began anew under seed {namespace.seed}.")
 def reset(call: Call) -> Overview:
-    """Begin anew."""
+    """Start again from an empty state."""
     call.namespace.reset(call.body.seed)
     return overview(call)
 
 
 @_endpoint(Method.GET, "/snapshots")
 def list_snapshots(call: Call) -> SnapshotList:
-    """States that were kept."""
+    """The saved states."""
     return SnapshotList(snapshots=[Snapshot(id=snapshot_id) for snapshot_id in call.namespace.snapshots])
 
 
 @_endpoint(Method.POST, "/snapshots")
 def snapshot(call: Call) -> Snapshot:
-    """Keep the state as it is."""
+    """Save the state."""
     return Snapshot(id=call.namespace.snapshot())
 
 
 @_endpoint(Method.POST, "/snapshots/{snapshot_id}/restore")
 def restore(call: Call) -> Overview:
-    """Go back to a state that was kept."""
+    """Restore a saved state."""
     snapshot_id = call.path["snapshot_id"]
     if snapshot_id not in call.namespace.snapshots:
         raise _unknown("snapshot", "snapshot_id", snapshot_id, list(call.namespace.snapshots))
@@ -244,7 +247,7 @@ def restore(call: Call) -> Overview:
 
 @_endpoint(Method.GET, "/clock")
 def get_clock(call: Call) -> ClockInfo:
-    """What time it is."""
+    """The present time."""
     clock = call.namespace.clock
     now = rfc3339(clock.microseconds())
     return ClockInfo(mode=clock.mode, elapsed=clock.elapsed(), now=now, sleeping=clock.sleeping)
@@ -252,7 +255,7 @@ def get_clock(call: Call) -> ClockInfo:
 
 @_endpoint(Method.POST, "/clock", body=ClockRequest, message="The clock is in mode {mode}.")
 def set_clock(call: Call) -> ClockInfo:
-    """How time passes."""
+    """Set the mode of the clock."""
     call.namespace.clock.mode = call.body.mode
     return get_clock(call)
 
@@ -281,13 +284,13 @@ def arm(call: Call) -> ArmedFault:
 
 @_endpoint(Method.DELETE, "/faults")
 def disarm_all(call: Call) -> FaultList:
-    """Disarm all faults, and tell what they did."""
+    """Disarm all faults and return their counts."""
     return FaultList(faults=call.namespace.faults.disarm_all())
 
 
 @_endpoint(Method.DELETE, "/faults/{fault_id}", message="Disarmed {id}; it had fired {fired} times.")
 def disarm(call: Call) -> ArmedFault:
-    """Disarm a fault, and tell what it did."""
+    """Disarm a fault and return its counts."""
     faults, fault_id = call.namespace.faults, call.path["fault_id"]
     try:
         return faults.disarm(fault_id)
@@ -303,20 +306,20 @@ def catalogue(_call: Call) -> Catalogue:
 
 @_endpoint(Method.GET, "/policy")
 def get_policy(call: Call) -> JobPolicy:
-    """How jobs end."""
+    """The policy for the end of jobs."""
     return JobPolicy(policy=call.namespace.state.policy)
 
 
 @_endpoint(Method.POST, "/policy", body=JobPolicy)
 def set_policy(call: Call) -> JobPolicy:
-    """Say how jobs end that are accepted from here on."""
+    """Set how jobs accepted from now on end."""
     call.namespace.state.policy = call.body.policy
     return get_policy(call)
 
 
 @_endpoint(Method.GET, "/state")
 def get_state(call: Call) -> StateInfo:
-    """What the namespace holds."""
+    """The content of the namespace."""
     state, count = call.namespace.state, _STATE_ENTRIES
     return StateInfo(
         status=state.status(),
@@ -335,7 +338,7 @@ def journal(call: Call) -> JournalPage:
 
 @_endpoint(Method.POST, "/journal/verify", body=Verification)
 def verify(call: Call) -> Verdict:
-    """Hold the journal to what is wanted."""
+    """Compare the journal with expectations."""
     return verify_journal(call.namespace.journal, call.body, call.namespace.faults.unfired())
 
 
@@ -347,10 +350,10 @@ def list_namespaces(call: Call) -> NamespaceList:
 
 @_endpoint(Method.POST, "/namespaces", body=NamespaceRequest)
 def set_namespace(call: Call) -> NamespaceInfo:
-    """Make a namespace, or change it: another seed begins it anew."""
+    """Create or change a namespace: another seed resets it."""
     wanted: NamespaceRequest = call.body
     if wanted.api_key is not None:
-        # Before anything is made or begun anew: what is refused changes nothing.
+        # Checked before any change: a refused request changes nothing.
         call.namespaces.check_key(wanted.name, wanted.api_key)
     namespace = call.namespaces.get(wanted.name)
     if wanted.seed is not None:
@@ -364,7 +367,7 @@ def set_namespace(call: Call) -> NamespaceInfo:
 
 @_endpoint(Method.DELETE, "/namespaces/{name}")
 def remove_namespace(call: Call) -> NamespaceList:
-    """Forget a namespace."""
+    """Remove a namespace."""
     name = call.path["name"]
     if not call.namespaces.remove(name):
         raise _unknown("namespace", "name", name, [each.name for each in call.namespaces])
@@ -380,7 +383,7 @@ def _unknown(what: str, parameter: str, name: str, known: list[str]) -> EngineEr
 
 
 def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application:
-    """The control plane over `namespaces`. Bind it to loopback."""
+    """Return the control plane over `namespaces`. Bind it to loopback."""
 
     def named(request: web.Request) -> Namespace:
         return namespaces.get(request.headers.get(HEADER, DEFAULT))
@@ -396,7 +399,7 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
         return handler
 
     async def canonical(request: web.Request) -> web.Response:
-        """The journal as two runs of one seed have it in common, as JSON lines."""
+        """Return the journal as JSON lines that are equal in two runs with the same seed."""
         return web.Response(body=named(request).journal.canonical(), content_type="application/x-ndjson")
 
     app = build_application(
@@ -410,7 +413,7 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
 
 @web.middleware
 async def _own_callers_only(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-    """Refuse what a page elsewhere could make a browser send."""
+    """Refuse requests that a page of another origin could make a browser send."""
     host = request.headers.get("Host", "")
     name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
     origin = request.headers.get("Origin")

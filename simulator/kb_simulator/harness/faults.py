@@ -1,6 +1,6 @@
 """Faults as data: which requests they match, when they fire, and what they do.
 
-name                    effect               done?  what the caller meets
+name                    effect               done?  answer to the caller
 ----------------------  -------------------  -----  -----------------------------------------------------
 latency_fixed           latency              yes    the answer, late by a fixed time
 latency_uniform         latency              yes    the answer, late by an even spread of times
@@ -13,20 +13,20 @@ queue_full              status               no     429 `queue_full`
 bad_gateway             http_status          no     502 with a proxy's HTML, no problem document
 rate_limit              rate_limit           no     429, and again until `Retry-After` has elapsed
 expired_key             status               no     401, as after the key was changed
-hang                    hang                 no     nothing, until somebody gives up
+hang                    hang                 no     nothing, until the caller gives up
 reset_before_headers    reset                no     the connection reset, no byte of an answer
 reset_mid_body          reset_after          yes    the connection reset within the body
 content_length_long     content_length       yes    a body shorter than announced
 content_length_short    content_length       yes    a body longer than announced
-malformed_chunk         malformed_chunk      yes    a chunked body whose framing breaks
+malformed_chunk         malformed_chunk      yes    a chunked body with broken framing
 drip                    drip                 yes    the body, a few bytes at a time
 not_json                http_status          no     200 with HTML
 empty_body              empty_body           no     200 without a body
 stale_read              stale_read           yes    reads as of the moment when the fault was armed
 lost_ack                lost_ack             yes    the connection reset after the request was carried out
 
-"Done": the operation is carried out. Only a mutation that is done and not acknowledged is duplicated by a
-retry without an idempotency key.
+"Done" tells if the operation runs. Only a mutation that is done but not acknowledged is duplicated by a retry
+without an idempotency key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Fixed(Data, frozen=True, tag_field="kind", tag="fixed"):
 
 
 class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
-    """A delay uniform from `low` (inclusive) to `high` (exclusive) seconds."""
+    """A uniform delay from `low` (inclusive) to `high` (exclusive) seconds."""
 
     low: Seconds = 0.0
     high: Seconds = 2.0
@@ -75,9 +75,7 @@ class Uniform(Data, frozen=True, tag_field="kind", tag="uniform"):
 
 
 class LogNormal(Data, frozen=True, tag_field="kind", tag="lognormal"):
-    """A log-normal delay with `median` seconds and standard deviation `sigma` of its logarithm, at most
-    `most`.
-    """
+    """A log-normal delay of at most `most` seconds; `sigma` is the deviation of the logarithm."""
 
     median: Seconds = 0.2
     sigma: Annotated[float, Meta(ge=0, le=10)] = 1.0
@@ -85,13 +83,13 @@ class LogNormal(Data, frozen=True, tag_field="kind", tag="lognormal"):
 
 
 class Latency(Effect, frozen=True, tag="latency"):
-    """The operation is carried out after a delay."""
+    """The operation runs after a delay."""
 
     delay: Fixed | Uniform | LogNormal = Fixed()
 
 
 class Status(Effect, frozen=True, tag="status"):
-    """A problem document with a `code` of the contract, its status, and the text `detail`."""
+    """A problem document with a `code` of the contract, the status of that code, and the text `detail`."""
 
     code: str = "internal"
     detail: str = "This request was told to fail."
@@ -102,13 +100,13 @@ class Status(Effect, frozen=True, tag="status"):
 
 
 class HttpStatus(Effect, frozen=True, tag="http_status"):
-    """A `status` with a page of HTML, as a proxy answers, or a login page in front of the engine."""
+    """An HTML page with `status`, as sent by a proxy, or by a login page in front of the engine."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 502
 
 
 class RateLimit(Effect, frozen=True, tag="rate_limit"):
-    """429 with `Retry-After`; further matches within `seconds` are refused too."""
+    """429 with `Retry-After`; further matches are refused too until `seconds` have passed."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 2.0
     code: str = "queue_full"
@@ -120,11 +118,11 @@ class RateLimit(Effect, frozen=True, tag="rate_limit"):
 
 
 class Hang(Effect, frozen=True, tag="hang"):
-    """No response, until the caller disconnects or the namespace is reset."""
+    """No answer until the caller disconnects or the namespace is reset."""
 
 
 class Reset(Effect, frozen=True, tag="reset"):
-    """Reset the connection before any byte of the response, and before the operation is carried out."""
+    """The connection is reset before the first byte of the answer and before the operation runs."""
 
 
 class ResetAfter(Effect, frozen=True, tag="reset_after"):
@@ -134,13 +132,13 @@ class ResetAfter(Effect, frozen=True, tag="reset_after"):
 
 
 class ContentLength(Effect, frozen=True, tag="content_length"):
-    """`Content-Length` differs from the body's length by `off`: positive is too long, negative too short."""
+    """`Content-Length` differs from the body by `off` bytes: too long if positive, too short if negative."""
 
     off: Annotated[int, Meta(ge=-(1 << 30), le=1 << 30)] = 64
 
 
 class MalformedChunk(Effect, frozen=True, tag="malformed_chunk"):
-    """`Transfer-Encoding: chunked`, whose second chunk has no valid size."""
+    """`Transfer-Encoding: chunked` with an invalid size of the second chunk."""
 
 
 class Drip(Effect, frozen=True, tag="drip"):
@@ -155,11 +153,11 @@ class EmptyBody(Effect, frozen=True, tag="empty_body"):
 
 
 class StaleRead(Effect, frozen=True, tag="stale_read"):
-    """Reads see the state at the time when the fault was armed; mutations never match."""
+    """Reads are answered from the state at the time of arming; mutations never match."""
 
 
 class LostAck(Effect, frozen=True, tag="lost_ack"):
-    """Carry the operation out, then reset the connection without a response."""
+    """The operation runs, then the connection is reset without an answer."""
 
 
 AnyEffect = (
@@ -204,16 +202,17 @@ CATALOGUE: Mapping[str, AnyEffect] = {
     "stale_read": StaleRead(),
     "lost_ack": LostAck(),
 }
-"""The faults by name, as in the table above. A fault may take a name and an effect of its own."""
+"""The faults by name, as in the table above. A `Fault` may also have its own name and effect."""
 
 
 class When(Data, frozen=True):
-    """Condition on which a matching request meets the fault: all given members must hold; without any, each
-    does.
+    """Conditions on the matching requests.
 
-    `nth` counts from 1; `every` is every second, third...; `times` the maximum of firings; `until` is in
-    virtual seconds since the clock's start. `count` selects the counter: matches of the rule in order of
-    arrival, or matches of each fingerprint, which is independent of that order.
+    All given conditions must hold; without any, the fault fires each time.
+
+    `nth` counts from 1; `every` n fires at each n-th request; `times` is the maximum number of firings;
+    `until` is in virtual seconds since the clock's start. `count` selects the counter: all matches of the
+    rule in order of arrival, or the matches of each request separately, which is independent of the order.
     """
 
     nth: Count | None = None
@@ -231,8 +230,7 @@ class When(Data, frozen=True):
 
 
 class Fault(Data, frozen=True):
-    """A fault to arm. Without `effect`, the catalogue's fault of this `name`; without `id`, the id is
-    generated.
+    """A fault to arm. The default `effect` is the catalogue's for `name`; the default `id` is generated.
 
     A fault that never fires fails the test that armed it, unless it is `optional`.
     """
@@ -254,10 +252,10 @@ class Fault(Data, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Effect of the faults on a request: ids of fired faults, a delay in seconds, and the effect on the
-    response.
+    """The effect of the faults on one request.
 
-    `stale` is the state that reads use, None for the present one; `retry_after` is in seconds.
+    `fired` are the ids of the fired faults, `delay` is in seconds, and `effect` replaces the answer. `stale`
+    is the state for reads, or None for the present state; `retry_after` is in seconds.
     """
 
     fired: tuple[str, ...] = ()
@@ -268,11 +266,11 @@ class Plan:
 
 
 NOTHING = Plan()
-"""Plan of a request without faults."""
+"""The plan of a request without faults."""
 
 
 class ArmedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """An armed fault in the control plane, with the number of matches and of firings."""
+    """A fault as the control plane shows it, with the numbers of matched requests and of firings."""
 
     id: str
     fault: Fault
@@ -298,10 +296,10 @@ class _Registration:
 
 @dataclass(slots=True)
 class FaultRegistry:
-    """The armed faults of a namespace. `state` returns the present state, which an armed stale read keeps.
+    """The armed faults of one namespace. `state` returns the present state, which stale reads copy.
 
-    Faults are evaluated in the order in which they were armed. Delays add up; evaluation ends at the first
-    fault that replaces the response, so that later faults do not count this request.
+    Faults are consulted in the order of arming. Delays add up. The first fault that replaces the answer ends
+    the search, so that a later fault waits for another request.
     """
 
     seeded: Seeded
@@ -313,7 +311,7 @@ class FaultRegistry:
         return bool(self._armed)
 
     def arm(self, fault: Fault) -> ArmedFault:
-        """Arm a fault; a generated id is its name with a number, equal in every run.
+        """Arm a fault. The default id is its name with a number, which is the same in every run.
 
         Raises:
             ValueError: another fault has this id.
@@ -328,11 +326,15 @@ class FaultRegistry:
         return armed.summary()
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        """Disarm a fault. Raises KeyError if it is not armed."""
+        """Remove a fault.
+
+        Raises:
+            KeyError: no such fault is armed.
+        """
         return self._armed.pop(fault_id).summary()
 
     def disarm_all(self) -> list[ArmedFault]:
-        """Disarm all faults; return their counts."""
+        """Remove all faults and return their summaries."""
         summaries = self.list()
         self._armed.clear()
         return summaries
@@ -342,7 +344,7 @@ class FaultRegistry:
         return [armed.summary() for armed in self._armed.values()]
 
     def unfired(self) -> tuple[str, ...]:
-        """Return a sentence for each armed fault that never fired and is not optional."""
+        """Describe the armed faults that never fired and are not optional."""
         return tuple(
             f"{each.id} ({each.fault.match}) never fired; {each.matched} requests matched"
             for each in self.list()
@@ -350,9 +352,7 @@ class FaultRegistry:
         )
 
     def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
-        """Return the plan of a request, the `occurrence`-th of its fingerprint; `elapsed` is in virtual
-        seconds.
-        """
+        """Plan the answer to the `occurrence`-th request of a fingerprint, at `elapsed` virtual seconds."""
         if not self._armed:
             return NOTHING
         fired: list[str] = []
@@ -380,7 +380,7 @@ class FaultRegistry:
         self, armed: _Registration, request: RecordedRequest, occurrence: int, counted: str, elapsed: float
     ) -> bool:
         when, effect = armed.fault.when, armed.effect
-        # Only reads can be stale.
+        # A stale read applies to reads only.
         written = request.operation is None or BY_ID[request.operation].mutates
         if (isinstance(effect, StaleRead) and written) or armed.fault.match.differs(request):
             return False

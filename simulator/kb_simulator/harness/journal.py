@@ -1,7 +1,7 @@
-"""The journal: requests with their responses, expectations on them, and a canonical export.
+"""The journal: every request with its answer, expectations on it, and an export that is equal between runs.
 
-The fingerprint of a request is a digest over method, path, query, `If-Match` and body. White space and the
-order of members in a JSON body do not count, nor do values that differ between two runs of a client: the
+The fingerprint of a request is a digest over method, path, query, `If-Match` and body. It ignores white space
+and the order of members in a JSON body, and everything that differs between two runs of one client: the
 boundary of a multipart body, the idempotency key, the credential, the connection.
 """
 
@@ -27,7 +27,7 @@ from kb_contracts.http.decoding import holds_too_many_values
 MOST_ENTRIES = 20_000
 """Maximum number of entries; older ones are dropped and counted."""
 
-_BODY_BYTES = 4096  # of a body: what an entry keeps, and the longest whose digest is remembered
+_BODY_BYTES = 4096  # bytes of a body that an entry keeps, and the longest body whose digest is cached
 _STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
 
 Number = Annotated[int, Meta(ge=0)]
@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base class of the control plane's messages."""
+    """The base class of messages of the control plane."""
 
 
 def check_known(name: str, names: Mapping[str, object], what: str) -> None:
@@ -48,9 +48,9 @@ def check_known(name: str, names: Mapping[str, object], what: str) -> None:
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """A request. `path` excludes the query, `operation` is None if no route matches; `body` may be truncated.
+    """A request. `path` excludes the query, `operation` is None if no route matches, `body` may be shortened.
 
-    `tags` are the tags in its body, query and path.
+    `tags` are all tags in the body, the query and the path.
     """
 
     method: str
@@ -75,7 +75,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
 def record_request(
     method: str, path: str, query: str, operation: str | None, headers: Mapping[str, str], body: bytes
 ) -> RecordedRequest:
-    """Return the record of a request; `body` is JSON, or otherwise bytes taken unchanged."""
+    """Return the record of a request; `body` is canonicalised if it is JSON."""
     if_match = headers.get("If-Match", "")
     digest = _digest if len(body) <= _BODY_BYTES else _digest.__wrapped__
     fingerprint, tags = digest(method, path, query, if_match, body)
@@ -84,7 +84,7 @@ def record_request(
 
 @lru_cache(maxsize=4096)
 def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return the fingerprint, and the tags in body, path and query."""
+    """The fingerprint, and the tags in the body, the path and the query."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
     content, canonical = None, body  # the raw bytes if they are not JSON
     if body and not holds_too_many_values(body):
@@ -111,10 +111,10 @@ def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> t
 
 
 class Match(Data, frozen=True):
-    """A filter of requests: all given members must hold; without any, it matches every request.
+    """Conditions on a request. All given conditions must hold; without any, every request matches.
 
-    `operation` is an id of the contract, `path` a prefix, `body` a text within the body, `tag` a tag of
-    the request, `header` a name or `name: value`.
+    `operation` is an id of the contract, `path` a prefix, `body` a substring of the body, `tag` one of the
+    tags in the request, `header` a name or `name: value`.
     """
 
     operation: str | None = None
@@ -129,7 +129,7 @@ class Match(Data, frozen=True):
             check_known(self.operation, BY_ID, "operation")
 
     def differs(self, request: RecordedRequest) -> list[str]:
-        """Return the names of the members that do not hold; empty if the request matches."""
+        """The names of the conditions that do not hold; empty if the request matches."""
         differs: list[str] = []
         if self.operation not in (None, request.operation):
             differs.append("operation")
@@ -157,10 +157,10 @@ class Match(Data, frozen=True):
 
 
 class Entry(msgspec.Struct):
-    """A request, the `occurrence`-th of its fingerprint, `at` virtual seconds after the clock's start.
+    """A request, the `occurrence`-th with its fingerprint, `at` virtual seconds after the clock's start.
 
-    `status` is None until a status was sent; `code` is that of a problem document; `done` is True if the
-    operation was carried out; `delay` is in virtual seconds.
+    `status` is None until the answer, and stays None if no status was sent; `code` is the code of a problem
+    document; `done` is true if the operation ran; `delay` is in virtual seconds.
     """
 
     number: int
@@ -175,12 +175,12 @@ class Entry(msgspec.Struct):
 
     @property
     def identity(self) -> str:
-        """Identify the request within a run, equally in every run."""
+        """Identifies the request within a run; the same in every run."""
         return f"{self.request.fingerprint}:{self.occurrence}"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry in the control plane. Only `number` and `at` depend on the order of arrival."""
+    """An entry as the control plane shows it. Only `number` and `at` depend on the order of arrival."""
 
     number: int
     at: float
@@ -199,7 +199,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Journal:
-    """Requests to one namespace with their responses, in the order of arrival."""
+    """The requests to one namespace and their answers, in order of arrival."""
 
     _entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=MOST_ENTRIES))
     _occurrences: dict[str, int] = field(default_factory=dict)
@@ -213,11 +213,11 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped entries."""
+        """Number of entries that were discarded because they were too old."""
         return self._count - len(self._entries)
 
     def begin(self, request: RecordedRequest, at: float) -> Entry:
-        """Record a request; the caller writes the response into the entry."""
+        """Record a request. The caller writes the answer into the entry."""
         self._count += 1
         occurrence = self._occurrences[request.fingerprint] = (
             self._occurrences.get(request.fingerprint, 0) + 1
@@ -230,16 +230,16 @@ class Journal:
         return entry
 
     def latest(self, count: int) -> list[Record]:
-        """Return the newest entries, in the order of arrival."""
+        """The newest entries in order of arrival."""
         start = max(0, len(self._entries) - count)
         return [_record_of(entry) for entry in islice(self._entries, start, None)]
 
     def canonical(self) -> bytes:
-        """Return the entries as JSON lines, by fingerprint and occurrence, without members that depend on
-        arrival.
+        """The entries as sorted JSON lines, without members that depend on arrival.
 
-        Two runs with one seed give the same bytes if they make the same requests, in any order, and if no
-        armed fault counts arrivals (`nth`, `every` or `times` of a rule) or time (`until`, windows).
+        They are sorted by fingerprint and occurrence. Two runs with one seed give the same bytes for the same
+        requests in any order, unless an armed fault counts arrivals (`nth`, `every` or `times` of a rule) or
+        depends on time (`until`, windows).
         """
         ordered = sorted(self._entries, key=lambda entry: (entry.request.fingerprint, entry.occurrence))
         lines = []
@@ -270,9 +270,7 @@ def _record_of(entry: Entry) -> Record:
 
 
 class Expectation(Data, frozen=True):
-    """Expected number of matching requests: `exactly` (0: never), or within bounds; by default at least
-    one.
-    """
+    """Expected number of matching requests: `exactly`, or within bounds; by default at least one."""
 
     match: Match = Match()
     exactly: Number | None = None
@@ -281,14 +279,20 @@ class Expectation(Data, frozen=True):
 
 
 class Verification(Data, frozen=True):
-    """All `expectations`, and requests `in_order`, possibly with further requests between them."""
+    """Expectations that must all hold, and requests that must arrive in this order.
+
+    Further requests may arrive between the members of `in_order`.
+    """
 
     expectations: tuple[Expectation, ...] = ()
     in_order: tuple[Match, ...] = ()
 
 
 class Verdict(Data, frozen=True):
-    """`failures` as sentences; `unfired` faults; `strangers`, requests that match no operation."""
+    """The failures in words, the faults that never fired, and the `strangers`.
+
+    Strangers are requests that match no operation.
+    """
 
     failures: tuple[str, ...] = ()
     unfired: tuple[str, ...] = ()
@@ -296,18 +300,18 @@ class Verdict(Data, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if all expectations hold and every fault fired. Strangers are reported and do not count."""
+        """True if all expectations hold and every fault fired. Strangers are reported but do not count."""
         return not self.failures and not self.unfired
 
 
 def verify(journal: Journal, wanted: Verification, unfired: tuple[str, ...] = ()) -> Verdict:
-    """Check the journal against the expectations; `unfired` are the faults that should have fired."""
+    """Compare the journal with expectations; `unfired` are the faults that should have fired and did not."""
     failures = [text for each in wanted.expectations if (text := _failure(journal, each))]
     if text := _disorder(journal, wanted.in_order):
         failures.append(text)
     if journal.dropped and (wanted.expectations or wanted.in_order):
         failures.append(f"the oldest {journal.dropped} entries were dropped, so that nothing is certain")
-    # Requests that match no operation: unknown path, method or field.
+    # Requests that match no operation: an unknown path, method or field.
     strangers = tuple(f"{entry.request} ({entry.code})" for entry in journal if entry.code in _STRANGE_CODES)
     return Verdict(failures=tuple(failures), unfired=unfired, strangers=strangers)
 
@@ -336,7 +340,7 @@ def _times(low: int, high: int | None) -> str:
 
 
 def _nearest(journal: Journal, match: Match) -> str:
-    """Return the closest request to the expected one, and its differences."""
+    """Describe the request that is most similar to the expected one, and the differences."""
     misses = [(differs, entry) for entry in journal if (differs := match.differs(entry.request))]
     if not misses:
         return "the journal holds no other request"
@@ -345,7 +349,7 @@ def _nearest(journal: Journal, match: Match) -> str:
 
 
 def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
-    """Return a sentence on the first expected request that is missing after its predecessor, or None."""
+    """Describe the first match that does not come after its predecessors, or return None."""
     entries = iter(journal)
     for place, match in enumerate(wanted):
         if any(not match.differs(entry.request) for entry in entries):

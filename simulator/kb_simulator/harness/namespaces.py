@@ -1,8 +1,8 @@
-"""Namespaces: several engines in one process, each with its own state, clock, faults and journal.
+"""Namespaces: independent engines in one process, each with its own state, time, faults and journal.
 
-A request chooses one by the header `X-Sim-Namespace`, or by the key of a namespace as its bearer key (for
-clients that cannot send custom headers); otherwise it goes to `default`. A namespace is created when first
-named. Values derived from a namespace's seed do not depend on its name.
+A request selects one by the header `X-Sim-Namespace`, or by a namespace's key as its bearer key (for clients
+that cannot send additional headers); the default is `default`. A namespace is created when it is first named.
+Values derived from its seed do not depend on its name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kb_simulator.settings import MOST_NAMESPACES
 HEADER = "X-Sim-Namespace"
 DEFAULT = "default"
 
-_HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
+_HEADER = istr(HEADER)  # faster to look up than a plain string; used for every request
 _NAME_CHARS = 100
-_CACHED_BYTES = 32 << 20  # of searches and responses together; above it, the cache is cleared
+_CACHED_BYTES = 32 << 20  # maximum size of the cache; beyond it, it is cleared
 
 
 @dataclass(slots=True)
 class SearchCache:
-    """Cached search responses since the last change of a state."""
+    """The answers to searches since the last change of one state."""
 
     _answers: dict[bytes, bytes] = field(default_factory=dict)
     _state: State | None = None
@@ -40,7 +40,7 @@ class SearchCache:
     _bytes: int = 0
 
     def get(self, state: State, body: bytes) -> bytes | None:
-        """Return the cached response to this body, or None if there is none or the base has changed."""
+        """Return the answer cached for this body since the last change of the documents, or None."""
         if state is not self._state or state.documents.revision != self._revision:
             return None
         return self._answers.get(body)
@@ -56,9 +56,7 @@ class SearchCache:
 
 @dataclass(slots=True)
 class Namespace:
-    """One engine. `api_key` is the key that callers must send, empty for none; `policy` is its initial job
-    policy.
-    """
+    """One engine. `api_key` is the key that callers must send, or empty; `policy` is the first job policy."""
 
     name: str
     seed: int
@@ -90,25 +88,32 @@ class Namespace:
         self._waiting = {}
 
     def reset(self, seed: int | None = None) -> None:
-        """Reset the namespace, with a new seed if given, and release waiting and hanging requests."""
+        """Start again from an empty state, with another seed if one is given.
+
+        Waiting and hanging requests end.
+        """
         self.release()
         self.seed = self.seed if seed is None else seed
         self.clock = Clock(self.clock.mode)
         self._begin()
 
     def release(self) -> None:
-        """Release waiting and hanging requests."""
+        """End all waiting and hanging requests."""
         self.clock.release()
         self._wake(list(self._waiting))
 
     def snapshot(self) -> str:
-        """Keep the present state under an id that is equal in every run."""
+        """Save the present state and return its id, which is the same in every run."""
         snapshot_id = f"snapshot-{len(self.snapshots) + 1}"
         self.snapshots[snapshot_id] = self.state.copy()
         return snapshot_id
 
     def restore(self, snapshot_id: str) -> None:
-        """Restore a snapshot; clock, limits, faults and journal stay. Raises KeyError."""
+        """Restore a saved state; clock, limits, faults and journal are not restored.
+
+        Raises:
+            KeyError: no such snapshot exists.
+        """
         self.state = self.snapshots[snapshot_id].copy()
         self.wake_ended()
 
@@ -126,7 +131,7 @@ class Namespace:
                 self._waiting.pop(job_id, None)
 
     def wake_ended(self) -> None:
-        """Wake the waiters of jobs that have ended or were removed."""
+        """Wake the requests that wait for a job that has ended or no longer exists."""
         if self._waiting:
             jobs = self.state.jobs
             self._wake([each for each in self._waiting if (job := jobs.get(each)) is None or job.ended])
@@ -139,8 +144,9 @@ class Namespace:
 
 @dataclass(slots=True)
 class Namespaces:
-    """All namespaces, at most `most`. New ones get `seed`, `mode`, `policy`, `keeps_originals`;
-    `default` also `api_key`.
+    """All namespaces, at most `most`.
+
+    New ones get `seed`, `mode`, `policy` and `keeps_originals`; `default` also gets `api_key`.
     """
 
     seed: int
@@ -159,7 +165,11 @@ class Namespaces:
         return iter(list(self._by_name.values()))
 
     def get(self, name: str) -> Namespace:
-        """Return a namespace by its name. Raises EngineError: `invalid_parameter`."""
+        """Return the namespace with this name, creating it if necessary.
+
+        Raises:
+            EngineError: `invalid_parameter`.
+        """
         if (known := self._by_name.get(name)) is not None:
             return known
         if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
@@ -175,14 +185,18 @@ class Namespaces:
         return namespace
 
     def key_for(self, headers: Mapping[str, str]) -> str:
-        """Return the key that the request's namespace requires, or empty."""
+        """The key that a request must send to its namespace; empty if none is required."""
         if (name := headers.get(_HEADER)) is not None:
             found = self._by_name.get(name)
             return found.api_key if found is not None else ""
         return self.chosen_by(headers).api_key
 
     def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
-        """Return the namespace of a request. Raises EngineError: `invalid_parameter`."""
+        """Return the namespace that a request selects.
+
+        Raises:
+            EngineError: `invalid_parameter`.
+        """
         if (name := headers.get(_HEADER)) is not None:
             return self.get(name)
         if self._by_key and (found := self._by_key.get(bearer(headers))) is not None:
@@ -190,12 +204,20 @@ class Namespaces:
         return self._by_name[DEFAULT]
 
     def check_key(self, name: str, api_key: str) -> None:
-        """Raise EngineError `contradiction` if a namespace other than `name` has this key."""
+        """Check that no namespace but `name` has this key.
+
+        Raises:
+            EngineError: `contradiction`.
+        """
         if (owner := self._by_key.get(api_key)) is not None and owner.name != name:
             raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
 
     def set_key(self, name: str, api_key: str) -> None:
-        """Set the key of a namespace. Raises EngineError: `contradiction`, if another namespace has it."""
+        """Set the key of a namespace.
+
+        Raises:
+            EngineError: `contradiction`, if another namespace has it.
+        """
         self.check_key(name, api_key)
         namespace = self.get(name)
         self._by_key.pop(namespace.api_key, None)
@@ -204,7 +226,7 @@ class Namespaces:
             self._by_key[api_key] = namespace
 
     def remove(self, name: str) -> bool:
-        """Remove a namespace; return True if it existed. `default` is reset instead."""
+        """Remove a namespace and return whether it existed. `default` is reset instead."""
         if name == DEFAULT:
             self._by_name[name].reset()
             return True
@@ -220,6 +242,6 @@ class Namespaces:
 
 
 def bearer(headers: Mapping[str, str]) -> str:
-    """Return the bearer key of a request, or empty."""
+    """The bearer key of a request, or an empty string."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

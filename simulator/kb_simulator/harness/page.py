@@ -1,9 +1,9 @@
 """The page at the control plane's root: state, journal and armed faults, live, with forms that change them.
 
-It is HTML from the server; every form works without a script, and the script only fetches the live part
-again. A form is sent to the endpoint of the control plane that its action names, its fields being parameters
-of the path or members of the body. All that comes from outside is escaped, and nothing else may run: the
-policy names the one script and the one style by their digests.
+The server renders the HTML. Every form works without a script; the script only refreshes the live part. A
+form is sent to the endpoint of the control plane in its action; its fields are path parameters or members of
+the body. All external input is escaped, and the content security policy names the single script and the
+single style by their digests, so that nothing further can run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.harness.journal import Record
 from kb_simulator.harness.namespaces import DEFAULT, Namespace, Namespaces
 
-_NEWEST = 6  # documents, and jobs
+_NEWEST = 6  # number of documents, and of jobs
 _ENTRIES = 30
 
 _PAGE, STYLE, SCRIPT = (
@@ -38,7 +38,7 @@ _PAGE, STYLE, SCRIPT = (
 
 
 def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> None:
-    """Serve the page at the root of `app`, and what its forms send."""
+    """Serve the page at the root of `app`, and the targets of its forms."""
 
     def chosen(name: str) -> Namespace:
         return next((each for each in namespaces if each.name == name), namespaces.get(DEFAULT))
@@ -52,7 +52,7 @@ def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> N
 
     def submit(endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.Response:
-            """Do what a form asks, and go back to the page."""
+            """Perform the action of a form and redirect to the page."""
             fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
             namespace = chosen(fields.pop("namespace", ""))
             try:
@@ -75,10 +75,10 @@ def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> N
 
 
 def _body(fields: dict[str, str], kind: type[msgspec.Struct] | None) -> msgspec.Struct | None:
-    """The body that a form's fields make: `when.nth` is a member within a member, empty fields are left out.
+    """Return the body from a form's fields: `when.nth` is a nested member, empty fields are omitted.
 
     Raises:
-        EngineError: they do not fit.
+        EngineError: the values are invalid.
     """
     if kind is None:
         return None
@@ -111,7 +111,8 @@ def _response(text: str) -> web.Response:
             "Content-Security-Policy": _POLICY,
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
-            # Under "no-referrer" a browser hides the origin of its own forms too, and they would be refused.
+            # Under "no-referrer" a browser hides the origin of the page's own forms too, and they would be
+            # refused.
             "Referrer-Policy": "same-origin",
         },
     )
@@ -121,13 +122,13 @@ def _response(text: str) -> web.Response:
 
 
 class Html(str):
-    """Text that is HTML already, and is not escaped again."""
+    """HTML text, which is not escaped again."""
 
     __slots__ = ()
 
 
 def _html(template: str, **values: object) -> Html:
-    """The template with values in it: escaped, unless they are HTML."""
+    """Return the template with the values inserted; values are escaped unless they are `Html`."""
     safe = {name: value if isinstance(value, Html) else escape(str(value)) for name, value in values.items()}
     return Html(template.format(**safe))
 
@@ -147,7 +148,7 @@ def _hidden(namespace: str) -> Html:
 
 
 def render(namespace: Namespace, names: list[str], engine_url: str, message: str) -> Html:
-    """The whole page; `message` is what the last form did."""
+    """The whole page; `message` is the result of the last form."""
     return _html(
         _PAGE,
         name=namespace.name,
@@ -166,7 +167,7 @@ def render(namespace: Namespace, names: list[str], engine_url: str, message: str
 
 
 def render_live(namespace: Namespace) -> Html:
-    """The part of the page that changes by itself."""
+    """The part of the page that refreshes itself."""
     records, requests = namespace.journal.latest(_ENTRIES), len(namespace.journal) + namespace.journal.dropped
     state, clock = namespace.state, namespace.clock
     status, now = state.status(), rfc3339(clock.microseconds())

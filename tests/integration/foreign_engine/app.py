@@ -1,8 +1,8 @@
-"""An engine that is not kb's: another program, another store, the same promise.
+"""An independent engine: another program with another store, for the same contract.
 
     python -m foreign_engine.app
 
-keeps its data in `KB_HOME`, listens on port 8000 and wants `KB_API_KEY` where that is set.
+keeps its data in `KB_HOME`, listens on port 8000 and requires the key `KB_API_KEY` if it is set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .texts import TYPES, Passage, Section, Unreadable, first_line, passages, re
 
 
 class Intake:
-    """The one worker; `condition` is notified of each job that has ended, and of those accepted."""
+    """The single worker; `condition` is notified of each accepted and each ended job."""
 
     def __init__(
         self, database: Database, jobs: Jobs, documents: Documents, condition: asyncio.Condition
@@ -39,7 +39,7 @@ class Intake:
         self._database, self._jobs, self._documents, self._condition = database, jobs, documents, condition
 
     async def work(self) -> None:
-        """Take in what was accepted, one after another, for ever."""
+        """Process accepted jobs in order, for ever."""
         while True:
             taken = self._jobs.take()
             if taken is None:
@@ -59,7 +59,7 @@ class Intake:
                 made, sections = await asyncio.to_thread(_read_file, spooled, request)
             self._commit(job, request, made, await asyncio.to_thread(passages, sections))
         except Unreadable as error:
-            # Its file stays, so that it can be tried again.
+            # The file is kept for a retry.
             failure = {"code": error.code, "message": str(error)}
             self._jobs.end(job, "failed", error=failure, retryable=True)
             return
@@ -67,7 +67,7 @@ class Intake:
             spooled.unlink(missing_ok=True)
 
     def _commit(self, job: Row, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
-        """Store what a job has made, and close it, at once; nothing of a job that was cancelled."""
+        """Store the results of a job and close it in one transaction; do nothing for a cancelled job."""
         with self._database.transaction():
             if self._jobs.one(job["id"])["status"] != "running":
                 return
@@ -126,7 +126,7 @@ def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
 
 
 class Operations:
-    """The handlers of the operations; `condition` is notified of jobs that have ended."""
+    """The handlers of the operations; `condition` is notified of ended jobs."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class Operations:
         return document
 
     def get_original(self, params: Row) -> Row:
-        """This engine keeps no files, which its status says by saying nothing of them."""
+        """This engine keeps no files; hence its status omits them."""
         self._documents.number_of(params["document_id"])
         raise Refused("original_not_kept", "This engine keeps the text of a document, and no file.")
 
@@ -226,7 +226,7 @@ class Operations:
         return self._documents.take_off(number, params["source_path"])
 
     def clear_documents(self, params: Row) -> Row:
-        """Remove all, and cancel what was accepted before."""
+        """Remove all documents and cancel the earlier jobs."""
         waiting = self._jobs.waiting()
         for job_id in waiting:
             self._jobs.cancel(job_id)
@@ -306,7 +306,7 @@ class Endpoint:
 
     @web.middleware
     async def gate(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Errors as problem documents; the key before all else."""
+        """Check the key first, and answer errors with problem documents."""
         try:
             self._require_key(request)
             answer: web.StreamResponse = await handler(request)
@@ -332,13 +332,13 @@ class Endpoint:
             raise Refused("unauthorized", "Send the key as Authorization: Bearer.")
 
     async def serve(self, request: web.Request, operation: Row) -> web.Response:
-        """Read a request, carry it out once for each key, answer."""
+        """Read a request, run it once for each idempotency key, and answer."""
         params = self._requests.parameters(request, operation)
         headers = self._requests.headers(request, operation)
         key = headers.get("Idempotency-Key")
         name = json.dumps([request.headers.get("Authorization"), operation["operationId"], key])
         joined = "202" in operation["responses"] and "200" in operation["responses"]
-        # An update's retry joins it; here it is done before the retry has been read.
+        # An update's retry joins the update, which is done here before the retry is read.
         if key is not None and name in self._running and not joined:
             raise Refused("in_progress", "This request is still running.", retry_after=1)
         self._running.add(name)

@@ -1,4 +1,4 @@
-"""Citations: what a result rests on, and what has become of it."""
+"""Citations: the source of a result, and its check against the present text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST = 20_000
 
 
 def citation(document: Row, chunk: Row, text: str, start: int) -> Row:
-    """The citation of a text that begins at this place of its document, in this chunk."""
+    """Return the citation of a text that begins at `start` in its document, in this chunk."""
     text = text[:LONGEST]
     return {
         "document": document["uid"], "version": document["version"], "page": chunk["page"],
@@ -20,7 +20,7 @@ def citation(document: Row, chunk: Row, text: str, start: int) -> Row:
 
 
 def checked(cited: Row, document: Row, chunks: list[Row]) -> Row:
-    """What has become of a quote: every place of every chunk is looked at."""
+    """Check a quote; every position of every chunk is compared."""
     length = cited["end"] - cited["start"]
     places = [
         (abs(chunk["start"] + at - cited["start"]), at, chunk)

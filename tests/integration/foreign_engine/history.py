@@ -1,4 +1,4 @@
-"""Documents as they were, each as the rows that it had: kept for a month, put in again whole."""
+"""Earlier versions of documents, stored as their rows: kept for a month, and restored as a whole."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _CONTENT = (
 
 
 class History:
-    """What is kept of the documents of a base."""
+    """The kept versions of the documents of a base."""
 
     def __init__(self, database: Database, documents: Documents) -> None:
         self._db, self._documents = database, documents
         database.execute(_TABLE)
 
     def keep(self, number: int, *, removed: bool = False) -> None:
-        """Keep a document as it is now."""
+        """Keep the present version of a document."""
         row = self._db.row("SELECT * FROM documents WHERE id = ?", number)
         assert row is not None
         now = self._db.now()
@@ -50,15 +50,15 @@ class History:
         )  # fmt: skip
 
     def drop(self, number: int | None = None) -> Row:
-        """Keep nothing of a document, or of any."""
+        """Discard the history of a document, or of all."""
         where, values = ("WHERE document = ?", (number,)) if number is not None else ("", ())
         return {"versions": self._db.execute(f"DELETE FROM past {where}", *values).rowcount}
 
     def number_of(self, key: str) -> int:
-        """The number of a document that stands, or of which something is kept.
+        """Return the number of a document that exists, or whose history is kept.
 
         Raises:
-            Refused: there is none.
+            Refused: there is no such document.
         """
         try:
             return self._documents.number_of(key)
@@ -72,20 +72,28 @@ class History:
             return int(found[0]["document"])
 
     def page(self, query: Mapping[str, Any], number: int | None = None) -> Row:
-        """The versions of a document, or without one what was removed."""
+        """The versions of a document, or, without a number, the removed documents."""
         found = self._kept("removed") if number is None else self._kept("document = ?", number)
         listed = [_listed(row) for row in found[query["offset"] : query["offset"] + query["limit"]]]
         return {"versions": listed, "total": len(found), "limit": query["limit"], "offset": query["offset"]}
 
     def detail(self, number: int, version: int, offset: int, limit: int) -> Row:
-        """Raises `Refused` where the version is not kept."""
+        """Return a version with a part of its text.
+
+        Raises:
+            Refused: the version is not kept.
+        """
         row = self._find(number, version)
         said, text = json.loads(row["said"]), _text_of(row)
         part = {"text": text[offset : offset + limit], "text_offset": offset, "text_length": len(text)}
         return _listed(row) | part | {"metadata": said["metadata"]}
 
     def restore(self, number: int, version: int, expected: int | None) -> Row:
-        """Put a version in again. Raises `Refused` where it is not kept, or another one is `expected`."""
+        """Restore a version.
+
+        Raises:
+            Refused: it is not kept, or the current version differs from `expected`.
+        """
         row = self._find(number, version)
         before = json.loads(row["said"])["row"]
         chunks = [

@@ -1,4 +1,4 @@
-"""What a page is made of: texts that say the same once, neighbours together, not one document alone."""
+"""The composition of a page: equal texts collapsed, neighbours merged, documents limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BESIDE = 5
 
 @dataclass
 class Entry:
-    """A result to be: how many chunks on either side belong to it, and where its text stands too."""
+    """A result in preparation: its neighbouring chunks, and further places of its text."""
 
     scored: Scored
     before: int = 0
@@ -23,7 +23,7 @@ class Entry:
     beside: list[int] = field(default_factory=list)
 
     def chunks(self) -> set[int]:
-        """All that it stands for, by their numbers."""
+        """The numbers of all its chunks."""
         return {self.scored[1]["id"], *self.beside, *(twin["chunk_id"] for twin in self.twins)}
 
 

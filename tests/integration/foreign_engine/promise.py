@@ -1,6 +1,6 @@
-"""The promise, read from the published OpenAPI document: what a request must look like, or which error it is.
+"""The contract, read from the published OpenAPI document: the form of requests, and the errors.
 
-Nothing of kb is imported here; the document is all that this engine knows of it.
+Nothing of kb is imported here; the document is this engine's only source.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Promise:
         return self._resolved(operation["requestBody"]["content"][kind]["schema"])
 
     def check(self, value: object, schema: Mapping[str, Any], name: str = "") -> None:
-        """Let a value pass that fits.
+        """Validate a value.
 
         Raises:
-            Refused: with the code that says how it does not, and the parameter's name.
+            Refused: with the code for the error and the parameter's name.
         """
         whole = {**schema, "components": self._document["components"]}
         errors = sorted(Draft202012Validator(whole).iter_errors(value), key=_rank)
@@ -105,7 +105,7 @@ class Promise:
             raise _refusal(errors[0], name)
 
     def query(self, operation: Mapping[str, Any], given: list[tuple[str, str]]) -> dict[str, Any]:
-        """The values of a query string, defaults filled in."""
+        """The values of a query string, with defaults."""
         known = self.parameters(operation, "query")
         for name, _ in given:
             if name not in known:
@@ -126,7 +126,7 @@ class Promise:
         }
 
     def value(self, text: str, schema: dict[str, Any], name: str) -> Any:
-        """A text of a path, a query or a header as its schema wants it."""
+        """Return a text of a path, a query or a header in the type of its schema."""
         schema = self._resolved(schema)
         value = _from_text(text, schema)
         self.check(value, schema, name)
@@ -134,10 +134,10 @@ class Promise:
 
 
 def parsed(data: bytes) -> Any:
-    """JSON that everybody reads alike.
+    """Parse JSON on which all parsers agree.
 
     Raises:
-        Refused: it is none, or holds what cannot be kept: half a character, a number without end, a well.
+        Refused: it is invalid, or contains lone surrogates, infinite numbers or excessive nesting.
     """
     try:
         text = data.decode("utf-8")

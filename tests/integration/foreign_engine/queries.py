@@ -1,4 +1,4 @@
-"""Queries: what stands in quotation marks or behind a minus, and whether a passage may answer."""
+"""Queries: phrases in quotation marks, words after a minus, and passages that match them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _LONE = re.compile(r"([\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e0
 
 @dataclass
 class Asked:
-    """A query taken apart."""
+    """A parsed query."""
 
     plain: str = ""
     wanted: list[list[str]] = field(default_factory=list)
     unwanted: list[list[str]] = field(default_factory=list)
 
     def fits(self, *texts: str) -> bool:
-        """Whether all that is wanted stands in one of the texts each, and nothing that is unwanted."""
+        """True if each wanted phrase is in one of the texts, and no unwanted phrase is in any."""
         split = [spelled(text) for text in texts]
         held = [any(_within(phrase, text) for text in split) for phrase in self.wanted]
         return all(held) and not any(_within(phrase, text) for phrase in self.unwanted for text in split)
 
 
 def spelled(text: str) -> list[str]:
-    """The words of a text, without what two spellings of them may differ in."""
+    """The words of a text in a normal form that is equal for different spellings."""
     letters = unicodedata.normalize("NFKD", text).casefold()
     bare = "".join(letter for letter in letters if not "\u0300" <= letter <= "\u036f")
     return re.findall(r"[^\W_]+", _LONE.sub(r" \1 ", unicodedata.normalize("NFKC", bare)))
@@ -43,10 +43,10 @@ def _run(words: list[str]) -> str:
 
 
 def taken_apart(query: str) -> Asked:
-    """What a query asks for.
+    """Parse a query.
 
     Raises:
-        Refused: it only says what is not wanted.
+        Refused: it has only unwanted words.
     """
     asked, minuses = Asked(), "\n" not in query.strip()
     rest = [""]  # plain text and phrases by turns
@@ -84,7 +84,7 @@ def _end_of_phrase(query: str, at: int) -> int | None:
 
 
 def _take_words_out(rest: list[str], asked: Asked) -> None:
-    """The words behind a minus; of a command line none."""
+    """Move the words after a minus to `unwanted`; a query that looks like a command line has none."""
     parts = [part.split() for part in rest[::2]]
     dashed = [word for part in parts for word in part if re.match(r"-+[^\W\d_]", word)]
     out = {word for word in dashed if re.fullmatch(r"-[^\W\d_][^\W_]{2,}[.,;:!?)]*", word)}

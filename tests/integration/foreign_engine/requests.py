@@ -1,4 +1,4 @@
-"""Requests, read by the document: path, query, headers and body become the parameters of an operation."""
+"""Requests: path, query, headers and body become an operation's parameters, by the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .texts import format_of
 
 
 def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, str, bytes] | None, dict[str, str]]:
-    """The file with its name and its type, and the fields, of a multipart body.
+    """Return the file with its name and type, and the fields, of a multipart body.
 
     Raises:
-        Refused: it is not multipart, breaks off, or gives something twice.
+        Refused: it is not multipart, is truncated, or repeats a part.
     """
     broken = Refused("invalid_request", "The body is not multipart, or broke off.")
     mark, file, fields = b"--" + boundary, None, {}
@@ -73,10 +73,10 @@ class Requests:
         self._spool.mkdir(parents=True, exist_ok=True)
 
     def parameters(self, request: web.Request, operation: Row) -> Row:
-        """What path and query ask.
+        """Return the parameters in path and query.
 
         Raises:
-            Refused: they do not fit, or everything is to be removed without a confirmation.
+            Refused: they are invalid, or everything would be removed without a confirmation.
         """
         params = self._values(request.match_info, operation, "path")
         given = list(request.query.items())
@@ -87,10 +87,10 @@ class Requests:
         return params | self._promise.query(operation, given)
 
     def headers(self, request: web.Request, operation: Row) -> Row:
-        """The headers that the operation knows.
+        """Return the headers that the operation defines.
 
         Raises:
-            Refused: one does not fit.
+            Refused: one is invalid.
         """
         return self._values(request.headers, operation, "header")
 
@@ -102,10 +102,10 @@ class Requests:
         }
 
     async def body(self, request: web.Request, operation: Row) -> Any:
-        """The body, None where the operation has none.
+        """Return the body, or None if the operation has no body.
 
         Raises:
-            Refused: it does not fit.
+            Refused: it is invalid.
         """
         if "requestBody" not in operation:
             return None
@@ -171,7 +171,7 @@ class Requests:
 
 
 def _whole(value: Any) -> Any:
-    # To JSON Schema 5.0 is an integer.
+    # In JSON Schema 5.0 is an integer.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

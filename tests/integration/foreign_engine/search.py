@@ -1,4 +1,4 @@
-"""Searches: which documents may answer, and what the answer says of the chunks that match."""
+"""Searches: the selection of documents, and the answer for the matching chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Search:
         self._rest: dict[str, tuple[Row, Row, list[Scored]]] = {}
 
     def answer(self, body: Row) -> Row:
-        """Passages that match, as far as `max_chars` lets them."""
+        """Return the matching passages, within `max_chars`."""
         began, mode = time.monotonic(), mode_of(body)
         if body["cursor"] is None:
             facts, best = self._best(body, mode)
@@ -86,7 +86,7 @@ class Search:
         return facts, [each for each in rest if each[1]["document"] in numbers and has(each[1]["id"])]
 
     def _best(self, body: Row, mode: str) -> tuple[Row, list[Scored]]:
-        """The candidates of all pages, and what is said of the whole."""
+        """The candidates of all pages, and the facts about the whole answer."""
         numbers = [document["id"] for document in self._chosen(body)]
         asked = taken_apart(body["query"])
         scored = self._documents.chunks.scored(asked.plain, mode, numbers)
@@ -102,7 +102,7 @@ class Search:
         return asked.fits(self._documents.one(row["document"])["title"], row["heading"] or "", row["text"])
 
     def _ranked(self, found: list[Scored], query: str, ranking: Row) -> list[Scored]:
-        """The same by their final scores."""
+        """The same hits with their final scores."""
         weights = dict.fromkeys(USUAL, 0.0) | ranking.get("ranking_weights", {})
         if not any(weights.values()):
             weights = USUAL
@@ -195,7 +195,7 @@ class Search:
 
 
 def kind_of(query: str) -> str:
-    """What a query is by its form."""
+    """Classify a query by its form."""
     words = query.split()
     odd = any(re.search(r"\w[._/\\#@$:]+\w", word) for word in words)
     if odd or '"' in query or any(re.search(r"\d", word) and re.search("[a-zA-Z]", word) for word in words):
@@ -204,7 +204,7 @@ def kind_of(query: str) -> str:
 
 
 def room(body: Row) -> int | None:
-    """How many characters the texts may have together, of which three are a token; None: any number."""
+    """Maximum total length of the texts in characters (three per token), or None if unlimited."""
     if body["detail"] == "locations":
         return None
     bounds = [body["max_chars"], None if body["max_tokens"] is None else 3 * body["max_tokens"]]
@@ -212,10 +212,10 @@ def room(body: Row) -> int | None:
 
 
 def mode_of(body: Row) -> str:
-    """How a search matches.
+    """Return the mode of a search.
 
     Raises:
-        Refused: its two ways to say so contradict each other.
+        Refused: `mode` and `fts_only` contradict each other.
     """
     mode, only = body.get("mode"), body.get("fts_only")
     if (only is True and mode not in {None, "fts"}) or (only is False and mode == "fts"):
@@ -224,10 +224,10 @@ def mode_of(body: Row) -> str:
 
 
 def _moment(filters: Row, name: str) -> datetime | None:
-    """The time that a filter names; of a day its beginning, or for `date_to` its end.
+    """The time in a filter; for a day its beginning, or its end in `date_to`.
 
     Raises:
-        Refused: it names none.
+        Refused: it is not a time.
     """
     text = filters.get(name)
     if text is None:

@@ -1,6 +1,6 @@
-"""One SQLite file: documents with their tags, sources and chunks, jobs, and the answers given under a key.
+"""One SQLite file: documents with their tags, sources and chunks, jobs, and the answers of idempotency keys.
 
-Chunks have an index of their words and their vectors, and can say how well they match.
+Chunks have an index of their words and their vectors, from which their scores are computed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Database:
         self._db.execute("COMMIT")
 
     def now(self) -> str:
-        """The time, later than every time given before."""
+        """Return the time, always later than every time returned before."""
         moment = datetime.now(UTC)
         if self._last:
             moment = max(moment, datetime.fromisoformat(self._last) + timedelta(microseconds=1))
@@ -87,7 +87,7 @@ class Database:
 
     @property
     def writes(self) -> int:
-        """How many rows were written since the file was opened."""
+        """Number of rows written since the file was opened."""
         return self._db.total_changes
 
     def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
@@ -109,7 +109,7 @@ class Database:
         return self.row("SELECT * FROM answers WHERE name = ?", name)
 
     def keep_answer(self, name: str, request: str, status: int, body: str) -> None:
-        """Remember an answer, in the transaction of what it reports."""
+        """Store an answer, in the transaction of its change."""
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (name, request, status, body))
 
 
@@ -151,7 +151,7 @@ class Chunks:
         return [chunk_of(row) for row in found]
 
     def scored(self, query: str, mode: str, numbers: Sequence[int]) -> list[tuple[float, Row, Row]]:
-        """All chunks of these documents that match: score, row, explanation; best first."""
+        """All matching chunks of these documents as score, row and explanation, best first."""
         by_words, reach = self._bm25(words(query)) if mode != "vector" else ({}, 0.0)
         target = vector(query) if mode != "fts" else []
         weight = {"fts": 0.0, "vector": 1.0}.get(mode, WEIGHT)
@@ -171,7 +171,7 @@ class Chunks:
         return sorted(found, key=lambda each: (-each[0], each[1]["id"]))
 
     def _bm25(self, query: Mapping[str, int]) -> tuple[dict[int, float], float]:
-        """Of the chunks that hold a word; and of one of average length that holds each word once."""
+        """The BM25 scores of matching chunks, and the score of an average chunk with each word once."""
         total = self._db.count("SELECT count(*) FROM chunks")
         mean = self._db.count("SELECT sum(length) FROM chunks") / max(1, total)
         scores: dict[int, float] = {}
@@ -199,7 +199,7 @@ _UNSAID = {"kind", "titled", "scope", "unsourced", "note"}
 
 
 def place(tags: Sequence[str], scope: str) -> str:
-    """Where a path stands for one document."""
+    """The collection or scope in which a document's source path is unique."""
     return next((tag for tag in tags if tag.startswith("collection:")), scope)
 
 
@@ -210,10 +210,10 @@ class Documents:
         self._db = database
         self.chunks = Chunks(database)
         self.before_change: Callable[..., None] = lambda _number, **_: None
-        """Called with the number of a document before its content is replaced, or it is `removed`."""
+        """Called with the number of a document before its content is replaced or it is `removed`."""
 
     def add(self, request: Row, made: Row, chunks: Sequence[Passage]) -> int:
-        """A new document; its number."""
+        """Add a document and return its number."""
         when = self._db.now()
         title = (request["title"] or made["title"])[:500]
         placed = self._db.execute(
@@ -244,7 +244,7 @@ class Documents:
             self._db.changed(self._db.last)
 
     def duplicate(self, kind: str, same: str, scope: str, tags: Sequence[str]) -> int | None:
-        """The number of a document that would be the same."""
+        """Return the number of a document with the same content, or None."""
         found = self._db.rows(
             "SELECT id FROM documents WHERE kind = ? AND same = ? AND scope = ? ORDER BY id",
             kind, same, scope,
@@ -256,7 +256,7 @@ class Documents:
         return [row["tag"] for row in self._db.rows("SELECT tag FROM tags WHERE document = ?", number)]
 
     def pointed_to(self, request: Row) -> list[int]:
-        """The numbers of the documents that the source of a request stands for."""
+        """The numbers of the documents to which the source of a request points."""
         wanted = place(request["tags"], request["dedup_scope"])
         found = self._db.rows(
             "SELECT d.id, d.scope FROM documents d JOIN sources s ON s.document = d.id WHERE s.path = ?",
@@ -265,16 +265,16 @@ class Documents:
         return [row["id"] for row in found if place(self.tags_of(row["id"]), row["scope"]) == wanted]
 
     def is_only(self, number: int, path: str) -> bool:
-        """Whether nothing but this source holds a document."""
+        """True if this source path is the document's only source."""
         document = self._db.row("SELECT unsourced FROM documents WHERE id = ?", number)
         assert document is not None
         return not document["unsourced"] and self.one(number)["source_paths"] == [path]
 
     def take_off(self, number: int, path: str) -> Row:
-        """Take a source off a document; what went with it.
+        """Remove a source from a document and return the removed counts.
 
         Raises:
-            Refused: it does not come from there.
+            Refused: the document does not have this source.
         """
         if path not in self.one(number)["source_paths"]:
             raise Refused("source_not_found", "The document does not come from there.")
@@ -284,7 +284,7 @@ class Documents:
         return self.remove([])
 
     def leave(self, number: int, path: str) -> None:
-        """A source stands for this document no longer; nobody else's document goes."""
+        """Remove a source from this document, and the document with its only source."""
         if self.is_only(number, path):
             self.remove([number])
         else:
@@ -292,7 +292,7 @@ class Documents:
             self.raise_version(number)
 
     def take_over(self, number: int, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
-        """Put what was sent in the place of what a document held."""
+        """Replace the content of a document by a new submission."""
         self.before_change(number)
         self._db.execute(
             "UPDATE documents SET kind = ?, titled = ?, title = ?, doc_type = ?, format = ?, filename = ?, "
@@ -304,10 +304,10 @@ class Documents:
         self.rewrite(number, None, {**made, "title": (request["title"] or made["title"])}, chunks)
 
     def number_of(self, key: str) -> int:
-        """The number of a document, by number or uid.
+        """Return the number of a document, by number or uid.
 
         Raises:
-            Refused: there is none.
+            Refused: there is no such document.
         """
         column, value = ("id", int(key)) if key.isdecimal() else ("uid", key)
         found = None
@@ -318,7 +318,7 @@ class Documents:
         return int(found["id"])
 
     def one(self, number: int) -> Row:
-        """A document as it is answered, without its chunks."""
+        """A document as in an answer, without its chunks."""
         row = self._db.row("SELECT * FROM documents WHERE id = ?", number)
         assert row is not None
         sources = [
@@ -339,7 +339,7 @@ class Documents:
         }  # fmt: skip
 
     def text(self, number: int) -> str | None:
-        """That of a note, as it was sent."""
+        """The text of a note as it was sent."""
         row = self._db.row("SELECT note FROM documents WHERE id = ?", number)
         return row["note"] if row else None
 
@@ -367,7 +367,7 @@ class Documents:
         }  # fmt: skip
 
     def remove(self, numbers: Sequence[int]) -> Row:
-        """Remove documents; what went."""
+        """Remove documents and return the removed counts."""
         gone = {"documents": 0, "chunks": 0, "bytes": 0, "jobs_cancelled": 0}
         for number in numbers:
             document = self.one(number)
@@ -386,10 +386,10 @@ class Documents:
         return [row["id"] for row in self._db.rows("SELECT id FROM documents")]
 
     def expect(self, number: int, version: int | None) -> None:
-        """Let a change pass that knows the current version.
+        """Check the version that a change expects.
 
         Raises:
-            Refused: it knows another one.
+            Refused: the current version is different.
         """
         current = self._db.count("SELECT version FROM documents WHERE id = ?", number)
         if version is not None and version != current:
@@ -398,7 +398,7 @@ class Documents:
             )
 
     def holds(self, number: int, title: str | None, made: Row | None) -> bool:
-        """Whether a note has this title and text, of those that are given."""
+        """True if a note has this title and text, of the given ones."""
         document = self.one(number)
         return title in (None, document["title"]) and (made is None or made["sha256"] == document["sha256"])
 
@@ -421,14 +421,14 @@ class Documents:
             self.raise_version(number)
 
     def hear(self, number: int, voice: str, signal: str) -> Row:
-        """Take down what a voice says of a document; what all say."""
+        """Record a user's feedback on a document, and return the total."""
         self._db.execute("INSERT OR IGNORE INTO voices (document, voice) VALUES (?, ?)", number, voice)
         change = {"useful": "rating = 1", "not_useful": "rating = -1", "clicked": "opened = 1"}[signal]
         self._db.execute(f"UPDATE voices SET {change} WHERE document = ? AND voice = ?", number, voice)
         return self.feedback(number)
 
     def feedback(self, number: int) -> Row:
-        """What all voices say of a document."""
+        """The feedback of all users on a document."""
         said = self._db.rows("SELECT * FROM voices WHERE document = ?", number)
         counts = {
             "voices": len(said),
@@ -441,7 +441,11 @@ class Documents:
         return {"document_id": number, **counts, "score": clicks / 2 + rating / 2}
 
     def add_tags(self, number: int, tags: Sequence[str]) -> None:
-        """Raises `Refused` where they would be too many."""
+        """Add tags.
+
+        Raises:
+            Refused: there would be too many.
+        """
         present = self.tags_of(number)
         if len({*present, *tags}) > max(64, len(present)):
             raise Refused("invalid_parameter", "A document may have 64 tags.", parameter="tags")
@@ -456,10 +460,10 @@ class Documents:
             self.raise_version(number)
 
     def remove_tag(self, number: int, tag: str) -> None:
-        """Take a tag off.
+        """Remove a tag.
 
         Raises:
-            Refused: it is not there.
+            Refused: the document does not have it.
         """
         if not self._db.execute("DELETE FROM tags WHERE document = ? AND tag = ?", number, tag).rowcount:
             raise Refused("tag_not_found", "The document does not carry this tag.")
@@ -488,7 +492,7 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class Jobs:
-    """The jobs of a base; those that ran when it was last closed wait again."""
+    """The jobs of a base; jobs that ran when it was last closed are queued again."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -511,10 +515,10 @@ class Jobs:
         return job
 
     def one(self, job_id: str) -> Row:
-        """A job as it is answered.
+        """A job as in an answer.
 
         Raises:
-            Refused: there is none.
+            Refused: there is no such job.
         """
         found = self._db.row("SELECT status, answer FROM jobs WHERE id = ?", job_id)
         if found is None:
@@ -533,7 +537,7 @@ class Jobs:
         return {"jobs": listed, "total": total, "limit": query["limit"], "offset": query["offset"]}
 
     def take(self) -> tuple[Row, Row] | None:
-        """The oldest job that waits, now running, with what it asks."""
+        """Start the oldest waiting job and return it with its request."""
         found = self._db.row("SELECT * FROM jobs WHERE status = 'queued' ORDER BY number LIMIT 1")
         if found is None:
             return None
@@ -548,7 +552,7 @@ class Jobs:
         )
 
     def end(self, job: Row, status: str, **more: Any) -> None:
-        """Close a job that still runs; one that was cancelled stays so."""
+        """Close a running job; a cancelled job stays cancelled."""
         if self.one(job["id"])["status"] == "running":
             now = self._db.now()
             took = datetime.fromisoformat(now) - datetime.fromisoformat(job["started_at"])
@@ -559,7 +563,7 @@ class Jobs:
         """Cancel a job that has not ended.
 
         Raises:
-            Refused: it has, or there is none.
+            Refused: it has ended, or there is no such job.
         """
         job = self.one(job_id)
         if job["status"] in ENDED:
@@ -573,10 +577,10 @@ class Jobs:
         return [row["id"] for row in found]
 
     def retry(self, job_id: str) -> Row:
-        """Queue a failed job again; what it was sent is in its request.
+        """Queue a failed job again; its submission is in its request.
 
         Raises:
-            Refused: it has not failed, or there is none.
+            Refused: it has not failed, or there is no such job.
         """
         job = self.one(job_id)
         if job["status"] != "failed":
@@ -614,7 +618,7 @@ def status(database: Database, started_at: str) -> Row:
             "free_bytes": shutil.disk_usage(database.folder).free,
             "originals_bytes": database.count("SELECT sum(size_bytes) FROM documents"),
             "accessible": True,
-            # What failed is kept for good: there is no bound, which a very large one says.
+            # Failed files are kept for good; a very large number stands for no limit.
             "failed_bytes": 0, "failed_bytes_limit": 2**63 - 1, "failed_seconds_limit": 3.15e9,
         },
         "issues": [], "started_at": started_at, "last_updated": changed["at"] if changed else None,

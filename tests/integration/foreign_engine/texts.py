@@ -1,4 +1,4 @@
-"""Files into text, text into passages, passages into words and vectors. Pure Python and slow."""
+"""Files to text, text to passages, passages to words and vectors. Pure Python and slow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORDML = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 class Unreadable(Exception):  # the job's error
-    """A file that no text can be taken out of."""
+    """A file without extractable text."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Unreadable(Exception):  # the job's error
 
 @dataclass
 class Section:
-    """A part of a document that no passage crosses."""
+    """A part of a document; passages do not cross its ends."""
 
     text: str
     page: int | None = None
@@ -53,7 +53,7 @@ class Section:
 
 @dataclass
 class Read:
-    """What a file says."""
+    """The content of a file."""
 
     sections: list[Section]
     title: str | None = None
@@ -72,15 +72,15 @@ class Passage:
 
 
 def format_of(filename: str) -> str | None:
-    """The format that a name's ending says; None for another one."""
+    """The format of a filename's extension, or None."""
     return FORMATS.get(PurePosixPath(filename).suffix.removeprefix(".").lower())
 
 
 def read(data: bytes, kind: str) -> Read:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
-        Unreadable: it is damaged, or not what its name says.
+        Unreadable: it is damaged, or not of the format in its name.
     """
     if kind == "pdf":
         return _pdf(data)
@@ -91,7 +91,7 @@ def read(data: bytes, kind: str) -> Read:
 
 
 def passages(sections: Sequence[Section]) -> list[Passage]:
-    """Passages of whole sentences where they fit, without a gap in between."""
+    """Passages of whole sentences if they fit, without gaps."""
     made, offset = [], 0
     for section in sections:
         for start, end in _spans(section.text):
@@ -107,12 +107,12 @@ def first_line(text: str) -> str:
 
 
 def words(text: str) -> Counter[str]:
-    """The words of a text, without case."""
+    """The words of a text, case-folded."""
     return Counter(_WORD.findall(text.casefold()))
 
 
 def vector(text: str) -> list[float]:
-    """Words and their trigrams, hashed into a vector of length 1; all zeros where there is no word."""
+    """Words and their trigrams, hashed into a vector of length 1; all zeros for a text without words."""
     values = [0.0] * DIMENSIONS
     for word, count in words(text).items():
         for feature, weight in ((word, 2.0), *((part, 0.5) for part in _trigrams(word))):
@@ -215,7 +215,7 @@ def _html(text: str) -> Read:
 def _docx(data: bytes) -> Read:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            root = ElementTree.fromstring(archive.read("word/document.xml"))  # expat bounds it
+            root = ElementTree.fromstring(archive.read("word/document.xml"))  # expat limits entity expansion
     except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
         raise Unreadable("file_corrupt", "This is no Word document; save it again.") from error
     sections = [Section("")]
@@ -238,6 +238,6 @@ def _pdf(data: bytes) -> Read:
         title = reader.metadata.title if reader.metadata else None
     except Unreadable:
         raise
-    except Exception as error:  # a hostile file raises anything from that library
+    except Exception as error:  # a hostile file can raise any exception from that library
         raise Unreadable("file_corrupt", "The PDF is damaged; save it again.") from error
     return Read([Section(text, page) for page, text in enumerate(found, 1)], title, len(found))

@@ -1,6 +1,6 @@
-"""The stack from within its own network: what the runner of `compose.test.yml` runs.
+"""The stack from inside its own network, run by the runner of `compose.test.yml`.
 
-Elsewhere it is skipped: the addresses come from the environment.
+Without that environment, which contains the addresses, it is skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def simulated() -> Iterator[Caller]:
 
 
 def remember(caller: Caller) -> tuple[str, Any]:
-    """A word that no other note has, and the id of the note with it."""
+    """Add a note with a unique word and return the word and the note's id."""
     word = f"w{uuid4().hex}"
     added = caller.ok("kb_addnote", text=f"The {word} sails at dawn", collection="memory", wait_seconds=20)
     return word, added["document_id"]
@@ -83,7 +83,7 @@ def test_the_official_client_sees_nine_tools() -> None:
 
 
 def test_the_keys_are_wanted_by_both() -> None:
-    """Neither serves the other's."""
+    """Each refuses a wrong key."""
     wrong = {"Authorization": "Bearer another"}
     assert httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong).status_code == 401
     assert httpx.get(f"{ENGINE}/api/v1/status", headers=wrong).status_code == 401
@@ -96,7 +96,7 @@ def test_the_simulator_keeps_the_same_promise(control: httpx.Client, simulated: 
 
 
 def test_a_fault_of_the_simulator_is_told_by_the_server(control: httpx.Client, simulated: Caller) -> None:
-    """An error that names it, and service once it is taken away."""
+    """An error that names it, and normal service after the fault is removed."""
     fault = {"name": "internal_error", "match": {"operation": "getStatus"}}
     assert control.post("/faults", json=fault).is_success
     assert simulated.refused("kb_status")["error"].startswith("engine_")

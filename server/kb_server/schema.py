@@ -21,7 +21,7 @@ _REFERENCE = "#/$defs/"
 _NULL: Schema = {"type": "null"}
 _FORBIDDEN = ("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "prefixItems")
 _HANDLED = ("title", "properties", "items", "prefixItems", "additionalProperties", "default", "enum")
-_TYPES = ("type", "enum", "format", "properties", "items", "additionalProperties")
+_TYPES = ("type", "enum", "format", "properties", "items")
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
@@ -79,8 +79,6 @@ def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:
         }
     if "items" in types:
         types["items"] = _types_of(types["items"], named=listed, listed=False)
-    if types.get("additionalProperties"):
-        types["additionalProperties"] = _types_of(types["additionalProperties"], named=False, listed=False)
     if "anyOf" in schema:
         types["anyOf"] = [_types_of(each, named=named, listed=listed) for each in schema["anyOf"]]
     return types
@@ -183,6 +181,6 @@ class _Flattener:
             flat["items"] = self.flatten(items, f"{path}[]", within) if isinstance(items, Mapping) else {}
         if isinstance(values := schema.get("additionalProperties"), Mapping):
             flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
-        elif self.closed and values is False:
-            flat["additionalProperties"] = False
+        elif values is True or (self.closed and values is False):
+            flat["additionalProperties"] = values
         return flat

@@ -38,7 +38,15 @@ from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, A, Annotations, Call, R, ToolError, Toolset
 from kb_server.toolsets import ServiceTool, quoted, tools_in
 from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
-from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS, Collection, DocumentId, JobId, MaxChars, UploadId
+from kb_server.toolsets.kb.kb_tool import (
+    ANY_METADATA,
+    ENGINE_WORDS,
+    Collection,
+    DocumentId,
+    JobId,
+    MaxChars,
+    UploadId,
+)
 from kb_server.toolsets.kb.state import JobView, job_view
 from kb_server.toolsets.kb.submissions import (
     KbUpdateNoteArguments,
@@ -394,7 +402,11 @@ Example: {"document_id": 42}"""
 class KbSetMetadataArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId
     metadata: Annotated[
-        dict[str, Any], Meta(description="all of it: what is left out is gone; at most 64 KiB as JSON")
+        dict[str, Any],
+        Meta(
+            description="all of it: what is left out is gone; at most 64 KiB as JSON",
+            extra_json_schema=ANY_METADATA,
+        ),
     ]
     expected_version: Annotated[int, Meta(ge=1, description="refuse if the version is another")] | None = None
 

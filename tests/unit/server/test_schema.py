@@ -126,7 +126,7 @@ def test_a_result_may_be_published_with_its_types_alone() -> None:
     assert types["properties"]["query"] == {"type": "string"}
     assert types["properties"]["mode"] == {"enum": ["fts", "vector", None]}
     labels, _ = types["properties"]["labels"]["anyOf"]
-    assert labels == {"type": "object", "additionalProperties": {"type": "string"}}
+    assert labels == {"type": "object"}
     assert types["properties"]["within"]["anyOf"][0] == {"type": "object"}
 
 

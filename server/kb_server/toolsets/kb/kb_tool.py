@@ -61,7 +61,15 @@ SourcePath = Annotated[
         description="path or URL; sent again, it replaces",
     ),
 ]
-Metadata = Annotated[dict[str, Any], Meta(description="any JSON, kept with it")]
+ANY_METADATA: dict[str, Any] = {
+    "properties": {"source_type": {"type": "string"}},
+    "additionalProperties": True,
+}
+"""The schema of metadata: some clients refuse an object without properties, and without the explicit `true`
+OpenAI's strict mode would allow no other member."""
+Metadata = Annotated[
+    dict[str, Any], Meta(description="any JSON, kept with it", extra_json_schema=ANY_METADATA)
+]
 WaitSeconds = Annotated[
     float,
     Meta(

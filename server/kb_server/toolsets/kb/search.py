@@ -41,8 +41,7 @@ _NARROWING = (
 Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
 
 DESCRIPTION = """\
-Search the knowledge base by words and by meaning, before you answer from memory. Gives the best \
-passages, with score and document.
+Search the knowledge base by words and by meaning, before you answer from memory. Gives the best passages.
 
 The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
 language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
@@ -87,7 +86,7 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     explain: Annotated[bool, Meta(description="parts of each score")] = False
     max_chars: MaxChars = DEFAULT_MAX_CHARS
     max_tokens: Annotated[int, Meta(ge=50, le=50_000, description="also, in estimated tokens")] | None = None
-    detail: Annotated[m.Detail, Meta(description="locations: no texts, to scan many")] = "full"
+    detail: Annotated[m.Detail, Meta(description="locations: no texts")] = "full"
     per_document: Annotated[int, Meta(ge=1, le=100, description="most results of one document")] = (
         DEFAULT_PER_DOCUMENT
     )

@@ -224,7 +224,7 @@ class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     title: Title | None = None
     source_path: SourcePath | None = None
     metadata: Metadata | None = None
-    wait_seconds: Annotated[WaitSeconds, Meta(description="default 5, for a long text 0")] | None = None
+    wait_seconds: Annotated[WaitSeconds, Meta(description="default 5; long text 0")] | None = None
 
 
 class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, NoteSubmission]):
@@ -293,7 +293,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     title = "Start an upload"
     description = """\
 Begin an upload, step 1 of 3. If you can run commands: \
-`curl -g -T report.pdf "<upload_url>"` with the answer's upload_url. \
+`curl -g -T report.pdf "<upload_url>"`. \
 Else send pieces with kb_upload_chunk; that needs no total_size. Then kb_upload_finish, before \
 expires_at."""
     annotations = Annotations()
@@ -403,7 +403,7 @@ class KbUploadFinishTool(_SubmittingTool[KbUploadFinishArguments, Submission]):
     title = "Finish an upload"
     description = """\
 Hand the file over for ingestion, step 3 of 3; if started without total_size, with that, sha256 or chunks. \
-It can be searched when its job has completed (kb_jobs, or wait_seconds)."""
+Searchable when its job has completed (kb_jobs, wait_seconds)."""
     annotations = Annotations(idempotent=True)
 
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:

@@ -57,6 +57,13 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
                 description="kept with the document: author, title, tags (strings; kb_search finds by them), "
                 "or any other JSON members",
                 examples=[{"author": "John Doe", "tags": ["technical", "api-docs"]}],
+                extra_json_schema={
+                    "properties": {
+                        "author": {"type": "string"},
+                        "tags": {"type": "array", "items": {"type": "string"}},
+                    },
+                    "additionalProperties": True,
+                },
             ),
         ]
         | None

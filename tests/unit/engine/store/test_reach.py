@@ -36,6 +36,7 @@ UNBOUNDED = {
     "content.keep_text": "of a document that is held",
     "content.describe": "of a document that is held",
     "content.content": "of a document that is held",
+    "content.first_vector": "of a document that was found",
     "documents.has": "asked of arrivals, and after `versions.find`",
     "documents.detail": "of a document that was found",
     "documents._chunk_at": "of a document that was found",

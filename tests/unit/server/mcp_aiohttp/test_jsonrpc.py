@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mcp_aiohttp.protocol.jsonrpc import (
@@ -248,6 +249,7 @@ def test_both_readers_are_of_one_mind(
     body = json.dumps(value, ensure_ascii=escaped).encode()
     for at, taken, put in damage:
         body = body[:at] + put + body[at + taken :]
+    assume(not body.startswith(codecs.BOM_UTF8))  # refused by name only at the beginning
     assert read(LONG + body) == read(body)
 
 

@@ -43,6 +43,8 @@ def test_schemas_are_portable_and_closed_and_say_what_each_parameter_is(toolset:
         assert (schema["type"], schema["additionalProperties"]) == ("object", False)
         for parameter, described in schema["properties"].items():
             assert described.get("description"), f"{tool.name}.{parameter}"
+            if described["type"] == "object":  # some clients refuse an object without properties
+                assert described["properties"], f"{tool.name}.{parameter}"
         assert tool.title
         assert len(tool.description) > 80 or toolset.name == "ragler", "RAGler's document has the words"
 

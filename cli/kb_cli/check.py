@@ -66,7 +66,7 @@ async def _check(
 
 
 async def _damage(settings: EngineSettings, options: argparse.Namespace, out: Output) -> Damage:
-    """What the database finds wrong, before anything is read by its indexes; PostgreSQL is not asked."""
+    """Return the damage that SQLite finds, before any read by an index; PostgreSQL has no such check."""
     if settings.address is not None:
         return Damage([], [])
     found = await asyncio.to_thread(examine, settings.database, repair=options.repair)

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site (`make site`).
+"""Configuration of Sphinx for the site (`make site`).
 
 The pages are those of the repository where they lie, so that their links lead to the same places on a code
 host and here. What they link to beside pages (contracts, examples) is copied into the site by MyST. The

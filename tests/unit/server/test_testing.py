@@ -22,7 +22,7 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
 
 
 def test_a_missing_extra_is_named_in_one_line(pytester: pytest.Pytester) -> None:
-    """As a plugin of the command line and as one of conftest.py."""
+    """The plugin is loaded by the command line, and by conftest.py."""
     pytester.makepyfile(without_mcp="import sys\nsys.modules['mcp'] = None")
     pytester.makepyfile(test_other="def test_it(): pass")
     plugins = ("-p", "without_mcp", "-p", "no:cacheprovider")

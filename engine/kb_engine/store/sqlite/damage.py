@@ -1,4 +1,4 @@
-"""What SQLite finds wrong with the pages of a base that nobody uses, and its indexes made again.
+"""SQLite's check of the pages of a base that is not in use, and the repair of its indexes.
 
 It stands apart from the store, which reads by the indexes as soon as it is opened.
 """
@@ -18,14 +18,14 @@ from kb_engine.store.sqlite.opening import latest, own
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was mended, and what is damaged still."""
+    """The repairs, and the damage that remains."""
 
     mended: Sequence[str]
     left: Sequence[str]
 
     @property
     def answer(self) -> dict[str, list[str]]:
-        """As a part of an answer, without what is empty but for `damage`."""
+        """Return the members of an answer; empty ones are left out, except `damage`."""
         return {"damage": [*self.left]} | ({"mended": [*self.mended]} if self.mended else {})
 
 

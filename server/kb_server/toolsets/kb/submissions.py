@@ -96,7 +96,7 @@ class SimilarNote(msgspec.Struct, kw_only=True):
 
 
 class NoteSubmission(Submission, kw_only=True):
-    """As `Submission`; `similar` has up to three notes on the same subject, the most similar first."""
+    """A submission with up to three `similar` notes on the same subject, the most similar first."""
 
     similar: list[SimilarNote] | UnsetType = UNSET
 

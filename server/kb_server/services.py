@@ -23,7 +23,7 @@ from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from kb_contracts.http.direct import DirectCalls
-    from kb_server.access.callers import Callers
+    from kb_server.access.grants import Callers
     from kb_server.access.oauth import TokenVerifier
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
@@ -111,7 +111,7 @@ class Services:
     @cached_property
     def callers(self) -> Callers:
         """Authenticates callers over HTTP. Raises SettingsError, as `keys`."""
-        from kb_server.access.callers import Callers
+        from kb_server.access.grants import Callers
 
         return Callers(self.keys, self.meter, self.tokens)
 

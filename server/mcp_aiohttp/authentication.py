@@ -26,29 +26,12 @@ from urllib.parse import urljoin, urlsplit
 
 from aiohttp import hdrs, web
 
-from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Identity, digest, octets
+from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Identity, TokenRefused, digest, octets
 from mcp_aiohttp.protocol.jsonrpc import TOO_MANY_CALLS, UNAUTHORIZED, Refusal
 from mcp_aiohttp.proxies import TrustedProxies, is_loopback
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class TokenRefused(Exception):
-    """A token that is recognized but not accepted. `error` is a code of RFC 6750, the message is for people.
-
-    `scope` is the scope that is missing, if the caller is right but lacks permission: status 403. `is_guess`
-    means that the sender may be trying tokens at random; such a token counts as a wrong one.
-    """
-
-    def __init__(
-        self, message: str, *, error: str = "invalid_token", scope: str = "", is_guess: bool = True
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.error = error
-        self.scope = scope
-        self.is_guess = is_guess and not scope
 
 
 class AuthenticatorUnavailable(Exception):

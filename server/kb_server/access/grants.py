@@ -1,4 +1,4 @@
-"""The permissions of one caller: determined once for a token, and carried by each of its calls.
+"""The permissions of one caller: determined once for its bearer token, and carried by each of its calls.
 
 Tools that a caller may not use are refused before they run, and are not in its list. The accessible documents
 are not decided here: the caller's access scope goes with each request to the engine, whose queries enforce
@@ -15,10 +15,10 @@ from typing import Protocol
 
 import msgspec
 
-from kb_contracts.access.keys import ANYBODY, Key, Quotas
+from kb_contracts.access.keys import ANYBODY, Key, KeyRing, Quotas
 from kb_contracts.access.reach import Access, Right
 from kb_server.engine_client.errors import EngineFault
-from mcp_aiohttp.protocol.caller import Identity
+from mcp_aiohttp.protocol.caller import Identity, TokenRefused
 
 _OUT_OF_REACH = frozenset({"textfile"})
 """Toolsets without collections: a caller with a restricted scope needs a key that names them."""
@@ -145,3 +145,56 @@ def grant_of(identity: Identity) -> Grant:
     if isinstance(identity.payload, Grant):
         return identity.payload
     return EVERYBODY if identity.name == ANYBODY else Grant(Access(identity.name))
+
+
+class Verifier(Protocol):
+    """Checks the access tokens of an issuer."""
+
+    async def identity(self, token: str) -> Identity | None:
+        """Return the identity of the sender, or None if the token is not one of the issuer.
+
+        Raises TokenRefused.
+        """
+
+
+class Callers:
+    """An `Authenticator` for the hosting; each identity carries its `Grant`."""
+
+    def __init__(self, keys: KeyRing, meter: Meter, tokens: Verifier | None = None) -> None:
+        self._keys = keys
+        self._meter = meter
+        self._tokens = tokens
+        self._identities: dict[str, tuple[Key, Identity]] = {}
+        """By the name of the key: the key, and the identity made from it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the bearer token in messages."""
+        if self._tokens is not None:
+            return "token"
+        return "key" if self._keys.has_file_keys else "KB_MCP_API_KEY"
+
+    @property
+    def is_needed(self) -> bool:
+        return self._tokens is not None or self._keys.is_needed
+
+    async def authenticate(self, token: str) -> Identity | None:
+        """Return the identity of the sender.
+
+        Raises TokenRefused: the token has expired, was revoked or is invalid.
+        """
+        key = self._keys.find(token)
+        if key is not None:
+            return self._identity(key)
+        if reason := self._keys.why_not(token):
+            raise TokenRefused(f"This key {reason}. Ask for a new one.", is_guess=False)
+        if self._tokens is not None and token.count(".") == 2:
+            return await self._tokens.identity(token)
+        return None
+
+    def _identity(self, key: Key) -> Identity:
+        made_of, identity = self._identities.get(key.name, (None, None))
+        if identity is None or made_of is not key:
+            identity = Identity(key.name, grant_of_key(key, self._meter))
+            self._identities[key.name] = (key, identity)
+        return identity

@@ -30,8 +30,7 @@ from kb_contracts.access.keys import reach_of
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import Grant, TokenScopes
 from kb_server.access.issuer import IssuerKeys
-from mcp_aiohttp.authentication import TokenRefused
-from mcp_aiohttp.protocol.caller import Identity, digest
+from mcp_aiohttp.protocol.caller import Identity, TokenRefused, digest
 
 ALGORITHMS: Mapping[str, frozenset[str]] = {
     "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),

@@ -26,6 +26,23 @@ NOBODY = Identity()
 """The identity of callers that need no token."""
 
 
+class TokenRefused(Exception):
+    """A token that is recognized but not accepted. `error` is a code of RFC 6750, the message is for people.
+
+    `scope` is the scope that is missing, if the caller is right but lacks permission: status 403. `is_guess`
+    means that the sender may be trying tokens at random; such a token counts as a wrong one.
+    """
+
+    def __init__(
+        self, message: str, *, error: str = "invalid_token", scope: str = "", is_guess: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error = error
+        self.scope = scope
+        self.is_guess = is_guess and not scope
+
+
 class Connected:
     """A connection that carries messages both ways, for state that lasts as long as the connection."""
 

@@ -10,14 +10,12 @@ import pytest
 from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.access.keys import KeyRing, Quotas
 from kb_contracts.access.reach import RIGHTS, Access
-from kb_server.access.callers import Callers
-from kb_server.access.grants import EVERYBODY, Grant, grant_of
+from kb_server.access.grants import EVERYBODY, Callers, Grant, grant_of
 from kb_server.access.quotas import FileMeter
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
-from mcp_aiohttp.authentication import TokenRefused
-from mcp_aiohttp.protocol.caller import NOBODY, Identity
+from mcp_aiohttp.protocol.caller import NOBODY, Identity, TokenRefused
 
 
 @pytest.fixture

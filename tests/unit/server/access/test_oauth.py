@@ -18,7 +18,8 @@ from kb_server.access.grants import Grant
 from kb_server.access.issuer import IssuerKeys
 from kb_server.access.oauth import Scopes, TokenVerifier, suits
 from kb_server.settings import OAUTH_SCOPES, ServerSettings
-from mcp_aiohttp.authentication import AuthenticatorUnavailable, TokenRefused
+from mcp_aiohttp.authentication import AuthenticatorUnavailable
+from mcp_aiohttp.protocol.caller import TokenRefused
 from tests.support.tokens import BAD, Bad, Issuer, ec_key, public_ec_jwk, public_jwk, rsa_key
 
 AUDIENCE = "https://kb.example/mcp"

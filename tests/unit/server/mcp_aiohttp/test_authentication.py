@@ -16,11 +16,10 @@ from mcp_aiohttp.authentication import (
     ProtectedResource,
     SingleKey,
     TokenCheck,
-    TokenRefused,
     WrongTokens,
     credential,
 )
-from mcp_aiohttp.protocol.caller import Identity
+from mcp_aiohttp.protocol.caller import Identity, TokenRefused
 from mcp_aiohttp.protocol.jsonrpc import Refusal
 from mcp_aiohttp.proxies import TrustedProxies
 

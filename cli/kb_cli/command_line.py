@@ -285,7 +285,7 @@ COMMANDS = (
         _arg("--seconds", type=float, default=60.0, metavar="S",
              help="time limit of each of the four phases of generated requests (default 60)"),
         _arg("--timeout", type=_number(float, 1, 3_600), default=90.0, metavar="S",
-             help="time-out of a response, in seconds, including up to 30 for waiting for a job (default 90)"),
+             help="time-out of a response, in seconds, up to 30 of them waiting for a job (default 90)"),
     ), ("verify",)),
     Command("eval", "kb_cli.evaluation.command:run", "measure search quality on queries with known answers", (
         *_SETTINGS,

@@ -143,7 +143,7 @@ class OnnxEmbedder(Embedder):
         self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
         self.loaded = True
         logger.info(
-            "the model is loaded",
+            "embedding model loaded",
             extra={
                 "model": self.name,
                 "dimensions": self.dimensions,

@@ -332,7 +332,7 @@ COMMANDS = (
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even if it has text; no effect on other types"),
         _arg("--as-text", action="store_true", help="treat files of unknown types as text (UTF-8)"),
-        _arg("--private", action="store_true", help="also fetch URLs in private networks"),
+        _arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
     )),
     Command("sync", "kb_cli.sync.command:run", "synchronize a collection with a folder", (
         *_ENGINE,
@@ -357,7 +357,7 @@ COMMANDS = (
              help="show this version, including its text"),
         _arg("--diff", action="store_true", help="show the differences from the current note"),
         _arg("--restore", action="store_true", help="restore this version (default: the latest)"),
-        _arg("--purge", action="store_true", help="delete all versions"),
+        _arg("--purge", action="store_true", help="delete all kept versions"),
         _arg("--offset", type=_COUNT, default=0, metavar="N", help="number of versions to skip"),
         _arg("--limit", type=_LIMIT, default=100, metavar="N",
              help="maximum number of versions (default 100)"),
